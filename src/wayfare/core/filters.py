@@ -1,0 +1,225 @@
+"""Filters: boolean functions of a notification's attributes, and their algebra.
+
+A filter is a disjunction of conjunctions of predicates. Routing works on single conjunctions:
+`parts()` gives them. A filter has one normal form, so filters that say the same in the same words are
+equal; its content is its identity, in tables and on the wire.
+
+    matches(attributes)   is this notification wanted
+    covers(other)         it matches all that the other one matches     sound, an order
+    overlaps(other)       some notification may match both              never a wrong no
+    merge(other)          one filter in place of two                    perfect, or within a bound
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from functools import cached_property
+
+import msgspec
+
+from wayfare.core import predicates as ps
+from wayfare.core import syntax
+from wayfare.core.compiling import compiled
+from wayfare.core.conditions import CONJUNCTIONS_MAX, Condition, Conjunction
+from wayfare.core.predicates import Attributes, Predicate, Test, Value
+from wayfare.errors import FilterError
+
+
+class Filter(msgspec.Struct, frozen=True, array_like=True, dict=True, cache_hash=True):
+    """Invariant: in normal form, as `Filter.of` makes it. No conjunction: nothing matches."""
+
+    conjunctions: tuple[Conjunction, ...]
+
+    @staticmethod
+    def parse(
+        text: str, *, location: Collection[str] | None = None, state: Mapping[str, Value] | None = None
+    ) -> Filter:
+        """The filter that a text describes; `myloc` and `my.<name>` take these values."""
+        return Filter.where(syntax.parse(text, location=location, state=state))
+
+    @staticmethod
+    def where(condition: Condition) -> Filter:
+        """The filter that a condition built in Python describes."""
+        return Filter.of(condition.alternatives(negated=False))
+
+    @staticmethod
+    def of(conjunctions: Iterable[Iterable[Predicate]]) -> Filter:
+        """The normal form of these conjunctions of well-formed predicates."""
+        simple = [normal for given in conjunctions if (normal := _normal(given)) is not None]
+        maximal = [
+            one
+            for i, one in enumerate(simple)
+            if not any(
+                _covers(other, one) and (j < i or not _covers(one, other))
+                for j, other in enumerate(simple)
+                if j != i
+            )
+        ]
+        return Filter(tuple(sorted(maximal, key=repr)))
+
+    def __str__(self) -> str:
+        return syntax.text(self.conjunctions)
+
+    def parts(self) -> tuple[Filter, ...]:
+        """The conjunctions, each as a filter of its own."""
+        return (self,) if len(self.conjunctions) == 1 else self._parts
+
+    @cached_property
+    def _parts(self) -> tuple[Filter, ...]:
+        return tuple(Filter((conjunction,)) for conjunction in self.conjunctions)
+
+    def matches(self, attributes: Attributes) -> bool:
+        """Whether a notification with these attributes is wanted."""
+        return any(test(attributes) for test in self._tests)
+
+    @cached_property
+    def _tests(self) -> tuple[Test, ...]:
+        return tuple(compiled(conjunction) for conjunction in self.conjunctions)
+
+    @cached_property
+    def _atoms(self) -> tuple[dict[str, list[Predicate]], ...]:
+        return tuple(_atoms(conjunction) for conjunction in self.conjunctions)
+
+    def covers(self, other: Filter) -> bool:
+        """True only if this filter matches everything that the other one matches."""
+        return self == other or all(
+            any(_atoms_cover(mine, theirs) for mine in self._atoms) for theirs in other._atoms
+        )
+
+    def overlaps(self, other: Filter) -> bool:
+        """False only if no notification matches both."""
+        return any(
+            not _apart(mine, theirs) for mine in self._atoms for theirs in other._atoms
+        )
+
+    def merge(self, other: Filter, imperfection: float = 0.0) -> Filter | None:
+        """One filter, of no more conjunctions than the larger part, that covers both; or None.
+
+        Perfect, it matches nothing else. With `imperfection`, a merged range may bridge a hole of at
+        most this share of its width.
+        """
+        if not 0.0 <= imperfection <= 1.0:
+            raise FilterError("imperfection is a share, from 0 to 1")
+        if self.covers(other):
+            return self
+        if other.covers(self):
+            return other
+        left = [*self.conjunctions, *other.conjunctions]
+        aim = max(len(self.conjunctions), len(other.conjunctions))
+        while len(left) > aim:
+            found = _mergeable_pair(left, imperfection)
+            if found is None:
+                return None
+            i, j, united = found
+            left = [one for k, one in enumerate(left) if k not in (i, j)] + [united]
+        return Filter.of(left)
+
+
+EVERYTHING = Filter(((),))
+NOTHING = Filter(())
+
+Groups = Mapping[str, list[Predicate]]
+
+
+def checked(given: Filter) -> Filter:
+    """The filter, if it is one that `Filter.of` could have made; else FilterError."""
+    if len(given.conjunctions) > CONJUNCTIONS_MAX:
+        raise FilterError(f"a filter has at most {CONJUNCTIONS_MAX} conjunctions")
+    for conjunction in given.conjunctions:
+        for p in conjunction:
+            ps.check(p)
+    if Filter.of(given.conjunctions) != given:
+        raise FilterError("not a filter in normal form")
+    return given
+
+
+def _normal(given: Iterable[Predicate]) -> Conjunction | None:
+    """The normal form of a conjunction; None if it contradicts itself."""
+    groups: dict[str, list[Predicate]] = {}
+    circles: list[Predicate] = []
+    for p in given:
+        if type(p) is ps.Near:
+            circles.append(p)
+        else:
+            groups.setdefault(p.name, []).append(p)
+    if any(ps.disjoint(p, q) for i, p in enumerate(circles) for q in circles[:i]):
+        return None
+    out: list[Predicate] = ps.needed(sorted(circles, key=repr))
+    for name in sorted(groups):
+        tight = ps.conjoin(sorted(dict.fromkeys(groups[name]), key=repr))
+        if tight is None:
+            return None
+        if circles and name in ("lat", "lon"):
+            if any(ps.disjoint(p, circle) for p in tight for circle in circles):
+                return None
+            tight = [p for p in tight if type(p) is not ps.Exists]
+        out.extend(tight)
+    return tuple(sorted(out, key=_order))
+
+
+def _order(p: Predicate) -> tuple[str, str]:
+    return p.name, repr(p)
+
+
+def _atoms(conjunction: Conjunction) -> dict[str, list[Predicate]]:
+    """By attribute; `not in (1, 2)` is two atoms, so that different predicates may imply them."""
+    groups: dict[str, list[Predicate]] = {}
+    for p in conjunction:
+        single = (
+            [ps.NoneOf(p.name, p.kind, (value,)) for value in p.values]
+            if type(p) is ps.NoneOf
+            else [p]
+        )
+        for name in ps.names(p):
+            groups.setdefault(name, []).extend(single)
+    return groups
+
+
+def _atoms_cover(wide: Groups, narrow: Groups) -> bool:
+    for name, needed in wide.items():
+        given = narrow.get(name)
+        if given is None:
+            return False
+        for p in needed:
+            if not any(ps.implies(q, p) for q in given):
+                return False
+    return True
+
+
+def _covers(wide: Conjunction, narrow: Conjunction) -> bool:
+    return _atoms_cover(_atoms(wide), _atoms(narrow))
+
+
+def _apart(a: Groups, b: Groups) -> bool:
+    if len(b) < len(a):
+        a, b = b, a
+    for name, mine in a.items():
+        theirs = b.get(name)
+        if theirs is not None and any(ps.disjoint(p, q) for p in mine for q in theirs):
+            return True
+    return False
+
+
+def _mergeable_pair(
+    given: list[Conjunction], imperfection: float
+) -> tuple[int, int, Conjunction] | None:
+    for i in range(len(given)):
+        for j in range(i):
+            united = _united(given[i], given[j], imperfection)
+            if united is not None:
+                return i, j, united
+    return None
+
+
+def _united(a: Conjunction, b: Conjunction, imperfection: float) -> Conjunction | None:
+    """One conjunction for two that differ in a single predicate, if that can be united."""
+    if _covers(a, b):
+        return a
+    if _covers(b, a):
+        return b
+    only_a = [p for p in a if p not in b]
+    only_b = [p for p in b if p not in a]
+    if len(only_a) != 1 or len(only_b) != 1 or ps.names(only_a[0]) != ps.names(only_b[0]):
+        return None
+    p = ps.unite(only_a[0], only_b[0], imperfection)
+    return None if p is None else _normal([*(q for q in a if q in b), p])

@@ -1,0 +1,674 @@
+"""Predicates: what a filter says about one attribute.
+
+Every predicate but `Missing` needs its attribute to be there, and every predicate on values speaks
+of one kind of value: text (str), number (int and float, compared by value) or truth (bool). A value
+of another kind does not satisfy it, whatever the operator: `x <> 5` is "a number other than 5".
+So every predicate is a set of values of one kind, its negation is the rest of that kind, and
+the algebra below is about sets:
+
+    implies(q, p)    q's set lies within p's        sound, reflexive, transitive
+    disjoint(p, q)   no value is in both            sound: never true when there is one
+    unite(p, q)      one predicate for both sets    exact, or None
+
+`implies` need not find every inclusion, but it has to be transitive: routing takes it for an order.
+docs/filter-language.md says why each rule keeps that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from math import asin, cos, isfinite, radians, sin, sqrt
+from typing import Any, Literal
+
+import msgspec
+
+from wayfare.core import patterns
+from wayfare.errors import FilterError
+
+Value = str | int | float | bool
+Attributes = Mapping[str, Value]
+Kind = Literal["text", "number", "truth"]
+Test = Callable[[Attributes], bool]
+
+KINDS: dict[type, Kind] = {str: "text", int: "number", float: "number", bool: "truth"}
+
+INT_MIN, INT_MAX = -(2**63), 2**63 - 1
+NAME_MAX = 128  # characters of an attribute's name
+TEXT_MAX = 1024  # characters of a text value in a filter
+VALUES_MAX = 256  # values of one `in`
+
+EARTH_RADIUS_M = 6_371_008.8
+# Distances carry rounding errors of some centimetres near the antipode; circles closer than
+# this to touching count as touching in `disjoint` and as not included in `implies`.
+DISTANCE_SLACK_M = 1.0
+NEAR_METRES_MAX = 20_100_000.0  # half the way round the earth
+
+
+class OneOf(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """`=` and `in`. Invariant: values are sorted, distinct, of this kind, and at least one."""
+
+    name: str
+    kind: Kind
+    values: tuple[Value, ...]
+
+
+class NoneOf(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """`<>` and `not in`. Invariant: as `OneOf`, and never of kind truth (`<> true` is `= false`)."""
+
+    name: str
+    kind: Kind
+    values: tuple[Value, ...]
+
+
+class Between(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """`<  <=  >  >=  between`. Invariant: a bound is there, and more than one value can lie within."""
+
+    name: str
+    kind: Kind
+    low: str | int | float | None = None
+    high: str | int | float | None = None
+    low_open: bool = False
+    high_open: bool = False
+
+
+class Like(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """`like prefix suffix contains` and their negations. Invariant: the pattern is canonical."""
+
+    name: str
+    pattern: str
+    negated: bool = False
+
+
+class Exists(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """`exists`: the attribute is there, with any value."""
+
+    name: str
+
+
+class Missing(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """`is null`: the attribute is not there."""
+
+    name: str
+
+
+class Near(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    """`near(lat, lon, metres)`: the attributes `lat` and `lon` are a point within that distance."""
+
+    lat: float
+    lon: float
+    metres: float
+    negated: bool = False
+
+    @property
+    def name(self) -> str:
+        return "lat"
+
+
+Predicate = OneOf | NoneOf | Between | Like | Exists | Missing | Near
+
+
+def names(p: Predicate) -> tuple[str, ...]:
+    """The attributes that the predicate looks at."""
+    return ("lat", "lon") if type(p) is Near else (p.name,)
+
+
+# Building: checked values in, one normal form out. `None` stands for "no value satisfies it".
+
+
+def checked_name(name: str) -> str:
+    if type(name) is not str or not 0 < len(name) <= NAME_MAX:
+        raise FilterError(f"an attribute's name is a text of 1 to {NAME_MAX} characters: {name!r}")
+    return name
+
+
+def checked_value(value: Value) -> Value:
+    """The value, if a filter may contain it; whole floats become ints so that equals look equal."""
+    kind = KINDS.get(type(value))
+    if kind is None:
+        raise FilterError(f"a value is a str, int, float or bool, not {type(value).__name__}")
+    if kind == "text" and len(value) > TEXT_MAX:  # type: ignore[arg-type]
+        raise FilterError(f"a text in a filter has at most {TEXT_MAX} characters")
+    if type(value) is float:
+        if not isfinite(value):
+            raise FilterError("NaN and infinities are not values")
+        if value.is_integer() and abs(value) < 2**53:
+            return int(value)
+    if type(value) is int and not INT_MIN <= value <= INT_MAX:
+        raise FilterError(f"an int has at most 64 bits: {value}")
+    return value
+
+
+def _checked_values(values: Iterable[Value]) -> tuple[Kind, tuple[Value, ...]]:
+    distinct = [checked_value(value) for value in values]
+    kinds = {KINDS[type(value)] for value in distinct}
+    if not distinct:
+        raise FilterError("a list of values cannot be empty")
+    if len(kinds) > 1:
+        raise FilterError("the values of one list must be all texts, all numbers or all truths")
+    if len(distinct) > VALUES_MAX:
+        raise FilterError(f"a list has at most {VALUES_MAX} values")
+    return kinds.pop(), tuple(sorted(dict.fromkeys(distinct)))
+
+
+def one_of(name: str, values: Iterable[Value]) -> OneOf:
+    return OneOf(checked_name(name), *_checked_values(values))
+
+
+def none_of(name: str, values: Iterable[Value]) -> OneOf | NoneOf | None:
+    kind, given = _checked_values(values)
+    if kind == "truth":
+        rest = tuple(value for value in (False, True) if value not in given)
+        return OneOf(checked_name(name), kind, rest) if rest else None
+    return NoneOf(checked_name(name), kind, given)
+
+
+def between(
+    name: str,
+    low: Value | None = None,
+    high: Value | None = None,
+    *,
+    low_open: bool = False,
+    high_open: bool = False,
+) -> Predicate | None:
+    checked_name(name)
+    bounds = [checked_value(bound) for bound in (low, high) if bound is not None]
+    kinds = {KINDS[type(bound)] for bound in bounds}
+    if not bounds or len(kinds) > 1:
+        raise FilterError("a range needs a bound, and both bounds of one kind")
+    kind = kinds.pop()
+    if kind == "truth":
+        raise FilterError("true and false have no order: use = or <>")
+    low = None if low is None else checked_value(low)
+    high = None if high is None else checked_value(high)
+    if low is not None and high is not None:
+        if low > high or (low == high and (low_open or high_open)):  # type: ignore[operator]
+            return None
+        if low == high:
+            return OneOf(name, kind, (low,))
+    # The empty text is the least of all texts: a bound there says less, or more, than a range.
+    if high == "":
+        return None if high_open else OneOf(name, kind, ("",))
+    if low == "":
+        if high is None:
+            return NoneOf(name, kind, ("",)) if low_open else Like(name, patterns.ANY)
+        if not low_open:
+            low = None
+    return Between(
+        name, kind, low, high, low is not None and low_open, high is not None and high_open
+    )
+
+
+def like(
+    name: str, pattern: str, *, escape: str | None = None, negated: bool = False
+) -> Predicate | None:
+    if type(pattern) is not str or len(pattern) > TEXT_MAX:
+        raise FilterError(f"a pattern is a text of at most {TEXT_MAX} characters")
+    if escape is not None and len(escape) != 1:
+        raise FilterError("the escape of a pattern is one character")
+    return _like(checked_name(name), patterns.canonical(pattern, escape), negated)
+
+
+def _like(name: str, pattern: str, negated: bool) -> Predicate | None:
+    word, text = patterns.shape(pattern)
+    if word == "=":
+        return (NoneOf if negated else OneOf)(name, "text", (text,))
+    if pattern == patterns.ANY and negated:
+        return None
+    return Like(name, pattern, negated)
+
+
+def prefix(name: str, text: str, *, negated: bool = False) -> Predicate | None:
+    return _affix(name, text, "", "%", negated)
+
+
+def suffix(name: str, text: str, *, negated: bool = False) -> Predicate | None:
+    return _affix(name, text, "%", "", negated)
+
+
+def contains(name: str, text: str, *, negated: bool = False) -> Predicate | None:
+    return _affix(name, text, "%", "%", negated)
+
+
+def _affix(name: str, text: str, before: str, behind: str, negated: bool) -> Predicate | None:
+    if type(text) is not str or len(text) > TEXT_MAX:
+        raise FilterError(f"prefix, suffix and contains take a text of at most {TEXT_MAX} characters")
+    pattern = before + patterns.literal(text) + behind if text else patterns.ANY
+    return _like(checked_name(name), pattern, negated)
+
+
+def near(lat: float, lon: float, metres: float, *, negated: bool = False) -> Near:
+    for number in (lat, lon, metres):
+        if KINDS.get(type(number)) != "number" or not isfinite(number):
+            raise FilterError("near takes three finite numbers: latitude, longitude, metres")
+    if not (-90 <= lat <= 90 and -180 <= lon <= 180 and 0 <= metres <= NEAR_METRES_MAX):
+        raise FilterError(
+            "near takes a latitude of -90 to 90, a longitude of -180 to 180"
+            f" and 0 to {NEAR_METRES_MAX:.0f} metres"
+        )
+    return Near(float(lat) + 0.0, float(lon) + 0.0, float(metres) + 0.0, negated)
+
+
+# Testing
+
+
+def distance_m(lat1: float, lon1: float, lat2: float, lon2: float) -> float:
+    """Great-circle distance by the haversine formula."""
+    a = sin(radians(lat2 - lat1) / 2) ** 2
+    b = sin(radians(lon2 - lon1) / 2) ** 2
+    h = a + cos(radians(lat1)) * cos(radians(lat2)) * b
+    return 2 * EARTH_RADIUS_M * asin(min(1.0, sqrt(h)))
+
+
+def admits(p: OneOf | NoneOf | Between | Like, value: Value) -> bool:
+    """Whether a value, known to be of the predicate's kind, satisfies it."""
+    if type(p) is OneOf:
+        return value in p.values
+    if type(p) is NoneOf:
+        return value not in p.values
+    if type(p) is Like:
+        return patterns.matcher(p.pattern)(value) != p.negated  # type: ignore[arg-type]
+    low, high = p.low, p.high  # type: ignore[union-attr]
+    v: Any = value
+    return (low is None or v > low or (v == low and not p.low_open)) and (  # type: ignore[union-attr]
+        high is None or v < high or (v == high and not p.high_open)  # type: ignore[union-attr]
+    )
+
+
+def kind_of(p: Predicate) -> Kind | None:
+    """The kind of value that the predicate needs; None for `Exists`, `Missing` and `Near`."""
+    if type(p) is Like:
+        return "text"
+    return getattr(p, "kind", None)
+
+
+def satisfied(p: Predicate, attributes: Attributes) -> bool:
+    """Whether the attributes satisfy the predicate: the definition, unhurried."""
+    if type(p) is Missing:
+        return p.name not in attributes
+    if type(p) is Exists:
+        return p.name in attributes
+    if type(p) is Near:
+        lat, lon = attributes.get("lat"), attributes.get("lon")
+        if KINDS.get(type(lat)) != "number" or KINDS.get(type(lon)) != "number":
+            return False
+        if not (-90 <= lat <= 90 and -180 <= lon <= 180):  # type: ignore[operator]
+            return False
+        inside = distance_m(p.lat, p.lon, lat, lon) <= p.metres  # type: ignore[arg-type]
+        return inside != p.negated
+    value = attributes.get(p.name)
+    return value is not None and KINDS.get(type(value)) == kind_of(p) and admits(p, value)  # type: ignore[arg-type]
+
+
+# Inclusion
+
+
+def _common_prefix(a: str, b: str) -> str:
+    end = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
+    return min(a, b, key=len) if end is None else a[:end]
+
+
+def _hull(p: Between) -> str:
+    """The narrowest prefix pattern that holds all texts of a range."""
+    if isinstance(p.low, str) and isinstance(p.high, str):
+        return patterns.literal(_common_prefix(p.low, p.high)) + "%"
+    return patterns.ANY
+
+
+def _block_within(start: str, p: Between) -> bool:
+    """Whether all texts that begin with `start` lie in the range."""
+    low: Any = p.low
+    high: Any = p.high
+    return (low is None or low < start or (low == start and not p.low_open)) and (
+        high is None or (high > start and not high.startswith(start))
+    )
+
+
+def _block_outside(start: str, p: Between) -> bool:
+    """Whether no text that begins with `start` lies in the range."""
+    low: Any = p.low
+    high: Any = p.high
+    return (high is not None and (high < start or (high == start and p.high_open))) or (
+        low is not None and low > start and not low.startswith(start)
+    )
+
+
+def _low_within(q: Between, p: Between) -> bool:
+    if p.low is None:
+        return True
+    a: Any = q.low
+    b: Any = p.low
+    return a is not None and (a > b or (a == b and (q.low_open or not p.low_open)))
+
+
+def _high_within(q: Between, p: Between) -> bool:
+    if p.high is None:
+        return True
+    a: Any = q.high
+    b: Any = p.high
+    return a is not None and (a < b or (a == b and (q.high_open or not p.high_open)))
+
+
+def _all_admitted(q: OneOf, p: Any) -> bool:
+    return q.kind == kind_of(p) and all(admits(p, value) for value in q.values)
+
+
+def _none_admitted(q: Any, p: NoneOf) -> bool:
+    return kind_of(q) == p.kind and not any(admits(q, value) for value in p.values)
+
+
+def _between_like(q: Between, p: Like) -> bool:
+    if q.kind != "text":
+        return False
+    if p.negated:
+        return _block_outside(patterns.literal_prefix(p.pattern), q)
+    return patterns.includes(p.pattern, _hull(q))
+
+
+def _like_like(q: Like, p: Like) -> bool:
+    if q.negated:
+        if p.negated:
+            return patterns.includes(q.pattern, p.pattern)
+        return p.pattern == patterns.ANY
+    if p.negated:
+        return patterns.disjoint(q.pattern, p.pattern)
+    return patterns.includes(p.pattern, q.pattern)
+
+
+def _apart_m(a: Near, b: Near) -> float:
+    return distance_m(a.lat, a.lon, b.lat, b.lon)
+
+
+def _near_near(q: Near, p: Near) -> bool:
+    if q.negated:
+        return p.negated and (
+            (p.lat, p.lon, p.metres) == (q.lat, q.lon, q.metres)
+            or _apart_m(q, p) + p.metres + DISTANCE_SLACK_M <= q.metres
+        )
+    if p.negated:
+        return _apart_m(q, p) > q.metres + p.metres + DISTANCE_SLACK_M
+    return _apart_m(q, p) + q.metres + DISTANCE_SLACK_M <= p.metres
+
+
+_IMPLIES: dict[tuple[type, type], Callable[[Any, Any], bool]] = {
+    (OneOf, OneOf): _all_admitted,
+    (OneOf, NoneOf): _all_admitted,
+    (OneOf, Between): _all_admitted,
+    (OneOf, Like): _all_admitted,
+    (NoneOf, NoneOf): _none_admitted,
+    (Between, NoneOf): _none_admitted,
+    (Like, NoneOf): _none_admitted,
+    (NoneOf, Like): lambda q, p: q.kind == "text" and p.pattern == patterns.ANY,
+    (Between, Between): lambda q, p: q.kind == p.kind and _low_within(q, p) and _high_within(q, p),
+    (Between, Like): _between_like,
+    (Like, Between): lambda q, p: (
+        p.kind == "text" and not q.negated and _block_within(patterns.literal_prefix(q.pattern), p)
+    ),
+    (Like, Like): _like_like,
+    (Near, Near): _near_near,
+    **{(type_, Exists): lambda q, p: True for type_ in (OneOf, NoneOf, Between, Like, Near)},  # noqa: ARG005
+}
+
+
+def implies(q: Predicate, p: Predicate) -> bool:
+    """Whether whatever satisfies `q` satisfies `p`; both look at the same attribute."""
+    if q == p:
+        return True
+    rule = _IMPLIES.get((type(q), type(p)))
+    return rule is not None and rule(q, p)
+
+
+# Disjointness
+
+
+def _no_value_admitted(p: OneOf, q: Any) -> bool:
+    return not any(admits(q, value) for value in p.values)
+
+
+def _ranges_apart(p: Between, q: Between) -> bool:
+    def below(a: Between, b: Between) -> bool:
+        high: Any = a.high
+        low: Any = b.low
+        if high is None or low is None:
+            return False
+        return high < low or (high == low and (a.high_open or b.low_open))
+
+    return below(p, q) or below(q, p)
+
+
+def _between_like_apart(p: Between, q: Like) -> bool:
+    if q.negated:
+        return patterns.includes(q.pattern, _hull(p))
+    return _block_outside(patterns.literal_prefix(q.pattern), p)
+
+
+def _likes_apart(p: Like, q: Like) -> bool:
+    if p.negated and q.negated:
+        return False
+    if p.negated:
+        return patterns.includes(p.pattern, q.pattern)
+    if q.negated:
+        return patterns.includes(q.pattern, p.pattern)
+    return patterns.disjoint(p.pattern, q.pattern)
+
+
+def _circles_apart(p: Near, q: Near) -> bool:
+    if p.negated and q.negated:
+        return False
+    if p.negated or q.negated:
+        near_, far = (q, p) if p.negated else (p, q)
+        return (near_.lat, near_.lon, near_.metres) == (far.lat, far.lon, far.metres) or (
+            _apart_m(near_, far) + near_.metres + DISTANCE_SLACK_M <= far.metres
+        )
+    return _apart_m(p, q) > p.metres + q.metres + DISTANCE_SLACK_M
+
+
+_DISJOINT: dict[tuple[type, type], Callable[[Any, Any], bool]] = {
+    **{(OneOf, type_): _no_value_admitted for type_ in (OneOf, NoneOf, Between, Like)},
+    (Between, Between): _ranges_apart,
+    (Between, Like): _between_like_apart,
+    (Like, Like): _likes_apart,
+    (Near, Near): _circles_apart,
+}
+
+
+def disjoint(p: Predicate, q: Predicate) -> bool:
+    """True only if nothing satisfies both; both look at the same attribute."""
+    if type(p) is Missing or type(q) is Missing:
+        return type(p) is not type(q)
+    kind, other = kind_of(p), kind_of(q)
+    if kind is None or other is None:
+        # `near` needs two numbers; a text or truth at `lat` or `lon` contradicts it.
+        if type(p) is Near and type(q) is Near:
+            return _circles_apart(p, q)
+        needs = {
+            ("number" if type(x) is Near else kind_of(x)) for x in (p, q) if type(x) is not Exists
+        }
+        return len(needs) > 1
+    if kind != other:
+        return True
+    rule = _DISJOINT.get((type(p), type(q)))
+    if rule is not None:
+        return rule(p, q)
+    rule = _DISJOINT.get((type(q), type(p)))
+    return rule is not None and rule(q, p)
+
+
+# Union
+
+
+def _join_ranges(p: Between, q: Between, gap: float) -> Predicate | None:
+    """The range from the lower low to the higher high, if at most this share of it is new."""
+    if p.kind != q.kind:
+        return None
+    first, second = (p, q) if _low_within(q, p) else (q, p)
+    low, low_open = first.low, first.low_open
+    wide = first if _high_within(second, first) else second
+    high, high_open = wide.high, wide.high_open
+    if low is None and high is None:
+        return None  # every value of the kind: there is no such predicate
+    a: Any = first.high
+    b: Any = second.low
+    touching = a is None or b is None or a > b or (
+        a == b and not (first.high_open and second.low_open)
+    )
+    if not touching:
+        if p.kind != "number" or low is None or high is None:
+            return None
+        if b - a > gap * (high - low):  # type: ignore[operator]
+            return None
+        if a == b and gap == 0:
+            return None
+    return between(p.name, low, high, low_open=low_open, high_open=high_open)
+
+
+def _join_point(p: OneOf, q: Between) -> Predicate | None:
+    """A range that takes in the single values at its open ends."""
+    rest = [value for value in p.values if not admits(q, value)]
+    low_open, high_open = q.low_open, q.high_open
+    for value in rest:
+        if q.low_open and value == q.low:
+            low_open = False
+        elif q.high_open and value == q.high:
+            high_open = False
+        else:
+            return None
+    return between(q.name, q.low, q.high, low_open=low_open, high_open=high_open)
+
+
+def _without(p: NoneOf, values: Iterable[Value]) -> Predicate | None:
+    gone = tuple(values)
+    left = tuple(value for value in p.values if value not in gone)
+    return NoneOf(p.name, p.kind, left) if left else None
+
+
+def unite(p: Predicate, q: Predicate, gap: float = 0.0) -> Predicate | None:
+    """One predicate that what satisfies `p` or `q` satisfies, and nothing else; or None.
+
+    With `gap`, a range may also bridge a hole of at most this share of its width.
+    """
+    if implies(p, q):
+        return q
+    if implies(q, p):
+        return p
+    if kind_of(p) is None or kind_of(p) != kind_of(q):
+        return None
+    if type(p) is Between and type(q) is Between:
+        return _join_ranges(p, q, gap)
+    if type(p) is OneOf and type(q) is OneOf:
+        values = tuple(sorted({*p.values, *q.values}))
+        return OneOf(p.name, p.kind, values) if len(values) <= VALUES_MAX else None
+    if type(p) is NoneOf and type(q) is NoneOf:
+        return _without(p, [value for value in p.values if value not in q.values])
+    if type(q) is OneOf:
+        p, q = q, p
+    if type(p) is OneOf and type(q) is Between:
+        return _join_point(p, q)
+    if type(p) is OneOf and type(q) is NoneOf:
+        return _without(q, p.values)
+    return None
+
+
+# Intersection of what one conjunction says about one attribute
+
+
+def _tighter(p: Between, q: Between) -> Predicate | None:
+    low = p if _low_within(p, q) else q
+    high = p if _high_within(p, q) else q
+    return between(
+        p.name, low.low, high.high, low_open=low.low_open, high_open=high.high_open
+    )
+
+
+def _intersection(ranges: list[Between]) -> Predicate | None:
+    if len({p.kind for p in ranges}) > 1:
+        return None
+    tight: Predicate | None = ranges[0]
+    for p in ranges[1:]:
+        if type(tight) is Between:
+            tight = _tighter(tight, p)
+        elif type(tight) is OneOf and not admits(p, tight.values[0]):
+            return None
+    return tight
+
+
+def conjoin(given: list[Predicate]) -> list[Predicate] | None:
+    """The fewest predicates that say the same of one attribute; None if they contradict."""
+    ranges = [p for p in given if type(p) is Between]
+    if len(ranges) > 1:
+        tight = _intersection(ranges)
+        if tight is None:
+            return None
+        given = [tight, *(p for p in given if type(p) is not Between)]
+    excluded = [p for p in given if type(p) is NoneOf]
+    if len(excluded) > 1:
+        if len({p.kind for p in excluded}) > 1:
+            return None
+        values = tuple(sorted({value for p in excluded for value in p.values}))
+        given = [p for p in given if type(p) is not NoneOf]
+        given.append(NoneOf(excluded[0].name, excluded[0].kind, values))
+    if any(disjoint(p, q) for i, p in enumerate(given) for q in given[:i]):
+        return None
+    points = [p for p in given if type(p) is OneOf]
+    if points:
+        others = [p for p in given if type(p) is not OneOf or p is not points[0]]
+        left = tuple(
+            value
+            for value in points[0].values
+            if all(admits(p, value) for p in others if kind_of(p) is not None)  # type: ignore[arg-type]
+        )
+        if not left:
+            return None
+        kept: list[Predicate] = [p for p in others if type(p) is Near]
+        return [OneOf(points[0].name, points[0].kind, left), *kept]
+    return needed(given)
+
+
+def needed(given: list[Predicate]) -> list[Predicate]:
+    """Without what the others imply."""
+    out: list[Predicate] = []
+    for p in given:
+        if type(p) is NoneOf:
+            values = tuple(
+                value
+                for value in p.values
+                if all(
+                    type(q) is NoneOf or kind_of(q) is None or admits(q, value)  # type: ignore[arg-type]
+                    for q in given
+                )
+            )
+            if values:
+                out.append(NoneOf(p.name, p.kind, values))
+        else:
+            out.append(p)
+    kept: list[Predicate] = []
+    for i, p in enumerate(out):
+        if not any(
+            implies(q, p) and (j < i or not implies(p, q)) for j, q in enumerate(out) if j != i
+        ):
+            kept.append(p)
+    return kept
+
+
+# Trust: predicates that came over the wire
+
+
+def check(p: Predicate) -> None:
+    """Raise FilterError unless the builders above would have made exactly this predicate."""
+    if type(p) is Exists or type(p) is Missing:
+        checked_name(p.name)
+        return
+    if _rebuilt(p) != p:
+        raise FilterError(f"not a well-formed predicate: {p!r}")
+
+
+def _rebuilt(p: Predicate) -> Predicate | None:
+    if type(p) is OneOf:
+        return one_of(p.name, p.values)
+    if type(p) is NoneOf:
+        return none_of(p.name, p.values)
+    if type(p) is Between:
+        return between(p.name, p.low, p.high, low_open=p.low_open, high_open=p.high_open)
+    if type(p) is Like:
+        return like(p.name, p.pattern, escape="\\", negated=p.negated)
+    assert type(p) is Near
+    return near(p.lat, p.lon, p.metres, negated=p.negated)

@@ -1,0 +1,69 @@
+"""Every exception that Wayfare raises on purpose.
+
+    WayfareError
+    ├── FilterError             a filter that cannot be built
+    │   └── FilterSyntaxError   ... from this text: where, and why
+    ├── InvalidNotification     attributes or payload that cannot be published
+    ├── NotAdvertised           a publication that no advertisement of the client announces
+    ├── OutboxFull              too many publications wait for an acknowledgement
+    ├── CodecError              bytes from a peer that are not a frame of ours
+    ├── ProtocolError           a peer that sends what it may not send now
+    ├── ScenarioError           a scenario text that cannot be run: line, and why
+    └── UsageError              a command line or option that makes no sense
+
+The first four and the last two are the caller's mistake; `CodecError` and `ProtocolError`
+are the peer's: the host closes that one connection and goes on serving the others. A broken
+invariant of our own is neither: it is an `assert`.
+"""
+
+from __future__ import annotations
+
+
+class WayfareError(Exception):
+    """Base of all errors that Wayfare raises on purpose."""
+
+
+class FilterError(WayfareError):
+    """A filter that cannot be built, with the reason."""
+
+
+class FilterSyntaxError(FilterError):
+    """A filter text that cannot be parsed: `position` counts characters from 0."""
+
+    def __init__(self, text: str, position: int, reason: str) -> None:
+        self.text, self.position, self.reason = text, position, reason
+        start = max(0, position - 20)
+        excerpt = text[start : position + 20]
+        super().__init__(f"{reason} at column {position + 1}: {excerpt!r}")
+
+
+class InvalidNotification(WayfareError):
+    """Attributes or a payload that cannot be published, with the reason."""
+
+
+class NotAdvertised(WayfareError):
+    """A publication that none of the client's advertisements announces."""
+
+
+class OutboxFull(WayfareError):
+    """Too many publications wait for an acknowledgement; try again later."""
+
+
+class CodecError(WayfareError):
+    """Bytes from a peer that are not a frame of this protocol version."""
+
+
+class ProtocolError(WayfareError):
+    """A message from a peer that it may not send now."""
+
+
+class ScenarioError(WayfareError):
+    """A scenario text that cannot be run; `line` counts from 1."""
+
+    def __init__(self, line: int, reason: str) -> None:
+        self.line, self.reason = line, reason
+        super().__init__(f"line {line}: {reason}")
+
+
+class UsageError(WayfareError):
+    """A command line or option that makes no sense."""
