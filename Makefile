@@ -1,0 +1,135 @@
+# Wayfare's house: `make help` lists the targets.
+#
+# Everything lives in .venv, built from requirements.lock (exact versions, with hashes).
+# Two stamps say how far it got, and each is written last, so an interrupted setup is
+# never mistaken for a finished one:
+#
+#   .venv/.locked   the locked packages are in; holds the checkout's path and the
+#                   interpreter, because a .venv that was moved or lost its Python is useless
+#   .venv/.ready    the project itself is in (editable)
+
+BIN := .venv/bin
+LOG := .setup.log
+UV_VERSION := 0.13.7
+PYTEST_WORKERS ?= auto
+
+# Nothing of the caller's Python set-up may leak into .venv.
+export PYTHONNOUSERSITE := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_USER := 0
+unexport PYTHONPATH PYTHONHOME
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@echo "  PYTHON=... chooses the interpreter (3.11 or newer) for .venv"
+
+setup: .venv/.ready ## create .venv with everything in it (the others do this when needed)
+
+demo: .venv/.ready ## the whole system, once
+	@$(BIN)/wayfare demo
+
+test: .venv/.ready ## everything that CI runs: format, lint, types, all tests with coverage
+	@$(BEGIN) \
+	$(STATIC) \
+	run tests $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --maxprocesses 8 \
+		--cov --cov-report=term:skip-covered; \
+	$(END)
+
+check: .venv/.ready ## the quick round before a commit: as `test`, without slow tests and coverage
+	@$(BEGIN) \
+	$(STATIC) \
+	run tests $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --maxprocesses 8 -m "not slow"; \
+	$(END)
+
+bench: .venv/.ready ## benchmarks, as JSON
+	@$(BIN)/wayfare bench matching --json
+	@$(BIN)/wayfare bench cover --json
+	@$(BIN)/wayfare bench sim --json
+
+clean: ## remove .venv and everything that was built or cached
+	rm -rf .venv build dist htmlcov .coverage .coverage.* $(LOG) \
+		.hypothesis .mypy_cache .pytest_cache .ruff_cache src/*.egg-info
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# ---- steps: run them all, then say which failed ---------------------------------------
+
+BEGIN = failed=; run() { step=$$1; shift; echo "== $$step"; "$$@" || failed="$$failed $$step"; };
+STATIC = run format $(BIN)/ruff format --check .; \
+	run lint $(BIN)/ruff check .; \
+	run types $(BIN)/mypy --strict;
+END = if [ -n "$$failed" ]; then echo "make $@: FAILED:$$failed" >&2; exit 1; fi; \
+	echo "make $@: all passed"
+
+# ---- .venv ------------------------------------------------------------------------------
+
+USABLE := $(shell [ -f .venv/.locked ] && { \
+	read -r path && read -r python && [ "$$path" = "$(CURDIR)" ] \
+	&& { [ -z "$(PYTHON)" ] || [ "$$python" = "$(PYTHON)" ]; } \
+	&& .venv/bin/python -c ""; } <.venv/.locked >/dev/null 2>&1 && echo yes)
+ifneq ($(USABLE),yes)
+.PHONY: .venv/.locked
+endif
+
+STOP = stop() { echo "setup: $$*" >&2; exit 1; };
+EXPLAIN = explain() { tail -n 15 $(LOG) >&2; stop "$$@"; };
+
+.venv/.locked: requirements.lock
+	@$(STOP) $(EXPLAIN) \
+	: 2>/dev/null >$(LOG) || stop "cannot write in $(CURDIR); use a checkout of your own."; \
+	works() { "$$1" -c "import sys; sys.exit(sys.version_info < (3, 11))" >/dev/null 2>&1; }; \
+	python="$(PYTHON)"; \
+	if [ -n "$$python" ]; then \
+		works "$$python" || stop "PYTHON=$$python is not a working Python 3.11 or newer."; \
+	else \
+		for candidate in python3.13 python3.12 python3.11 python3; do \
+			if works $$candidate; then python=$$candidate; break; fi; \
+		done; \
+		[ -n "$$python" ] || stop "found no Python 3.11 or newer; install one" \
+			"(Debian, Ubuntu: apt install python3 python3-venv) or name it with PYTHON=/path/to/python3."; \
+	fi; \
+	echo "installing into .venv with $$python (a minute or two)"; \
+	rm -rf .venv; \
+	pip=pip; \
+	if ! "$$python" -m venv .venv >$(LOG) 2>&1; then \
+		: "Debian ships venv without ensurepip: borrow the pip of that interpreter"; \
+		rm -rf .venv; \
+		pip=$$("$$python" -c "import pip; print(pip.__path__[0])" 2>/dev/null) \
+			|| explain "$$python has neither ensurepip nor pip; install one of them" \
+				"(Debian, Ubuntu: apt install python3-venv, or python3-pip)."; \
+		"$$python" -m venv --without-pip .venv >>$(LOG) 2>&1 \
+			|| explain "$$python cannot create .venv; install its venv module" \
+				"(Debian, Ubuntu: apt install python3-venv)."; \
+	fi; \
+	if [ "$$pip" = pip ]; then set -- -m pip install; else set -- "$$pip" install --ignore-installed; fi; \
+	echo "$$pip" >.venv/.pip; \
+	$(BIN)/python "$$@" --no-deps --require-hashes -r requirements.lock >>$(LOG) 2>&1 \
+		|| explain "pip could not install requirements.lock; the lines above say why" \
+			"(often: no connection to a package index)."; \
+	rm -f $(LOG); \
+	printf "%s\n" "$(CURDIR)" "$$python" >$@
+
+.venv/.ready: .venv/.locked pyproject.toml
+	@$(STOP) $(EXPLAIN) \
+	pip=$$(cat .venv/.pip); \
+	if [ "$$pip" = pip ]; then set -- -m pip install; else set -- "$$pip" install --ignore-installed; fi; \
+	$(BIN)/python "$$@" --no-deps --no-build-isolation --no-index -e . >$(LOG) 2>&1 \
+		|| explain "pip could not install the project into .venv; the lines above say why."; \
+	rm -f $(LOG); \
+	touch $@
+
+# ---- requirements.lock ------------------------------------------------------------------
+
+# Pins that still fit pyproject.toml stay; `make lock UPGRADE=1` renews them all.
+lock: .venv/.locked ## pin what pyproject.toml asks for (UPGRADE=1: newest versions)
+	@$(BIN)/python -m venv build/lock
+	@build/lock/bin/python -m pip install -q uv==$(UV_VERSION)
+	@build/lock/bin/uv pip compile -q pyproject.toml --extra dev $(if $(UPGRADE),--upgrade) \
+		--universal --python-version 3.11 --generate-hashes \
+		--no-header --no-emit-index-url --no-emit-find-links -o requirements.lock
+	@{ echo "# Every package in .venv, with its exact version. Written by \`make lock\`."; \
+		cat requirements.lock; } >build/requirements.lock
+	@mv build/requirements.lock requirements.lock
+	@echo "requirements.lock: $$(grep -c == requirements.lock) packages"
