@@ -78,7 +78,7 @@ EXPLAIN = explain() { tail -n 15 $(LOG) >&2; stop "$$@"; };
 
 .venv/.locked: requirements.lock
 	@$(STOP) $(EXPLAIN) \
-	: 2>/dev/null >$(LOG) || stop "cannot write in $(CURDIR); use a checkout of your own."; \
+	touch $(LOG) 2>/dev/null || stop "cannot write in $(CURDIR); use a checkout of your own."; \
 	works() { "$$1" -c "import sys; sys.exit(sys.version_info < (3, 11))" >/dev/null 2>&1; }; \
 	python="$(PYTHON)"; \
 	if [ -n "$$python" ]; then \
@@ -97,7 +97,7 @@ EXPLAIN = explain() { tail -n 15 $(LOG) >&2; stop "$$@"; };
 		: "Debian ships venv without ensurepip: borrow the pip of that interpreter"; \
 		rm -rf .venv; \
 		pip=$$("$$python" -c "import pip; print(pip.__path__[0])" 2>/dev/null) \
-			|| explain "$$python has neither ensurepip nor pip; install one of them" \
+			|| stop "$$python has neither ensurepip nor pip; install one of them" \
 				"(Debian, Ubuntu: apt install python3-venv, or python3-pip)."; \
 		"$$python" -m venv --without-pip .venv >>$(LOG) 2>&1 \
 			|| explain "$$python cannot create .venv; install its venv module" \
