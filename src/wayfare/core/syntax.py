@@ -1,20 +1,504 @@
-"""Text <-> conditions and filters."""
+"""The text of filters: `parse` reads what users write, `text` prints the normal form.
+
+    condition  = conjunction { "or" conjunction }
+    conjunction = negation { "and" negation }
+    negation   = "not" negation | "(" condition ")" | predicate | "true" | "false"
+    predicate  = name comparison value | value comparison name
+               | name ["not"] "between" value "and" value
+               | name ["not"] "in" ( "(" item { "," item } ")" | "myloc" )
+               | name ["not"] "like" value ["escape" value]
+               | name ["not"] ( "prefix" | "suffix" | "contains" ) value
+               | name "is" ["not"] "null"
+               | "exists" ( name | "(" name ")" )
+               | "near" "(" value "," value "," value ")"
+    value      = 'text' | number | "true" | "false" | my.name
+
+One regular expression cuts the text into tokens and never steps back (its repetitions are
+possessive), and the parser looks one token ahead, so the time is linear. What is no token becomes
+a `stray` one: the parser meets it where it stands and knows what would have been right there.
+
+Whatever `parse` accepts can be printed and parsed again, so the limits hold for the text as it
+is written and for the filter multiplied out, which may be longer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from wayfare.core.conditions import Condition, Conjunction
-from wayfare.core.predicates import Value
+from wayfare.core import patterns
+from wayfare.core import predicates as ps
+from wayfare.core.conditions import (
+    DEPTH_MAX,
+    TERMS_MAX,
+    All,
+    Condition,
+    Conjunction,
+    Constant,
+    Some,
+    attr,
+    near,
+)
+from wayfare.core.predicates import Predicate, Value
+from wayfare.errors import FilterError, FilterSyntaxError
+
+FILTER_TEXT_MAX = 16_384  # characters of a filter, as it is written and as it is printed
+
+T = TypeVar("T")
+_VALUES = ("text", "number", "truth", "state")  # kinds of tokens that stand for a value
+
+# Tokens
+
+_TRUTHS = {"true": True, "false": False}
+_WORDS = {"and", "or", "not", "between", "in", "like", "escape", "prefix", "suffix", "contains"}
+_WORDS |= {"is", "null", "exists", "near", "myloc", *_TRUTHS}
+_STATE = "my."
+
+_TOKEN = re.compile(
+    r"""\s*+(?:
+      (?P<number> [+-]?+ (?: [0-9]++ (?: \.[0-9]*+ )?+ | \.[0-9]++ ) (?: [eE][+-]?+[0-9]++ )?+ )
+    | (?P<bare>   [A-Za-z_$][A-Za-z0-9_.$]*+ )
+    | (?P<quoted> "(?: [^"]++ | "" )*+" )
+    | (?P<text>   '(?: [^']++ | '' )*+' )
+    | (?P<mark>   <= | >= | <> | != | =(?!=) | [<>(),] )
+    | (?P<end>    \Z )
+    | (?P<stray>  == | && | \|\| | . )
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+_PLAIN_NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_.$]*")
+_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character: no text on the wire can hold it
+
+_HINTS = {
+    "==": "use =",
+    "&": "use and",
+    "&&": "use and",
+    "|": "use or",
+    "||": "use or",
+    "!": "use not",
+    "'": "there is no closing '",
+    '"': 'there is no closing "',
+    "‘": "texts stand in straight quotes: '...'",
+    "’": "texts stand in straight quotes: '...'",
+    "null": "use is null or is not null",
+    "startswith": "use prefix",
+    "endswith": "use suffix",
+    "ilike": "use like; letter case counts",
+    "rlike": "use like",
+    "regexp": "use like",
+    "matches": "use like",
+    "xor": "use and, or, not",
+}
+
+
+class _Token(NamedTuple):
+    kind: str  # name, text, number, truth, state (my.x), word, mark, stray, end
+    spelling: str  # words in lower case; names and texts without their quotes
+    position: int
+
+    def __str__(self) -> str:
+        spelling = self.spelling if len(self.spelling) <= 24 else self.spelling[:24] + "..."
+        return {"end": "the end", "text": f"the text {spelling!r}"}.get(self.kind, f"`{spelling}`")
+
+
+def _tokens(source: str) -> Iterator[_Token]:
+    for found in _TOKEN.finditer(source):
+        kind = str(found.lastgroup)
+        spelling, position = found[kind], found.start(kind)
+        if kind in ("quoted", "text"):
+            quote = spelling[0]
+            spelling = spelling[1:-1].replace(quote * 2, quote)
+            kind = "name" if kind == "quoted" else kind
+        elif kind == "bare":
+            lower = spelling.lower()
+            if lower in _WORDS:
+                kind, spelling = "truth" if lower in _TRUTHS else "word", lower
+            else:
+                kind = "state" if lower.startswith(_STATE) else "name"
+        yield _Token(kind, spelling, position)
+        if kind == "end":
+            return
+
+
+# Parsing
 
 
 def parse(
     text: str, *, location: Collection[str] | None = None, state: Mapping[str, Value] | None = None
 ) -> Condition:
-    """The condition that a text describes."""
-    raise AssertionError("being written")
+    """The condition that a text describes; `myloc` and `my.<name>` take these values."""
+    if not isinstance(text, str):
+        raise FilterError(f"a filter is a text, not {type(text).__name__}")
+    if len(text) > FILTER_TEXT_MAX:
+        reason = f"a filter has at most {FILTER_TEXT_MAX} characters"
+        raise FilterSyntaxError(text, FILTER_TEXT_MAX, reason)
+    if half := _SURROGATE.search(text):
+        raise FilterSyntaxError(text, half.start(), "half of a surrogate pair is not a character")
+    places = [location] if isinstance(location, str) else list(location or ())
+    condition = _Parser(text, places, state or {}).whole()
+    _check_multiplied_out(text, condition)
+    return condition
+
+
+def _check_multiplied_out(source: str, condition: Condition) -> None:
+    """Normalising never lengthens a filter, so what passes here can be printed and parsed."""
+    try:
+        conjunctions = condition.alternatives(negated=False)
+    except FilterError as error:
+        raise FilterSyntaxError(source, 0, str(error)) from None
+    terms = sum(map(len, conjunctions))
+    length = len(text(tuple(conjunctions)))
+    for size, most, unit in (
+        (terms, TERMS_MAX, "predicates"),
+        (length, FILTER_TEXT_MAX, "characters"),
+    ):
+        if size > most:
+            reason = f"with `or` and `not` multiplied out, a filter has at most {most} {unit}, not {size}"
+            raise FilterSyntaxError(source, 0, f"{reason}: split it into several subscriptions")
+
+
+class _Parser:
+    """One parse of one text. Methods named after a rule of the grammar read it and move on."""
+
+    def __init__(self, source: str, places: list[str], state: Mapping[str, Value]) -> None:
+        self.source, self.places, self.state = source, places, state
+        self.rest = _tokens(source)
+        self.token = next(self.rest)
+        self.depth = self.terms = 0
+
+    # One token
+
+    def advance(self) -> _Token:
+        token = self.token
+        if token.kind != "end":
+            self.token = next(self.rest)
+        return token
+
+    def sees(self, spelling: str) -> bool:
+        return self.token.spelling == spelling and self.token.kind in ("word", "mark")
+
+    def accept(self, spelling: str) -> bool:
+        seen = self.sees(spelling)
+        if seen:
+            self.advance()
+        return seen
+
+    def expect(self, spelling: str, expected: str | None = None) -> None:
+        if not self.accept(spelling):
+            self.expected(expected or f"`{spelling}`")
+
+    def fail(self, token: _Token, reason: str) -> NoReturn:
+        raise FilterSyntaxError(self.source, token.position, reason) from None
+
+    def expected(self, what: str, hint: str | None = None) -> NoReturn:
+        token = self.token
+        if token.kind in ("word", "stray", "name"):
+            hint = _HINTS.get(token.spelling.lower(), hint)
+        self.fail(token, f"expected {what}, found {token}" + (f": {hint}" if hint else ""))
+
+    def build(self, token: _Token, build: Callable[..., T], *args: Any) -> T:
+        """What the builder makes; if it refuses, this is the token that it refuses."""
+        try:
+            return build(*args)
+        except FilterError as error:
+            self.fail(token, str(error))
+
+    # Conditions
+
+    def whole(self) -> Condition:
+        if self.token.kind == "end":
+            self.expected("a condition", "`true` matches everything")
+        condition = self.condition()
+        if self.token.kind != "end":
+            self.expected("`and`, `or` or the end")
+        return condition
+
+    def condition(self) -> Condition:
+        return self.chain("or", self.conjunction, Some)
+
+    def conjunction(self) -> Condition:
+        return self.chain("and", self.negation, All)
+
+    def chain(
+        self,
+        word: str,
+        part: Callable[[], Condition],
+        build: Callable[[list[Condition]], Condition],
+    ) -> Condition:
+        first = self.token
+        parts = [part()]
+        while self.accept(word):
+            parts.append(part())
+        return parts[0] if len(parts) == 1 else self.build(first, build, parts)
+
+    def negation(self) -> Condition:
+        token = self.token
+        if self.accept("not"):
+            return self.build(token, Condition.__invert__, self.nested(token, self.negation))
+        if self.accept("("):
+            inner = self.nested(token, self.condition)
+            self.expect(")", "`)`, `and` or `or`")
+            return inner
+        self.terms += 1
+        if self.terms > TERMS_MAX:
+            self.fail(token, f"a filter has at most {TERMS_MAX} predicates")
+        return self.predicate()
+
+    def nested(self, token: _Token, part: Callable[[], Condition]) -> Condition:
+        self.depth += 1
+        if self.depth > DEPTH_MAX:
+            self.fail(token, f"a filter nests at most {DEPTH_MAX} deep")
+        condition = part()
+        self.depth -= 1
+        return condition
+
+    # Predicates
+
+    def predicate(self) -> Condition:
+        token = self.token
+        if self.accept("exists"):
+            return self.exists()
+        if self.accept("near"):
+            return self.near()
+        if token.kind == "name":
+            return self.about(attr(self.name()))
+        if token.kind not in _VALUES:
+            self.expected("a condition, such as price > 40", self.quoting())
+        value = self.value()
+        turned = _TURNED.get(self.token.spelling) if self.token.kind == "mark" else None
+        if turned is None and token.kind == "truth":
+            return Constant(_TRUTHS[token.spelling])
+        if turned is None:
+            self.expected("one of = <> < <= > >=")
+        self.advance()
+        return self.build(token, turned, attr(self.name()), value)
+
+    def about(self, attribute: attr) -> Condition:
+        """The predicate whose attribute has been read."""
+        negated = self.accept("not")
+        read = _OPERATORS.get(self.token.spelling) if self.token.kind in ("word", "mark") else None
+        if read is None or (negated and self.token.spelling not in _NEGATABLE):
+            choice = _NEGATABLE if negated else _OPERATORS
+            alone = None if negated else f"for a truth value, write {_name(attribute.name)} = true"
+            self.expected(f"one of {' '.join(choice)}", alone)
+        condition = read(self, attribute, self.advance())
+        return ~condition if negated else condition
+
+    def comparison(self, attribute: attr, operator: _Token) -> Condition:
+        token = self.token
+        if operator.spelling in ("=", "<>", "!=") and self.sees("myloc"):
+            condition = self.build(token, attribute.one_of, *self.myloc())
+            return condition if operator.spelling == "=" else ~condition
+        return self.build(token, _COMPARISONS[operator.spelling], attribute, self.value())
+
+    def between(self, attribute: attr, _: _Token) -> Condition:
+        token = self.token
+        low = self.value()
+        self.expect("and")
+        return self.build(token, attribute.between, low, self.value_like(low))
+
+    def within(self, attribute: attr, _: _Token) -> Condition:
+        first = self.token
+        if self.sees("myloc"):
+            return self.build(first, attribute.one_of, *self.myloc())
+        self.expect("(", "`(` or `myloc`")
+        first = self.token
+        values = [self.value()]
+        while self.accept(","):
+            token = self.token
+            values.append(self.value_like(values[0]))
+            if len(values) > ps.VALUES_MAX:
+                self.fail(token, f"a list has at most {ps.VALUES_MAX} values")
+        self.expect(")", "`,` or `)`")
+        return self.build(first, attribute.one_of, *values)
+
+    def like(self, attribute: attr, _: _Token) -> Condition:
+        token = self.token
+        pattern = self.text()
+        if not self.accept("escape"):
+            return self.build(token, attribute.like, pattern)
+        token = self.token
+        return self.build(token, attribute.like, pattern, self.text())
+
+    def affix(self, attribute: attr, operator: _Token) -> Condition:
+        return self.build(self.token, _AFFIXES[operator.spelling], attribute, self.text())
+
+    def null(self, attribute: attr, _: _Token) -> Condition:
+        present = self.accept("not")
+        self.expect("null", "`null`" if present else "`null` or `not null`")
+        return attribute.exists() if present else attribute.is_null()
+
+    def exists(self) -> Condition:
+        parenthesis = self.accept("(")
+        attribute = attr(self.name())
+        if parenthesis:
+            self.expect(")")
+        return attribute.exists()
+
+    def near(self) -> Condition:
+        self.expect("(", "`(latitude, longitude, metres)`")
+        numbers = [0.0, 0.0, 0.0]
+        for i in range(3):
+            if i > 0:
+                self.expect(",", "`,` (near takes latitude, longitude, metres)")
+            token = self.token
+            numbers[i] = self.value_like(0)  # type: ignore[assignment]  # of kind number
+            self.build(token, near, *numbers)
+        self.expect(")")
+        return near(*numbers)
+
+    # Names and values
+
+    def name(self) -> str:
+        if self.token.kind != "name":
+            self.expected("an attribute's name", self.quoting())
+        token = self.advance()
+        return self.build(token, ps.checked_name, token.spelling)
+
+    def quoting(self) -> str | None:
+        """What to say when a word of the language stands where a name should."""
+        if self.token.kind != "word":
+            return None
+        return f'as a name it stands in double quotes: "{self.token.spelling}"'
+
+    def value(self) -> Value:
+        if self.token.kind not in _VALUES:
+            hint = "a text stands in single quotes" if self.token.kind == "name" else None
+            self.expected("a value", hint)
+        token = self.advance()
+        return self.build(token, ps.checked_value, self.build(token, self.meaning, token))
+
+    def meaning(self, token: _Token) -> Value:
+        if token.kind == "text":
+            return token.spelling
+        if token.kind == "truth":
+            return _TRUTHS[token.spelling]
+        if token.kind == "state":
+            name = token.spelling[len(_STATE) :]
+            if name not in self.state:
+                raise FilterError(f"{token} has no value: set {name!r} in the client's state")
+            return self.state[name]
+        try:
+            whole = token.spelling.lstrip("+-").isdigit()
+            return int(token.spelling) if whole else float(token.spelling)
+        except ValueError:  # Python refuses to read thousands of digits
+            raise FilterError("an int has at most 64 bits") from None
+
+    def value_like(self, first: Value) -> Value:
+        """A value of the same kind as the first one."""
+        token = self.token
+        value = self.value()
+        kind = ps.KINDS[type(first)]
+        if ps.KINDS[type(value)] != kind:
+            self.fail(token, f"expected a {kind}, found {token}: the values are of one kind")
+        return value
+
+    def text(self) -> str:
+        token = self.token
+        value = self.value() if token.kind in _VALUES else None
+        if not isinstance(value, str):
+            self.fail(token, f"expected a text in single quotes, found {token}")
+        return value
+
+    def myloc(self) -> list[str]:
+        token = self.advance()
+        if not self.places:
+            self.fail(token, "`myloc` has no value: set the client's location")
+        return self.places
+
+
+_COMPARISONS: dict[str, Callable[[attr, Value], Condition]] = {
+    "=": attr.__eq__,
+    "<>": attr.__ne__,
+    "!=": attr.__ne__,
+    "<": attr.__lt__,
+    "<=": attr.__le__,
+    ">": attr.__gt__,
+    ">=": attr.__ge__,
+}
+_TURNED = {  # `5 < x` is `x > 5`
+    **_COMPARISONS,
+    "<": attr.__gt__,
+    "<=": attr.__ge__,
+    ">": attr.__lt__,
+    ">=": attr.__le__,
+}
+_AFFIXES = {"prefix": attr.prefix, "suffix": attr.suffix, "contains": attr.contains}
+_OPERATORS: dict[str, Callable[[_Parser, attr, _Token], Condition]] = {
+    **dict.fromkeys(_COMPARISONS, _Parser.comparison),
+    "between": _Parser.between,
+    "in": _Parser.within,
+    "like": _Parser.like,
+    **dict.fromkeys(_AFFIXES, _Parser.affix),
+    "is": _Parser.null,
+}
+_NEGATABLE = ("between", "in", "like", *_AFFIXES)
+
+
+# Printing
 
 
 def text(conjunctions: tuple[Conjunction, ...]) -> str:
     """The text of a filter in normal form; parsing it gives an equal filter."""
-    return repr(conjunctions)
+    return " or ".join(map(_conjunction, conjunctions)) or "false"
+
+
+def _conjunction(conjunction: Conjunction) -> str:
+    return " and ".join(map(_predicate, conjunction)) or "true"
+
+
+def _predicate(p: Predicate) -> str:
+    return _PRINTERS[type(p)](p)
+
+
+def _name(name: str) -> str:
+    plain = _PLAIN_NAME.fullmatch(name) and name.lower() not in _WORDS
+    if plain and not name.lower().startswith(_STATE):
+        return name
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _value(value: Value | None) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    return repr(value)
+
+
+def _values(p: ps.OneOf | ps.NoneOf, single: str, several: str) -> str:
+    if len(p.values) == 1:
+        return f"{_name(p.name)} {single} {_value(p.values[0])}"
+    return f"{_name(p.name)} {several} ({', '.join(map(_value, p.values))})"
+
+
+def _between(p: ps.Between) -> str:
+    name = _name(p.name)
+    if None not in (p.low, p.high) and not p.low_open and not p.high_open:
+        return f"{name} between {_value(p.low)} and {_value(p.high)}"
+    bounds = ((p.low, ">" if p.low_open else ">="), (p.high, "<" if p.high_open else "<="))
+    return " and ".join(f"{name} {sign} {_value(at)}" for at, sign in bounds if at is not None)
+
+
+def _like(p: ps.Like) -> str:
+    word, part = patterns.shape(p.pattern)
+    negation = "not " if p.negated else ""
+    escape = " escape '\\'" if word == "like" and "\\" in part else ""
+    return f"{_name(p.name)} {negation}{word} {_value(part)}{escape}"
+
+
+def _near(p: ps.Near) -> str:
+    numbers = ", ".join(_value(ps.checked_value(x)) for x in (p.lat, p.lon, p.metres))
+    return f"{'not ' if p.negated else ''}near({numbers})"
+
+
+_PRINTERS: dict[type, Callable[[Any], str]] = {
+    ps.OneOf: lambda p: _values(p, "=", "in"),
+    ps.NoneOf: lambda p: _values(p, "<>", "not in"),
+    ps.Between: _between,
+    ps.Like: _like,
+    ps.Exists: lambda p: f"exists {_name(p.name)}",
+    ps.Missing: lambda p: f"{_name(p.name)} is null",
+    ps.Near: _near,
+}
