@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cache
+from typing import TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
@@ -34,10 +35,18 @@ LONGITUDES = (0, 0.5, 1, -180, 180, 179.5, 181)
 METRES = (0, 0.5, 2, 50_000, 80_000, 120_000, 200_000, 20_000_000, ps.NEAR_METRES_MAX)
 
 
+T = TypeVar("T")
+
+
+def _any_of(*choices: SearchStrategy[T]) -> SearchStrategy[T]:
+    """One of these, all equally likely: `st.one_of` gives more weight to choices with branches."""
+    return st.sampled_from(choices).flatmap(lambda choice: choice)
+
+
 def _mostly(
-    common: SearchStrategy[Value], rare: SearchStrategy[Value], one_in: int = 12
-) -> SearchStrategy[Value]:
-    return st.one_of(*[common] * (one_in - 1), rare)
+    common: SearchStrategy[T], rare: SearchStrategy[T], one_in: int = 12
+) -> SearchStrategy[T]:
+    return _any_of(*[common] * (one_in - 1), rare)
 
 
 _wild_texts = st.text(st.characters(codec="utf-8"), max_size=20) | st.just("ab" * 300)
@@ -56,7 +65,7 @@ def numbers() -> SearchStrategy[int | float]:
 
 def values() -> SearchStrategy[Value]:
     """A value of any kind, as a notification or a filter may contain it."""
-    common = st.one_of(numbers(), texts(), st.sampled_from(TRUTHS))
+    common = _any_of(numbers(), texts(), st.sampled_from(TRUTHS))
     return _mostly(common, _wild_texts | _wild_numbers)
 
 
@@ -136,12 +145,12 @@ def predicates_on(name: str) -> SearchStrategy[Predicate]:
     ]
     if name in ("lat", "lon"):
         choices = [circles(), *choices[:1], *choices[3:5], choices[-1]]
-    return st.one_of(choices).filter(lambda p: p is not None)  # type: ignore[return-value]
+    return _any_of(*choices).filter(lambda p: p is not None)  # type: ignore[return-value]
 
 
 def predicates() -> SearchStrategy[Predicate]:
     """A well-formed predicate on any attribute."""
-    return st.one_of([predicates_on(name) for name in NAMES])
+    return _any_of(*[predicates_on(name) for name in NAMES])
 
 
 # Filters
@@ -150,22 +159,28 @@ def predicates() -> SearchStrategy[Predicate]:
 def conjunctions() -> SearchStrategy[list[Predicate]]:
     """Predicates as `and` puts them together: in any order, redundant, contradictory."""
     crowded = [st.lists(predicates_on(name), min_size=2, max_size=4) for name in NAMES]
-    return st.one_of(
-        st.lists(predicates(), max_size=3), st.lists(predicates(), min_size=2, max_size=4), *crowded
-    )
+    return _any_of(*[st.lists(predicates(), min_size=1, max_size=4)] * 4, *crowded)
 
 
 def part_filters() -> SearchStrategy[Filter]:
     """Filters of one conjunction, as routing uses them."""
-    made = conjunctions().map(lambda conjunction: Filter.of([conjunction]))
-    return made.filter(lambda made: len(made.conjunctions) == 1)
+    return conjunctions().map(_consistent)
+
+
+def _consistent(conjunction: list[Predicate]) -> Filter:
+    """As many of these predicates as do not contradict the ones before."""
+    made = EVERYTHING
+    for p in conjunction:
+        tighter = Filter.of([[*made.conjunctions[0], p]])
+        made = made if tighter == NOTHING else tighter
+    return made
 
 
 def filters() -> SearchStrategy[Filter]:
     """Filters in normal form, of no, one or several conjunctions."""
     one = part_filters()
     several = [st.tuples(*[one] * count).map(_either) for count in (2, 3)]
-    return st.one_of(st.sampled_from([NOTHING, EVERYTHING]), one, one, *several, *several)
+    return _any_of(st.sampled_from([NOTHING, EVERYTHING]), *[one] * 4, *several, *several)
 
 
 def _either(given: Iterable[Filter]) -> Filter:
