@@ -87,7 +87,7 @@ class _Several(Condition):
         for part in parts:
             if not isinstance(part, Condition):
                 raise FilterError(f"a condition was expected, not {part!r}")
-            self.parts.extend(part.parts if type(part) is type(self) else [part])  # type: ignore[attr-defined]
+            self.parts.extend(part.parts if type(part) is type(self) else [part])
         self.depth = 1 + max(part.depth for part in self.parts)
         self.terms = sum(part.terms for part in self.parts)
         _check_limits(self)

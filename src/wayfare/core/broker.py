@@ -1,0 +1,259 @@
+"""A broker: routes notifications by content, and keeps the sessions of its clients.
+
+The whole surface is `step(event, now)` and `next_deadline()`. Every handler does its work on the
+sessions and tables; then the broker sends each neighbour how its tables changed. Notifications of a
+handler go out before that.
+
+Links to neighbours carry the neighbour's name; the host keeps them reliable and in order. Links to
+clients may break at any time. A session stays when its client is away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from wayfare.core import messages as m
+from wayfare.core.deadlines import Deadlines
+from wayfare.core.effects import Close, Effect, Event, LinkDown, Received, Send, Tick
+from wayfare.core.filters import Filter
+from wayfare.core.history import Limits, size_of
+from wayfare.core.messages import BrokerId, ClientId, LinkId, Notification
+from wayfare.core.reduction import STRATEGIES
+from wayfare.core.routing import Routing
+from wayfare.core.sessions import Session
+from wayfare.errors import ProtocolError
+
+DEFAULT_LIMITS = Limits()
+
+
+class Broker:
+    """One broker of the tree."""
+
+    def __init__(
+        self,
+        name: BrokerId,
+        neighbours: Sequence[BrokerId] = (),
+        routing: str = "covering",
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        self.name = name
+        self.neighbours = tuple(neighbours)
+        self.sessions: dict[ClientId, Session] = {}
+        self.routing = Routing(self.neighbours, STRATEGIES[routing])
+        self.limits = limits
+        self._floods = STRATEGIES[routing].floods
+        self._by_link: dict[LinkId, Session] = {}
+        # Where notifications go: first the neighbours, then one place per session, never reused.
+        self._links: list[LinkId] = [LinkId(name) for name in self.neighbours]
+        self._neighbour_links = frozenset(self._links)
+        self._by_place: dict[int, Session] = {}
+        self._next_place = len(self.neighbours)
+        self._deadlines = Deadlines()  # by client: when the oldest of its backlog is too old
+
+    def step(self, event: Event, now: int) -> list[Effect]:
+        return EVENTS[type(event)](self, event, now)
+
+    def next_deadline(self) -> int | None:
+        return self._deadlines.next()
+
+    # Events
+
+    def on_received(self, event: Received, now: int) -> list[Effect]:
+        link, message = event.link, event.message
+        if type(message) is Notification and link in self._neighbour_links:
+            return self._route(message, link, now)
+        try:
+            effects = self._handle(link, message, now)
+        except ProtocolError as error:
+            return [Close(link, str(error)), *self.on_link_down(LinkDown(link), now)]
+        return effects + self._updates()
+
+    def on_link_down(self, event: LinkDown, now: int) -> list[Effect]:  # noqa: ARG002
+        session = self._by_link.pop(event.link, None)
+        if session is not None:
+            session.link = None
+        return []
+
+    def on_tick(self, event: Tick, now: int) -> list[Effect]:  # noqa: ARG002
+        effects: list[Effect] = []
+        for client in self._deadlines.due(now):
+            session = self.sessions[ClientId(client)]
+            session.backlog.expire(now, self.limits)
+            effects += self._push(session)
+        return effects
+
+    # Messages
+
+    def _handle(self, link: LinkId, message: m.AnyMessage, now: int) -> list[Effect]:
+        if link in self._neighbour_links:
+            if type(message) is not m.Update:
+                raise ProtocolError(f"{type(message).__name__} from a broker")
+            self.routing.apply(BrokerId(link), message)
+            return []
+        if type(message) is m.Attach:
+            return self.on_attach(link, message, now)
+        handler = FROM_CLIENT.get(type(message))
+        session = self._by_link.get(link)
+        if handler is None or session is None:
+            raise ProtocolError(f"{type(message).__name__} from a client that is not attached")
+        return handler(self, session, message, now)
+
+    def on_attach(self, link: LinkId, message: m.Attach, now: int) -> list[Effect]:
+        if link in self._by_link:
+            raise ProtocolError("Attach twice on one connection")
+        session = self.sessions.get(message.client)
+        if session is not None and session.epoch >= message.epoch:
+            return [Close(link, f"a later attachment of {message.client} is here")]
+        effects: list[Effect] = []
+        if session is None:
+            session = self._open(message)
+        else:
+            session.backlog.resume(message.delivered)
+            if session.link is not None:
+                effects.append(Close(session.link, f"{message.client} attached again"))
+                del self._by_link[session.link]
+        session.epoch = message.epoch
+        session.link = link
+        self._by_link[link] = session
+        self._set_profile(session, message.subscriptions, message.advertisements)
+        effects.append(Send(link, m.Welcome(session.epoch, session.published)))
+        return effects + self._push(session)
+
+    def on_detach(self, session: Session, message: m.Detach, now: int) -> list[Effect]:
+        assert session.link is not None
+        self.on_link_down(LinkDown(session.link), now)
+        if message.leave:
+            self._end(session)
+        return []
+
+    def on_subscribe(self, session: Session, message: m.Subscribe, now: int) -> list[Effect]:  # noqa: ARG002
+        if message.filter not in session.subscriptions:
+            session.subscriptions[message.filter] = None
+            self.routing.subscribe(session.client, message.filter, session.place)
+        return []
+
+    def on_unsubscribe(self, session: Session, message: m.Unsubscribe, now: int) -> list[Effect]:  # noqa: ARG002
+        if message.filter in session.subscriptions:
+            del session.subscriptions[message.filter]
+            self.routing.unsubscribe(session.client, message.filter, session.place)
+        return []
+
+    def on_advertise(self, session: Session, message: m.Advertise, now: int) -> list[Effect]:  # noqa: ARG002
+        if message.filter not in session.advertisements:
+            session.advertisements[message.filter] = None
+            self.routing.advertise(session.client, message.filter)
+        return []
+
+    def on_unadvertise(self, session: Session, message: m.Unadvertise, now: int) -> list[Effect]:  # noqa: ARG002
+        if message.filter in session.advertisements:
+            del session.advertisements[message.filter]
+            self.routing.unadvertise(session.client, message.filter)
+        return []
+
+    def on_publish(self, session: Session, message: m.Publish, now: int) -> list[Effect]:
+        effects: list[Effect] = []
+        if message.number > session.published:
+            session.published = message.number
+            notification = Notification(
+                session.client, message.number, message.attributes, message.payload
+            )
+            effects = self._route(notification, None, now)
+        assert session.link is not None
+        effects.append(Send(session.link, m.Published(session.published)))
+        return effects
+
+    def on_ack(self, session: Session, message: m.Ack, now: int) -> list[Effect]:  # noqa: ARG002
+        session.backlog.acknowledge(message.number)
+        return self._push(session)
+
+    # Notifications
+
+    def _route(self, notification: Notification, came_from: LinkId | None, now: int) -> list[Effect]:
+        """Send a notification on to every neighbour and session that wants it."""
+        links = self._links
+        first_session = len(links)
+        effects: list[Effect] = []
+        if self._floods:
+            effects += [Send(link, notification) for link in links if link != came_from]
+        size = -1
+        for place in self.routing.destinations.wanting(notification.attributes):
+            if place < first_session:
+                if links[place] != came_from:
+                    effects.append(Send(links[place], notification))
+            else:
+                if size < 0:
+                    size = size_of(notification)
+                session = self._by_place[place]
+                session.backlog.put(notification, size, now, self.limits)
+                effects += self._push(session)
+        return effects
+
+    def _push(self, session: Session) -> list[Effect]:
+        """Send a client what may be sent now, and mind how long the rest may stay."""
+        backlog = session.backlog
+        effects: list[Effect] = []
+        link = session.link
+        if link is not None:
+            effects += [Send(link, message) for message in backlog.take(self.limits.window)]
+        oldest = backlog.oldest()
+        if oldest is None:
+            self._deadlines.cancel(session.client)
+        elif session.client not in self._deadlines:
+            self._deadlines.set(session.client, oldest + self.limits.backlog_age_ns)
+        return effects
+
+    # Sessions
+
+    def _open(self, message: m.Attach) -> Session:
+        session = Session(message.client, message.epoch, self._next_place, message.delivered)
+        self._next_place += 1
+        self._by_place[session.place] = session
+        self.sessions[session.client] = session
+        return session
+
+    def _end(self, session: Session) -> None:
+        self._set_profile(session, (), ())
+        self._deadlines.cancel(session.client)
+        del self._by_place[session.place]
+        del self.sessions[session.client]
+
+    def _set_profile(
+        self, session: Session, subscriptions: Sequence[Filter], advertisements: Sequence[Filter]
+    ) -> None:
+        """Make these the client's subscriptions and advertisements, additions first."""
+        client, place = session.client, session.place
+        wanted, offered = dict.fromkeys(subscriptions), dict.fromkeys(advertisements)
+        for filter in offered:
+            if filter not in session.advertisements:
+                self.routing.advertise(client, filter)
+        for filter in wanted:
+            if filter not in session.subscriptions:
+                self.routing.subscribe(client, filter, place)
+        for filter in session.subscriptions:
+            if filter not in wanted:
+                self.routing.unsubscribe(client, filter, place)
+        for filter in session.advertisements:
+            if filter not in offered:
+                self.routing.unadvertise(client, filter)
+        session.subscriptions, session.advertisements = wanted, offered
+
+    def _updates(self) -> list[Effect]:
+        return [Send(LinkId(name), update) for name, update in self.routing.updates()]
+
+
+EVENTS: dict[type, Callable[[Broker, Any, int], list[Effect]]] = {
+    Received: Broker.on_received,
+    LinkDown: Broker.on_link_down,
+    Tick: Broker.on_tick,
+}
+
+FROM_CLIENT: dict[type, Callable[[Broker, Session, Any, int], list[Effect]]] = {
+    m.Detach: Broker.on_detach,
+    m.Subscribe: Broker.on_subscribe,
+    m.Unsubscribe: Broker.on_unsubscribe,
+    m.Advertise: Broker.on_advertise,
+    m.Unadvertise: Broker.on_unadvertise,
+    m.Publish: Broker.on_publish,
+    m.Ack: Broker.on_ack,
+}

@@ -1,0 +1,209 @@
+"""The local broker: the client's side of the protocol, part of the client library.
+
+It remembers what the application subscribed to and advertised, the last delivery, and every
+publication that no broker has acknowledged, and says it all again at the next attachment. So the
+application may call at any time, attached or not.
+
+    attach -> (Attach, outbox) ->          Welcome, Deliver, Gap, Published -> Notify, Lost
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from wayfare.core import messages as m
+from wayfare.core.effects import Close, Effect, Event, LinkDown, Lost, Notify, Received, Send, Tick
+from wayfare.core.filters import Filter
+from wayfare.core.matching import FilterIndex
+from wayfare.core.messages import BrokerId, ClientId, LinkId
+from wayfare.core.predicates import Value
+from wayfare.errors import InvalidNotification, NotAdvertised, OutboxFull, ProtocolError
+
+ACK_EVERY = 32  # deliveries; must be well below the broker's window
+ACK_DELAY_NS = 50_000_000  # that an acknowledgement may wait for more deliveries
+OUTBOX_MAX = 10_000  # publications without an acknowledgement; then publish refuses
+
+
+class Client:
+    """One client: durable, attached to at most one border broker at a time."""
+
+    def __init__(self, name: ClientId, outbox_max: int = OUTBOX_MAX) -> None:
+        self.name = name
+        self.epoch = 0
+        self.delivered = 0  # number of the last delivery
+        self.published = 0  # number of the last publication
+        self.link: LinkId | None = None
+        self.subscriptions: dict[Filter, int] = {}  # and how often the application asked for it
+        self.advertisements: dict[Filter, int] = {}
+        self.outbox: deque[m.Publish] = deque()  # not acknowledged yet, in order
+        self.previous: tuple[tuple[BrokerId, int], ...] = ()
+        self._outbox_max = outbox_max
+        self._wanted: FilterIndex[Filter] = FilterIndex()
+        self._acked = 0
+        self._ack_at: int | None = None
+
+    # What the application calls
+
+    def attach(self, broker: BrokerId, link: LinkId) -> list[Effect]:
+        """A connection to this broker is there: use it from now on."""
+        self.epoch += 1
+        self.link = link
+        self._acked, self._ack_at = self.delivered, None
+        attach = m.Attach(
+            self.name,
+            self.epoch,
+            self.delivered,
+            tuple(self.subscriptions),
+            tuple(self.advertisements),
+            self.previous,
+        )
+        self.previous = ((broker, self.epoch), *self.previous)
+        return [Send(link, attach), *(Send(link, publish) for publish in self.outbox)]
+
+    def detach(self, *, leave: bool = False) -> list[Effect]:
+        """Go away; with `leave`, for good."""
+        link, self.link = self.link, None
+        self._ack_at = None
+        return [] if link is None else [Send(link, m.Detach(leave)), Close(link, "detached")]
+
+    def subscribe(self, filter: Filter) -> list[Effect]:
+        if not _count_up(self.subscriptions, filter):
+            return []
+        self._wanted.add(filter, filter)
+        return self._say(m.Subscribe(filter))
+
+    def unsubscribe(self, filter: Filter) -> list[Effect]:
+        if not _count_down(self.subscriptions, filter):
+            return []
+        self._wanted.remove(filter)
+        return self._say(m.Unsubscribe(filter))
+
+    def advertise(self, filter: Filter) -> list[Effect]:
+        return self._say(m.Advertise(filter)) if _count_up(self.advertisements, filter) else []
+
+    def unadvertise(self, filter: Filter) -> list[Effect]:
+        return self._say(m.Unadvertise(filter)) if _count_down(self.advertisements, filter) else []
+
+    def publish(self, attributes: Mapping[str, Value], payload: bytes = b"") -> list[Effect]:
+        """Publish once, now or at the next attachment."""
+        m.check_attributes(attributes)
+        if type(payload) is not bytes:
+            raise InvalidNotification(f"a payload is bytes, not {type(payload).__name__}")
+        if not any(filter.matches(attributes) for filter in self.advertisements):
+            raise NotAdvertised(
+                f"no advertisement of {self.name} matches {dict(attributes)}: advertise it first"
+            )
+        if len(self.outbox) >= self._outbox_max:
+            raise OutboxFull(
+                f"{self._outbox_max} publications of {self.name} wait for an acknowledgement"
+            )
+        self.published += 1
+        publish = m.Publish(self.published, dict(attributes), payload)
+        self.outbox.append(publish)
+        return self._say(publish)
+
+    def _say(self, message: m.FromClient) -> list[Effect]:
+        return [] if self.link is None else [Send(self.link, message)]
+
+    # What the host reports
+
+    def step(self, event: Event, now: int) -> list[Effect]:
+        return EVENTS[type(event)](self, event, now)
+
+    def next_deadline(self) -> int | None:
+        return self._ack_at
+
+    def on_received(self, event: Received, now: int) -> list[Effect]:
+        if event.link != self.link:
+            return []
+        try:
+            return FROM_BROKER[type(event.message)](self, event.message, now)
+        except (KeyError, ProtocolError) as error:
+            reason = f"{type(event.message).__name__} from a broker: {error}"
+            self.link = self._ack_at = None
+            return [Close(event.link, reason)]
+
+    def on_link_down(self, event: LinkDown, now: int) -> list[Effect]:  # noqa: ARG002
+        if event.link == self.link:
+            self.link = self._ack_at = None
+        return []
+
+    def on_tick(self, event: Tick, now: int) -> list[Effect]:  # noqa: ARG002
+        if self._ack_at is None or now < self._ack_at:
+            return []
+        return self._acknowledge()
+
+    def on_welcome(self, message: m.Welcome, now: int) -> list[Effect]:  # noqa: ARG002
+        self.previous = self.previous[:1]
+        self._forget_published(message.published)
+        return []
+
+    def on_deliver(self, message: m.Deliver, now: int) -> list[Effect]:
+        if message.number != self.delivered + 1:
+            raise ProtocolError(f"delivery {message.number} after {self.delivered}")
+        self.delivered = message.number
+        effects = self._mind_ack(now)
+        subscriptions = self._wanted.match(message.notification.attributes)
+        if subscriptions:  # or it was on its way when the last of them was withdrawn
+            effects.append(Notify(message.notification, subscriptions))
+        return effects
+
+    def on_gap(self, message: m.Gap, now: int) -> list[Effect]:
+        lost = message.number - self.delivered
+        if lost <= 0:
+            return []
+        self.delivered = message.number
+        return [*self._mind_ack(now), Lost(lost, message.reason)]
+
+    def on_published(self, message: m.Published, now: int) -> list[Effect]:  # noqa: ARG002
+        self._forget_published(message.number)
+        return []
+
+    def _forget_published(self, number: int) -> None:
+        outbox = self.outbox
+        while outbox and outbox[0].number <= number:
+            outbox.popleft()
+
+    def _mind_ack(self, now: int) -> list[Effect]:
+        if self.delivered - self._acked >= ACK_EVERY:
+            return self._acknowledge()
+        if self._ack_at is None:
+            self._ack_at = now + ACK_DELAY_NS
+        return []
+
+    def _acknowledge(self) -> list[Effect]:
+        self._acked, self._ack_at = self.delivered, None
+        return self._say(m.Ack(self.delivered))
+
+
+def _count_up(counts: dict[Filter, int], filter: Filter) -> bool:
+    """True for the first."""
+    counts[filter] = counts.get(filter, 0) + 1
+    return counts[filter] == 1
+
+
+def _count_down(counts: dict[Filter, int], filter: Filter) -> bool:
+    """True for the last."""
+    if filter not in counts:
+        return False
+    counts[filter] -= 1
+    if counts[filter]:
+        return False
+    del counts[filter]
+    return True
+
+
+EVENTS: dict[type, Callable[[Client, Any, int], list[Effect]]] = {
+    Received: Client.on_received,
+    LinkDown: Client.on_link_down,
+    Tick: Client.on_tick,
+}
+
+FROM_BROKER: dict[type, Callable[[Client, Any, int], list[Effect]]] = {
+    m.Welcome: Client.on_welcome,
+    m.Deliver: Client.on_deliver,
+    m.Gap: Client.on_gap,
+    m.Published: Client.on_published,
+}

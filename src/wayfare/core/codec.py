@@ -1,0 +1,196 @@
+"""Bytes <-> messages: the only place where a malformed frame can surface.
+
+A frame is its length (4 bytes, big-endian) and a message in MessagePack. The first frame of a
+connection is a `Hello`; its layout never changes, so that any two versions can at least tell that they
+do not understand each other. Whatever is wrong with the bytes of a peer ends in `CodecError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from wayfare.core import filters
+from wayfare.core import messages as m
+from wayfare.core.filters import Filter
+from wayfare.errors import CodecError, WayfareError
+
+FRAME_MAX = 8 * 1024 * 1024  # bytes of one message
+NAME_MAX = 256  # characters of a client's or broker's name
+PROFILE_MAX = 10_000  # subscriptions, or advertisements, of one client
+PREVIOUS_MAX = 1_000  # attachments without a welcome
+REASON_MAX = 1_000  # characters
+NUMBER_MAX = 2**63 - 1
+
+_LENGTH = 4
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[m.AnyMessage] = msgspec.msgpack.Decoder(m.AnyMessage)
+
+
+def encode(message: m.AnyMessage) -> bytes:
+    """The frame of a message."""
+    body = _encoder.encode(message)
+    if len(body) > FRAME_MAX:
+        raise CodecError(f"a message of {len(body)} bytes; at most {FRAME_MAX} fit a frame")
+    return len(body).to_bytes(_LENGTH, "big") + body
+
+
+def decode(body: bytes | bytearray | memoryview) -> m.AnyMessage:
+    """The message in the body of a frame, checked."""
+    try:
+        message = _decoder.decode(body)
+        CHECKS[type(message)](message)
+    except (msgspec.MsgspecError, WayfareError, UnicodeDecodeError, RecursionError) as error:
+        raise CodecError(f"malformed frame: {error}") from None
+    return message
+
+
+class FrameDecoder:
+    """Frames out of a stream of bytes, from one peer."""
+
+    __slots__ = ("_buffer", "_greeted")
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._greeted = False
+
+    def feed(self, data: bytes) -> list[m.AnyMessage]:
+        """The messages that are complete with these bytes."""
+        buffer = self._buffer
+        buffer += data
+        out: list[m.AnyMessage] = []
+        at = 0
+        while len(buffer) - at >= _LENGTH:
+            length = int.from_bytes(buffer[at : at + _LENGTH], "big")
+            if length > FRAME_MAX:
+                raise CodecError(f"a frame of {length} bytes; at most {FRAME_MAX} are allowed")
+            end = at + _LENGTH + length
+            if len(buffer) < end:
+                break
+            message = decode(bytes(buffer[at + _LENGTH : end]))
+            self._mind_greeting(message)
+            out.append(message)
+            at = end
+        del buffer[:at]
+        return out
+
+    def _mind_greeting(self, message: m.AnyMessage) -> None:
+        if type(message) is m.Hello:
+            if self._greeted:
+                raise CodecError("a second Hello")
+            if message.version != m.PROTOCOL_VERSION:
+                raise CodecError(
+                    f"{message.name} speaks version {message.version} of the protocol,"
+                    f" this is version {m.PROTOCOL_VERSION}: run the same release on both sides"
+                )
+            self._greeted = True
+        elif not self._greeted:
+            raise CodecError(f"{type(message).__name__} before Hello")
+
+
+# What the types of the messages do not say
+
+
+def _require(good: bool, what: str) -> None:
+    if not good:
+        raise CodecError(what)
+
+
+def _check_name(name: str) -> None:
+    _require(0 < len(name) <= NAME_MAX, f"a name has 1 to {NAME_MAX} characters")
+
+
+def _check_number(number: int) -> None:
+    _require(0 <= number <= NUMBER_MAX, "a number is not negative and has at most 63 bits")
+
+
+def _check_filters(given: Iterable[Filter]) -> None:
+    for filter in given:
+        filters.checked(filter)
+
+
+def _check_hello(message: m.Hello) -> None:
+    _check_name(message.name)
+
+
+def _check_notification(message: m.Notification) -> None:
+    _check_name(message.publisher)
+    _check_number(message.number)
+    m.check_attributes(message.attributes)
+
+
+def _check_attach(message: m.Attach) -> None:
+    _check_name(message.client)
+    _check_number(message.epoch)
+    _check_number(message.delivered)
+    _require(
+        max(len(message.subscriptions), len(message.advertisements)) <= PROFILE_MAX,
+        f"a client has at most {PROFILE_MAX} subscriptions and {PROFILE_MAX} advertisements",
+    )
+    _require(len(message.previous) <= PREVIOUS_MAX, "too many previous attachments")
+    for broker, epoch in message.previous:
+        _check_name(broker)
+        _check_number(epoch)
+    _check_filters(message.subscriptions)
+    _check_filters(message.advertisements)
+
+
+def _check_filter(message: Any) -> None:
+    filters.checked(message.filter)
+
+
+def _check_publish(message: m.Publish) -> None:
+    _check_number(message.number)
+    m.check_attributes(message.attributes)
+
+
+def _check_numbered(message: Any) -> None:
+    _check_number(message.number)
+
+
+def _check_welcome(message: m.Welcome) -> None:
+    _check_number(message.epoch)
+    _check_number(message.published)
+
+
+def _check_deliver(message: m.Deliver) -> None:
+    _check_number(message.number)
+    _check_notification(message.notification)
+
+
+def _check_gap(message: m.Gap) -> None:
+    _check_number(message.number)
+    _require(len(message.reason) <= REASON_MAX, "too long a reason")
+
+
+def _check_update(message: m.Update) -> None:
+    for entries in (message.add_ads, message.add_subs, message.remove_subs, message.remove_ads):
+        for entry in entries:
+            _require(len(entry.client) <= NAME_MAX, f"a name has at most {NAME_MAX} characters")
+            _require(len(entry.filter.conjunctions) == 1, "an entry has one conjunction")
+            filters.checked(entry.filter)
+
+
+def _check_nothing(message: m.AnyMessage) -> None:
+    pass
+
+
+CHECKS: dict[type, Callable[[Any], None]] = {
+    m.Hello: _check_hello,
+    m.Notification: _check_notification,
+    m.Attach: _check_attach,
+    m.Detach: _check_nothing,
+    m.Subscribe: _check_filter,
+    m.Unsubscribe: _check_filter,
+    m.Advertise: _check_filter,
+    m.Unadvertise: _check_filter,
+    m.Publish: _check_publish,
+    m.Ack: _check_numbered,
+    m.Welcome: _check_welcome,
+    m.Deliver: _check_deliver,
+    m.Gap: _check_gap,
+    m.Published: _check_numbered,
+    m.Update: _check_update,
+}

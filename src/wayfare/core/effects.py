@@ -1,0 +1,72 @@
+"""The boundary of the core: events in, effects out.
+
+A host turns what happens into events, calls `step(event, now)`, and performs the effects in order:
+
+    Received, LinkDown, Tick  ->  core  ->  Send, Close           (broker and client)
+                                            Notify, Lost          (client: to the application)
+
+`now` is an integer of nanoseconds that never goes back. Whenever `next_deadline()` is reached, the
+host steps a `Tick`; a tick too many does no harm.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from wayfare.core.filters import Filter
+from wayfare.core.messages import AnyMessage, LinkId, Notification
+
+# Events
+
+
+class Received(msgspec.Struct, frozen=True, gc=False):
+    """A message arrived on a link."""
+
+    link: LinkId
+    message: AnyMessage
+
+
+class LinkDown(msgspec.Struct, frozen=True, gc=False):
+    """The connection to a client is gone (or, for a client, the one to its broker)."""
+
+    link: LinkId
+
+
+class Tick(msgspec.Struct, frozen=True, gc=False):
+    """Time has passed: a deadline may be due."""
+
+
+Event = Received | LinkDown | Tick
+
+# Effects
+
+
+class Send(msgspec.Struct, frozen=True, gc=False):
+    """Put the message on the link, behind what was sent there before."""
+
+    link: LinkId
+    message: AnyMessage
+
+
+class Close(msgspec.Struct, frozen=True, gc=False):
+    """Close the link: the peer broke the protocol, or somebody else took its place."""
+
+    link: LinkId
+    reason: str
+
+
+class Notify(msgspec.Struct, frozen=True, gc=False):
+    """Hand the notification to the application; these subscriptions of it match."""
+
+    notification: Notification
+    subscriptions: list[Filter]
+
+
+class Lost(msgspec.Struct, frozen=True, gc=False):
+    """Tell the application that so many notifications were dropped, and why."""
+
+    count: int
+    reason: str
+
+
+Effect = Send | Close | Notify | Lost

@@ -1,0 +1,114 @@
+"""The backlog of one client: numbered deliveries, kept until acknowledged, within limits.
+
+    1 ... acked | acked+1 ... sent | sent+1 ... last
+                  unacknowledged     waiting
+
+Whatever is dropped to keep a limit is the oldest. Numbers are never used again, so a hole
+shows: the client gets a `Gap` in place of what is gone, and counts exactly what it misses.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+
+from wayfare.core.messages import Deliver, Gap, Notification
+from wayfare.errors import ProtocolError
+
+SECOND_NS = 1_000_000_000
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """How much a border broker keeps for one client. Beyond it, the oldest go, with a `Gap`."""
+
+    backlog_count: int = 10_000
+    backlog_bytes: int = 16 * 1024 * 1024
+    backlog_age_ns: int = 24 * 3600 * SECOND_NS
+    window: int = 256  # deliveries on the way to a client without an acknowledgement
+
+
+def size_of(notification: Notification) -> int:
+    """Roughly what a notification occupies: payload and attributes."""
+    size = len(notification.payload)
+    for name, value in notification.attributes.items():
+        size += len(name) + (len(value) if type(value) is str else 8)
+    return size
+
+
+class Backlog:
+    """Invariant: acked <= sent <= last, and lost_to <= last."""
+
+    __slots__ = ("acked", "bytes", "last", "lost_to", "lost_why", "sent", "unacked", "waiting")
+
+    def __init__(self, start: int = 0) -> None:
+        self.acked = self.sent = self.last = start
+        self.lost_to = start  # the highest number that was dropped
+        self.lost_why = ""
+        self.bytes = 0
+        # (number, notification, size, when it was put here), in order of number.
+        self.unacked: deque[tuple[int, Notification, int, int]] = deque()
+        self.waiting: deque[tuple[int, Notification, int, int]] = deque()
+
+    def __len__(self) -> int:
+        return len(self.unacked) + len(self.waiting)
+
+    def put(self, notification: Notification, size: int, now: int, limits: Limits) -> None:
+        self.last += 1
+        self.waiting.append((self.last, notification, size, now))
+        self.bytes += size
+        while len(self) > limits.backlog_count:
+            self._drop("backlog_count")
+        while self.bytes > limits.backlog_bytes:
+            self._drop("backlog_bytes")
+
+    def expire(self, now: int, limits: Limits) -> None:
+        while (oldest := self.oldest()) is not None and oldest + limits.backlog_age_ns <= now:
+            self._drop("backlog_age")
+
+    def oldest(self) -> int | None:
+        """When the oldest notification was put here."""
+        for queue in (self.unacked, self.waiting):
+            if queue:
+                return queue[0][3]
+        return None
+
+    def _drop(self, why: str) -> None:
+        number, _, size, _ = (self.unacked or self.waiting).popleft()
+        self.bytes -= size
+        self.lost_to, self.lost_why = number, why
+
+    def take(self, window: int) -> list[Deliver | Gap]:
+        """What may be sent now: first what says that something is gone, then what is there."""
+        out: list[Deliver | Gap] = []
+        if self.lost_to > self.sent:
+            out.append(Gap(self.lost_to, self.lost_why))
+            self.sent = self.lost_to
+        waiting, unacked = self.waiting, self.unacked
+        while waiting and len(unacked) < window:
+            item = waiting.popleft()
+            unacked.append(item)
+            self.sent = item[0]
+            out.append(Deliver(item[0], item[1]))
+        return out
+
+    def acknowledge(self, number: int) -> None:
+        if number > self.sent:
+            raise ProtocolError(f"acknowledged {number}, but only {self.sent} were sent")
+        unacked = self.unacked
+        while unacked and unacked[0][0] <= number:
+            self.bytes -= unacked.popleft()[2]
+        if number > self.acked:
+            self.acked = number
+
+    def resume(self, delivered: int) -> None:
+        """A new connection, of a client that got everything up to `delivered`."""
+        if not self.acked <= delivered <= self.last:
+            raise ProtocolError(
+                f"got {delivered} deliveries, but {self.acked} were acknowledged of {self.last}"
+            )
+        self.sent = max(self.sent, delivered)
+        self.acknowledge(delivered)
+        self.waiting.extendleft(reversed(self.unacked))
+        self.unacked.clear()
+        self.sent = delivered

@@ -1,0 +1,181 @@
+"""Everything that crosses a link.
+
+On the wire a message is an array: its tag, then its fields. Tags and fields are append-only: a new
+field goes last and has a default, a tag is never used again. `Hello` is the first frame of every
+connection and never changes.
+
+    client -> border broker   Attach  Detach  Subscribe  Unsubscribe  Advertise  Unadvertise
+                              Publish  Ack
+    border broker -> client   Welcome  Deliver  Gap  Published
+    broker -> broker          Notification  Update
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import NewType
+
+import msgspec
+
+from wayfare.core.filters import Filter
+from wayfare.core.predicates import INT_MAX, INT_MIN, KINDS, NAME_MAX, Value
+from wayfare.errors import InvalidNotification
+
+BrokerId = NewType("BrokerId", str)
+ClientId = NewType("ClientId", str)
+LinkId = NewType("LinkId", str)
+
+PROTOCOL_VERSION = 1
+ATTRIBUTES_MAX = 128  # of one notification
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Base of all messages: values without identity."""
+
+
+class Hello(Message, frozen=True, tag=0):
+    """Who speaks which version of the protocol."""
+
+    version: int
+    name: str
+
+
+class Notification(Message, frozen=True, tag=1):
+    """A published message; (publisher, number) identifies it."""
+
+    publisher: ClientId
+    number: int
+    attributes: dict[str, Value]
+    payload: bytes = b""
+
+
+def check_attributes(attributes: Mapping[str, Value]) -> None:
+    """Raise InvalidNotification unless these can be published."""
+    if len(attributes) > ATTRIBUTES_MAX:
+        raise InvalidNotification(f"a notification has at most {ATTRIBUTES_MAX} attributes")
+    for name, value in attributes.items():
+        if type(name) is not str or not 0 < len(name) <= NAME_MAX:
+            raise InvalidNotification(
+                f"an attribute's name is a text of 1 to {NAME_MAX} characters: {name!r}"
+            )
+        kind = type(value)
+        if kind not in KINDS:
+            raise InvalidNotification(
+                f"{name} is a {kind.__name__}; attributes are str, int, float or bool"
+            )
+        if kind is float and not isfinite(value):  # type: ignore[arg-type]
+            raise InvalidNotification(f"{name} is {value}; NaN and infinities are not values")
+        if kind is int and not INT_MIN <= value <= INT_MAX:  # type: ignore[operator]
+            raise InvalidNotification(f"{name} is {value}; an int has at most 64 bits")
+
+
+# Client -> border broker
+
+
+class Attach(Message, frozen=True, tag=10):
+    """A client is here. `epoch` counts its attachments: higher is later."""
+
+    client: ClientId
+    epoch: int
+    delivered: int  # number of the last delivery that it got
+    subscriptions: tuple[Filter, ...] = ()
+    advertisements: tuple[Filter, ...] = ()
+    # Attachments that may still hold its session, newest first, back to the last Welcome.
+    previous: tuple[tuple[BrokerId, int], ...] = ()
+
+
+class Detach(Message, frozen=True, tag=11):
+    """The client goes away; with `leave`, for good: its session ends."""
+
+    leave: bool = False
+
+
+class Subscribe(Message, frozen=True, tag=12):
+    filter: Filter
+
+
+class Unsubscribe(Message, frozen=True, tag=13):
+    filter: Filter
+
+
+class Advertise(Message, frozen=True, tag=14):
+    filter: Filter
+
+
+class Unadvertise(Message, frozen=True, tag=15):
+    filter: Filter
+
+
+class Publish(Message, frozen=True, tag=16):
+    """The client's publication of that number: 1, 2, 3 ... for its whole life."""
+
+    number: int
+    attributes: dict[str, Value]
+    payload: bytes = b""
+
+
+class Ack(Message, frozen=True, tag=17):
+    """All deliveries up to this number have reached the application."""
+
+    number: int
+
+
+# Border broker -> client
+
+
+class Welcome(Message, frozen=True, tag=20):
+    """The session is open; publications up to `published` have been accepted."""
+
+    epoch: int
+    published: int
+
+
+class Deliver(Message, frozen=True, tag=21):
+    """The client's delivery of that number: one stream per client, without holes."""
+
+    number: int
+    notification: Notification
+
+
+class Gap(Message, frozen=True, tag=22):
+    """Deliveries up to this number that have not arrived are lost."""
+
+    number: int
+    reason: str
+
+
+class Published(Message, frozen=True, tag=23):
+    """All publications up to this number have been accepted."""
+
+    number: int
+
+
+# Broker -> broker
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, cache_hash=True, gc=False):
+    """An element of a routing table: a filter, and whose it is where routing is per client."""
+
+    filter: Filter
+    client: ClientId = ClientId("")
+
+
+class Update(Message, frozen=True, tag=30):
+    """How the sender's tables changed, to be applied in this order and as a whole.
+
+    Additions come first: what a leaving filter covered is there before it goes.
+    """
+
+    add_ads: tuple[Entry, ...] = ()
+    add_subs: tuple[Entry, ...] = ()
+    remove_subs: tuple[Entry, ...] = ()
+    remove_ads: tuple[Entry, ...] = ()
+
+
+FromClient = (
+    Attach | Detach | Subscribe | Unsubscribe | Advertise | Unadvertise | Publish | Ack
+)
+ToClient = Welcome | Deliver | Gap | Published
+Between = Notification | Update
+AnyMessage = Hello | FromClient | ToClient | Between

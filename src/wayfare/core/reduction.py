@@ -1,0 +1,280 @@
+"""What of many entries a neighbour has to know: the routing strategies.
+
+An `OutTable` holds the candidates for one neighbour, each with the `sent` flag of the publisher
+mobility paper, and says how what should be sent changed since it was last asked. What is sent is a
+pure function of the candidates, whatever the order in which they came:
+
+    simple      every client's filter by itself
+    identity    equal filters once
+    covering    the maximal filters
+    merging     the maximal ones of the perfect merges
+    flooding    nothing: notifications go everywhere
+
+`reduced` is that function, written down without any cleverness; the tables compute it piecemeal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from wayfare.core import predicates as ps
+from wayfare.core.covering import CoverIndex
+from wayfare.core.filters import Filter
+from wayfare.core.messages import Entry
+
+
+class OutTable:
+    """Candidates for one neighbour, all of which are sent: simple and identity routing."""
+
+    __slots__ = ("_before", "entries")
+
+    def __init__(self) -> None:
+        self.entries: dict[Entry, bool] = {}  # candidate -> is it to be sent
+        self._before: dict[Entry, bool] = {}  # what was, where it may have changed
+
+    def __contains__(self, entry: Entry) -> bool:
+        return entry in self.entries
+
+    def add(self, entry: Entry) -> None:
+        self._set(entry, True)
+
+    def remove(self, entry: Entry) -> None:
+        self._forget(entry)
+
+    def difference(self) -> tuple[list[Entry], list[Entry]]:
+        """What to add at the neighbour and what to remove, since the last time."""
+        added: list[Entry] = []
+        removed: list[Entry] = []
+        for entry, before in self._before.items():
+            now = self.entries.get(entry, False)
+            if now != before:
+                (added if now else removed).append(entry)
+        self._before.clear()
+        return added, removed
+
+    def _set(self, entry: Entry, sent: bool) -> None:
+        self._before.setdefault(entry, self.entries.get(entry, False))
+        self.entries[entry] = sent
+
+    def _forget(self, entry: Entry) -> None:
+        self._before.setdefault(entry, self.entries[entry])
+        del self.entries[entry]
+
+
+def _above(a: Filter, b: Filter) -> bool:
+    """Whether `a` stands for `b`. Of two that cover each other, the one that reads first does."""
+    return a.covers(b) and (not b.covers(a) or str(a) < str(b))
+
+
+class CoveringTable(OutTable):
+    """Sent are the roots: the filters that no other candidate stands for.
+
+    Every other candidate hangs below one root that covers it, to be looked at again when that goes.
+    """
+
+    __slots__ = ("_below", "_root_of", "_roots")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._roots = CoverIndex()
+        self._below: dict[Filter, dict[Filter, None]] = {}  # root -> those that hang there
+        self._root_of: dict[Filter, Filter] = {}
+
+    def add(self, entry: Entry) -> None:
+        self._place(entry.filter)
+
+    def remove(self, entry: Entry) -> None:
+        filter = entry.filter
+        root = self._root_of.pop(filter, None)
+        self._forget(entry)
+        if root is not None:
+            del self._below[root][filter]
+            return
+        self._roots.remove(filter)
+        for orphan in self._below.pop(filter):
+            del self._root_of[orphan]
+            self._place(orphan)
+
+    def _place(self, filter: Filter) -> None:
+        for root in self._roots.coverers(filter):
+            if _above(root, filter):
+                self._hang(filter, root)
+                return
+        below = [root for root in self._roots.covered(filter) if _above(filter, root)]
+        self._roots.add(filter)
+        self._below[filter] = {}
+        self._set(Entry(filter), True)
+        for root in below:
+            self._roots.remove(root)
+            for child in (*self._below.pop(root), root):
+                self._hang(child, filter)
+
+    def _hang(self, filter: Filter, root: Filter) -> None:
+        self._below[root][filter] = None
+        self._root_of[filter] = root
+        self._set(Entry(filter), False)
+
+
+class MergingTable(OutTable):
+    """Candidates that differ in one predicate only are merged; what comes out is covered.
+
+    Which predicate may differ is fixed for each filter (`_family`), so that merging is a
+    function of the candidates and a change touches one family.
+    """
+
+    __slots__ = ("_families", "_imperfection", "_merged", "_results")
+
+    def __init__(self, imperfection: float = 0.0) -> None:
+        super().__init__()
+        self._imperfection = imperfection
+        self._families: dict[Family, dict[Filter, None]] = {}
+        self._results: dict[Family, list[Filter]] = {}  # what each family is merged to
+        self._merged = CoveringTable()
+
+    def add(self, entry: Entry) -> None:
+        self.entries[entry] = False
+        self._change(entry.filter, add=True)
+
+    def remove(self, entry: Entry) -> None:
+        del self.entries[entry]
+        self._change(entry.filter, add=False)
+
+    def difference(self) -> tuple[list[Entry], list[Entry]]:
+        added, removed = self._merged.difference()
+        for entry in removed:
+            if entry in self.entries:
+                self.entries[entry] = False
+        for entry in added:
+            if entry in self.entries:
+                self.entries[entry] = True
+        return added, removed
+
+    def _change(self, filter: Filter, add: bool) -> None:
+        family = _family(filter)
+        members = self._families.setdefault(family, {})
+        before = self._results.pop(family, [])
+        if add:
+            members[filter] = None
+        else:
+            del members[filter]
+        after = _merged(members, self._imperfection)
+        if members:
+            self._results[family] = after
+        else:
+            del self._families[family]
+        for new in after:
+            if new not in before:
+                self._merged.add(Entry(new))
+        for old in before:
+            if old not in after:
+                self._merged.remove(Entry(old))
+
+
+# The name and kind of what may differ, then the predicates that all members have.
+Family = tuple[ps.Predicate | str, ...]
+
+
+def _variable(filter: Filter) -> int | None:
+    """Which predicate of the conjunction may differ within its family: the last list or range."""
+    (conjunction,) = filter.conjunctions
+    for at in range(len(conjunction) - 1, -1, -1):
+        if type(conjunction[at]) in (ps.OneOf, ps.Between):
+            return at
+    return None
+
+
+def _family(filter: Filter) -> Family:
+    """What all filters that may be merged with this one have in common."""
+    (conjunction,) = filter.conjunctions
+    at = _variable(filter)
+    if at is None:
+        return conjunction
+    p = conjunction[at]
+    kind = ps.kind_of(p)
+    assert kind is not None
+    return (p.name, kind, *conjunction[:at], *conjunction[at + 1 :])
+
+
+def _merged(members: Iterable[Filter], imperfection: float) -> list[Filter]:
+    """The fewest filters that match what the members of one family match."""
+    ranges: list[ps.Between] = []
+    points: list[ps.OneOf] = []
+    rest: tuple[ps.Predicate, ...] = ()
+    for member in members:
+        (conjunction,) = member.conjunctions
+        at = _variable(member)
+        if at is None:
+            return [member]
+        p = conjunction[at]
+        rest = (*conjunction[:at], *conjunction[at + 1 :])
+        if type(p) is ps.Between:
+            ranges.append(p)
+        elif type(p) is ps.OneOf:
+            points.append(p)
+    joined = _joined(ranges, imperfection)
+    variants: list[ps.Predicate] = [*joined, *_lists(points, joined)]
+    return [Filter.of([(*rest, p)]) for p in variants]
+
+
+def _lists(points: list[ps.OneOf], ranges: list[ps.Between]) -> list[ps.OneOf]:
+    """All values that lie in none of the ranges, in as few lists as may be."""
+    values = {value for p in points for value in p.values}
+    loose = sorted(value for value in values if not any(ps.admits(p, value) for p in ranges))
+    steps = range(0, len(loose), ps.VALUES_MAX)
+    return [ps.one_of(points[0].name, loose[at : at + ps.VALUES_MAX]) for at in steps]
+
+
+def _joined(ranges: list[ps.Between], imperfection: float) -> list[ps.Between]:
+    """The ranges from the lowest on, each united with the next as long as they touch."""
+
+    def from_below(p: ps.Between) -> tuple[bool, Any, bool, str]:
+        return p.low is not None, p.low, p.low_open, repr(p)
+
+    out: list[ps.Between] = []
+    for p in sorted(ranges, key=from_below):
+        united = ps.unite(out[-1], p, imperfection) if out else None
+        if type(united) is ps.Between:
+            out[-1] = united
+        else:
+            out.append(p)
+    return out
+
+
+class Strategy(msgspec.Struct, frozen=True):
+    """A routing strategy: whose entries, and which table thins them out."""
+
+    name: str
+    per_client: bool = False  # entries are (client, filter) pairs, not filters
+    floods: bool = False  # no tables at all: every notification goes everywhere
+    table: Callable[[], OutTable] = OutTable
+
+
+STRATEGIES = {
+    strategy.name: strategy
+    for strategy in (
+        Strategy("flooding", floods=True),
+        Strategy("simple", per_client=True),
+        Strategy("identity"),
+        Strategy("covering", table=CoveringTable),
+        Strategy("merging", table=MergingTable),
+    )
+}
+
+
+def reduced(strategy: Strategy, entries: Iterable[Entry]) -> list[Entry]:
+    """What a strategy sends of these entries: the definition."""
+    distinct = list(dict.fromkeys(entries))
+    if strategy.floods:
+        return []
+    if strategy.table is OutTable:
+        return distinct
+    filters = [entry.filter for entry in distinct]
+    if strategy.table is MergingTable:
+        families: dict[Family, list[Filter]] = {}
+        for filter in filters:
+            families.setdefault(_family(filter), []).append(filter)
+        filters = [one for members in families.values() for one in _merged(members, 0.0)]
+    return [Entry(one) for one in filters if not any(_above(other, one) for other in filters)]

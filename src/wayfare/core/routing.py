@@ -1,0 +1,271 @@
+"""Advertisement and subscription tables, and what follows from them for each neighbour.
+
+    ads wanted at n  = reduce(ads of local sessions and of neighbours other than n)
+    subs wanted at n = reduce(subs of local sessions and of neighbours other than n
+                              that overlap an ad received from n)
+
+Every out-table is that function of the in-tables and the local sessions, and nothing else. It is
+kept up entry by entry; `updates()` says what changed for each neighbour since the last time. `reduce`
+is the routing strategy (reduction.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from wayfare.core.covering import OverlapIndex
+from wayfare.core.filters import Filter
+from wayfare.core.matching import FilterIndex
+from wayfare.core.messages import BrokerId, ClientId, Entry, Update
+from wayfare.core.predicates import Attributes
+from wayfare.core.reduction import OutTable, Strategy
+from wayfare.errors import ProtocolError
+
+LOCAL = BrokerId("")  # the source of what the broker's own sessions want or offer
+UPDATE_MAX = 500  # entries in one Update, so that no frame grows without limit
+
+
+class Destinations:
+    """Which places want a notification. A place is a small integer: a neighbour's or a session's."""
+
+    __slots__ = ("_index", "_places")
+
+    def __init__(self) -> None:
+        self._index: FilterIndex[Filter] = FilterIndex()
+        self._places: dict[Filter, dict[int, int]] = {}  # filter -> place -> how often it asked
+
+    def add(self, filter: Filter, place: int) -> None:
+        places = self._places.get(filter)
+        if places is None:
+            places = self._places[filter] = {}
+            self._index.add(filter, filter)
+        places[place] = places.get(place, 0) + 1
+
+    def remove(self, filter: Filter, place: int) -> None:
+        places = self._places[filter]
+        places[place] -= 1
+        if not places[place]:
+            del places[place]
+            if not places:
+                del self._places[filter]
+                self._index.remove(filter)
+
+    def wanting(self, attributes: Attributes) -> list[int]:
+        """The places, in ascending order, each once."""
+        found = self._index.match(attributes)
+        if not found:
+            return []
+        places = self._places
+        if len(found) == 1:
+            wanted = places[found[0]]
+            return list(wanted) if len(wanted) == 1 else sorted(wanted)
+        return sorted({place for filter in found for place in places[filter]})
+
+
+class Sources:
+    """Who an entry came from: neighbours, and LOCAL as often as sessions hold it."""
+
+    __slots__ = ("of",)
+
+    def __init__(self) -> None:
+        self.of: dict[Entry, dict[BrokerId, int]] = {}
+
+    def add(self, entry: Entry, source: BrokerId) -> bool:
+        """True if that is news."""
+        sources = self.of.setdefault(entry, {})
+        sources[source] = sources.get(source, 0) + 1
+        return sources[source] == 1
+
+    def remove(self, entry: Entry, source: BrokerId) -> bool:
+        """True if it is gone now."""
+        sources = self.of[entry]
+        sources[source] -= 1
+        if sources[source]:
+            return False
+        del sources[source]
+        if not sources:
+            del self.of[entry]
+        return True
+
+    def beyond(self, entry: Entry, neighbour: BrokerId) -> bool:
+        """Whether someone other than that neighbour has it."""
+        sources = self.of.get(entry)
+        return sources is not None and (len(sources) > 1 or neighbour not in sources)
+
+
+class Routing:
+    """The tables of one broker."""
+
+    __slots__ = (
+        "_ads",
+        "_ads_from",
+        "_changed",
+        "_neighbours",
+        "_strategy",
+        "_subs",
+        "_subs_by_overlap",
+        "destinations",
+        "in_ads",
+        "in_subs",
+        "out_ads",
+        "out_subs",
+    )
+
+    def __init__(self, neighbours: Sequence[BrokerId], strategy: Strategy) -> None:
+        self._neighbours = tuple(neighbours)
+        self._strategy = strategy
+        self.in_ads: dict[BrokerId, dict[Entry, None]] = {n: {} for n in neighbours}
+        self.in_subs: dict[BrokerId, dict[Entry, None]] = {n: {} for n in neighbours}
+        self.out_ads: dict[BrokerId, OutTable] = {n: strategy.table() for n in neighbours}
+        self.out_subs: dict[BrokerId, OutTable] = {n: strategy.table() for n in neighbours}
+        self.destinations = Destinations()
+        self._ads = Sources()
+        self._subs = Sources()
+        self._ads_from: dict[BrokerId, OverlapIndex[Entry]] = {n: OverlapIndex() for n in neighbours}
+        self._subs_by_overlap: OverlapIndex[Entry] = OverlapIndex()
+        self._changed = False
+
+    # What local sessions want and offer
+
+    def subscribe(self, client: ClientId, filter: Filter, place: int) -> None:
+        for entry in self._entries(client, filter):
+            self.destinations.add(entry.filter, place)
+            self._add_sub(entry, LOCAL)
+
+    def unsubscribe(self, client: ClientId, filter: Filter, place: int) -> None:
+        for entry in self._entries(client, filter):
+            self.destinations.remove(entry.filter, place)
+            self._remove_sub(entry, LOCAL)
+
+    def advertise(self, client: ClientId, filter: Filter) -> None:
+        for entry in self._entries(client, filter):
+            self._add_ad(entry, LOCAL)
+
+    def unadvertise(self, client: ClientId, filter: Filter) -> None:
+        for entry in self._entries(client, filter):
+            self._remove_ad(entry, LOCAL)
+
+    def _entries(self, client: ClientId, filter: Filter) -> list[Entry]:
+        if self._strategy.per_client:
+            return [Entry(part, client) for part in filter.parts()]
+        return [Entry(part) for part in filter.parts()]
+
+    # What neighbours say
+
+    def apply(self, neighbour: BrokerId, update: Update) -> None:
+        """Take over a neighbour's update; checked as a whole before anything changes."""
+        ads, subs = self.in_ads[neighbour], self.in_subs[neighbour]
+        _check_changes(ads, update.add_ads, update.remove_ads)
+        _check_changes(subs, update.add_subs, update.remove_subs)
+        place = self._neighbours.index(neighbour)
+        for entry in update.add_ads:
+            ads[entry] = None
+            self._add_ad(entry, neighbour)
+        for entry in update.add_subs:
+            subs[entry] = None
+            self.destinations.add(entry.filter, place)
+            self._add_sub(entry, neighbour)
+        for entry in update.remove_subs:
+            del subs[entry]
+            self.destinations.remove(entry.filter, place)
+            self._remove_sub(entry, neighbour)
+        for entry in update.remove_ads:
+            del ads[entry]
+            self._remove_ad(entry, neighbour)
+
+    # What follows for the neighbours
+
+    def updates(self) -> list[tuple[BrokerId, Update]]:
+        """What every neighbour has to be told since the last time."""
+        if not self._changed:
+            return []
+        self._changed = False
+        out = []
+        for neighbour in self._neighbours:
+            add_ads, remove_ads = self.out_ads[neighbour].difference()
+            add_subs, remove_subs = self.out_subs[neighbour].difference()
+            for update in _in_pieces(add_ads, add_subs, remove_subs, remove_ads):
+                out.append((neighbour, update))
+        return out
+
+    def _add_ad(self, ad: Entry, source: BrokerId) -> None:
+        if not self._ads.add(ad, source) or self._strategy.floods:
+            return
+        self._changed = True
+        if source != LOCAL:
+            self._ads_from[source].add(ad, ad.filter)
+            self._review_subs(ad, source)
+        self._review_ad(ad)
+
+    def _remove_ad(self, ad: Entry, source: BrokerId) -> None:
+        if not self._ads.remove(ad, source) or self._strategy.floods:
+            return
+        self._changed = True
+        if source != LOCAL:
+            self._ads_from[source].remove(ad)
+            self._review_subs(ad, source)
+        self._review_ad(ad)
+
+    def _review_ad(self, ad: Entry) -> None:
+        for neighbour in self._neighbours:
+            _settle(self.out_ads[neighbour], ad, self._ads.beyond(ad, neighbour))
+
+    def _review_subs(self, ad: Entry, neighbour: BrokerId) -> None:
+        for sub in self._subs_by_overlap.overlapping(ad.filter):
+            self._review_sub(sub, neighbour)
+
+    def _add_sub(self, sub: Entry, source: BrokerId) -> None:
+        known = sub in self._subs.of
+        if not self._subs.add(sub, source) or self._strategy.floods:
+            return
+        self._changed = True
+        if not known:
+            self._subs_by_overlap.add(sub, sub.filter)
+        for neighbour in self._neighbours:
+            self._review_sub(sub, neighbour)
+
+    def _remove_sub(self, sub: Entry, source: BrokerId) -> None:
+        if not self._subs.remove(sub, source) or self._strategy.floods:
+            return
+        self._changed = True
+        if sub not in self._subs.of:
+            self._subs_by_overlap.remove(sub)
+        for neighbour in self._neighbours:
+            self._review_sub(sub, neighbour)
+
+    def _review_sub(self, sub: Entry, neighbour: BrokerId) -> None:
+        wanted = self._subs.beyond(sub, neighbour) and self._ads_from[neighbour].any(sub.filter)
+        _settle(self.out_subs[neighbour], sub, wanted)
+
+
+def _settle(table: OutTable, entry: Entry, wanted: bool) -> None:
+    if wanted != (entry in table):
+        (table.add if wanted else table.remove)(entry)
+
+
+def _check_changes(
+    table: dict[Entry, None], added: Iterable[Entry], removed: Iterable[Entry]
+) -> None:
+    added, removed = list(added), list(removed)
+    if len({*added, *removed}) != len(added) + len(removed):
+        raise ProtocolError("an update that names an entry twice")
+    if any(entry in table for entry in added):
+        raise ProtocolError("an update that adds what is there already")
+    if any(entry not in table for entry in removed):
+        raise ProtocolError("an update that removes what is not there")
+
+
+def _in_pieces(
+    add_ads: list[Entry], add_subs: list[Entry], remove_subs: list[Entry], remove_ads: list[Entry]
+) -> list[Update]:
+    """One update, or several in the same order when it would be too long."""
+    kinds = (add_ads, add_subs, remove_subs, remove_ads)
+    if sum(map(len, kinds)) <= UPDATE_MAX:
+        return [Update(*map(tuple, kinds))] if any(kinds) else []
+    out = []
+    for at, entries in enumerate(kinds):
+        for start in range(0, len(entries), UPDATE_MAX):
+            fields: list[tuple[Entry, ...]] = [(), (), (), ()]
+            fields[at] = tuple(entries[start : start + UPDATE_MAX])
+            out.append(Update(*fields))
+    return out
