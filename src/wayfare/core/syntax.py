@@ -27,26 +27,16 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
+from wayfare.core import conditions as cs
 from wayfare.core import patterns
 from wayfare.core import predicates as ps
-from wayfare.core.conditions import (
-    DEPTH_MAX,
-    TERMS_MAX,
-    All,
-    Condition,
-    Conjunction,
-    Constant,
-    Some,
-    attr,
-    near,
-)
-from wayfare.core.predicates import Predicate, Value
+from wayfare.core.conditions import DEPTH_MAX, TERMS_MAX, Condition, Conjunction, attr
+from wayfare.core.predicates import KINDS, Kind, Value
 from wayfare.errors import FilterError, FilterSyntaxError
 
-FILTER_TEXT_MAX = 16_384  # characters of a filter, as it is written and as it is printed
+FILTER_TEXT_MAX = 8192  # characters of a filter, as it is written and as it is printed
 
 T = TypeVar("T")
-_VALUES = ("text", "number", "truth", "state")  # kinds of tokens that stand for a value
 
 # Tokens
 
@@ -70,26 +60,21 @@ _TOKEN = re.compile(
 _PLAIN_NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_.$]*")
 _SURROGATE = re.compile("[\ud800-\udfff]")  # half a character: no text on the wire can hold it
 
-_HINTS = {
-    "==": "use =",
-    "&": "use and",
-    "&&": "use and",
-    "|": "use or",
-    "||": "use or",
-    "!": "use not",
-    "'": "there is no closing '",
-    '"': 'there is no closing "',
-    "‘": "texts stand in straight quotes: '...'",
-    "’": "texts stand in straight quotes: '...'",
-    "null": "use is null or is not null",
-    "startswith": "use prefix",
-    "endswith": "use suffix",
-    "ilike": "use like; letter case counts",
-    "rlike": "use like",
-    "regexp": "use like",
-    "matches": "use like",
-    "xor": "use and, or, not",
+_VALUES = ("text", "number", "truth", "state")  # kinds of tokens that stand for a value
+_EXPECTED = {"text": "a text in single quotes", "number": "a number", "truth": "true or false"}
+_INSTEAD = {  # what people write who think of another language
+    "=": "==",
+    "and": "& &&",
+    "or": "| ||",
+    "not": "!",
+    "like": "ilike matches regexp rlike",
+    "prefix": "startswith",
+    "suffix": "endswith",
+    "is null or is not null": "null",
+    "straight quotes": "‘ ’ “ ”",
 }
+_HINTS = {wrong: f"use {right}" for right, several in _INSTEAD.items() for wrong in several.split()}
+_HINTS |= {quote: f"there is no closing {quote}" for quote in "'\""}
 
 
 class _Token(NamedTuple):
@@ -98,8 +83,10 @@ class _Token(NamedTuple):
     position: int
 
     def __str__(self) -> str:
-        spelling = self.spelling if len(self.spelling) <= 24 else self.spelling[:24] + "..."
-        return {"end": "the end", "text": f"the text {spelling!r}"}.get(self.kind, f"`{spelling}`")
+        spelling = repr(self.spelling[:24])  # a control character must not reach a terminal
+        cut = "..." if len(self.spelling) > 24 else ""
+        other = f"`{spelling[1:-1]}{cut}`"
+        return {"end": "the end", "text": f"the text {spelling}{cut}"}.get(self.kind, other)
 
 
 def _tokens(source: str) -> Iterator[_Token]:
@@ -111,14 +98,16 @@ def _tokens(source: str) -> Iterator[_Token]:
             spelling = spelling[1:-1].replace(quote * 2, quote)
             kind = "name" if kind == "quoted" else kind
         elif kind == "bare":
-            lower = spelling.lower()
-            if lower in _WORDS:
-                kind, spelling = "truth" if lower in _TRUTHS else "word", lower
-            else:
-                kind = "state" if lower.startswith(_STATE) else "name"
+            kind = _kind_of_bare(spelling)
+            spelling = spelling if kind in ("name", "state") else spelling.lower()
         yield _Token(kind, spelling, position)
-        if kind == "end":
-            return
+
+
+def _kind_of_bare(name: str) -> str:
+    lower = name.lower()
+    if lower in _WORDS:
+        return "truth" if lower in _TRUTHS else "word"
+    return "state" if lower.startswith(_STATE) else "name"
 
 
 # Parsing
@@ -147,19 +136,20 @@ def _check_multiplied_out(source: str, condition: Condition) -> None:
         conjunctions = condition.alternatives(negated=False)
     except FilterError as error:
         raise FilterSyntaxError(source, 0, str(error)) from None
-    terms = sum(map(len, conjunctions))
-    length = len(text(tuple(conjunctions)))
+    terms, length = sum(map(len, conjunctions)), len(text(tuple(conjunctions)))
     for size, most, unit in (
         (terms, TERMS_MAX, "predicates"),
         (length, FILTER_TEXT_MAX, "characters"),
     ):
         if size > most:
-            reason = f"with `or` and `not` multiplied out, a filter has at most {most} {unit}, not {size}"
+            reason = (
+                f"multiplied out, this filter has {size} {unit}, and at most {most} are allowed"
+            )
             raise FilterSyntaxError(source, 0, f"{reason}: split it into several subscriptions")
 
 
 class _Parser:
-    """One parse of one text. Methods named after a rule of the grammar read it and move on."""
+    """One parse of one text. A method that is named after a rule of the grammar reads it."""
 
     def __init__(self, source: str, places: list[str], state: Mapping[str, Value]) -> None:
         self.source, self.places, self.state = source, places, state
@@ -170,9 +160,7 @@ class _Parser:
     # One token
 
     def advance(self) -> _Token:
-        token = self.token
-        if token.kind != "end":
-            self.token = next(self.rest)
+        token, self.token = self.token, next(self.rest, self.token)
         return token
 
     def sees(self, spelling: str) -> bool:
@@ -188,14 +176,14 @@ class _Parser:
         if not self.accept(spelling):
             self.expected(expected or f"`{spelling}`")
 
-    def fail(self, token: _Token, reason: str) -> NoReturn:
-        raise FilterSyntaxError(self.source, token.position, reason) from None
-
     def expected(self, what: str, hint: str | None = None) -> NoReturn:
         token = self.token
         if token.kind in ("word", "stray", "name"):
             hint = _HINTS.get(token.spelling.lower(), hint)
         self.fail(token, f"expected {what}, found {token}" + (f": {hint}" if hint else ""))
+
+    def fail(self, token: _Token, reason: str) -> NoReturn:
+        raise FilterSyntaxError(self.source, token.position, reason) from None
 
     def build(self, token: _Token, build: Callable[..., T], *args: Any) -> T:
         """What the builder makes; if it refuses, this is the token that it refuses."""
@@ -215,17 +203,12 @@ class _Parser:
         return condition
 
     def condition(self) -> Condition:
-        return self.chain("or", self.conjunction, Some)
+        return self.chain("or", self.conjunction, cs.Some)
 
     def conjunction(self) -> Condition:
-        return self.chain("and", self.negation, All)
+        return self.chain("and", self.negation, cs.All)
 
-    def chain(
-        self,
-        word: str,
-        part: Callable[[], Condition],
-        build: Callable[[list[Condition]], Condition],
-    ) -> Condition:
+    def chain(self, word: str, part: Callable[[], Condition], build: type[Condition]) -> Condition:
         first = self.token
         parts = [part()]
         while self.accept(word):
@@ -235,7 +218,7 @@ class _Parser:
     def negation(self) -> Condition:
         token = self.token
         if self.accept("not"):
-            return self.build(token, Condition.__invert__, self.nested(token, self.negation))
+            return self.build(token, cs.Not, self.nested(token, self.negation))
         if self.accept("("):
             inner = self.nested(token, self.condition)
             self.expect(")", "`)`, `and` or `or`")
@@ -268,7 +251,7 @@ class _Parser:
         value = self.value()
         turned = _TURNED.get(self.token.spelling) if self.token.kind == "mark" else None
         if turned is None and token.kind == "truth":
-            return Constant(_TRUTHS[token.spelling])
+            return cs.Constant(_TRUTHS[token.spelling])
         if turned is None:
             self.expected("one of = <> < <= > >=")
         self.advance()
@@ -277,54 +260,45 @@ class _Parser:
     def about(self, attribute: attr) -> Condition:
         """The predicate whose attribute has been read."""
         negated = self.accept("not")
-        read = _OPERATORS.get(self.token.spelling) if self.token.kind in ("word", "mark") else None
-        if read is None or (negated and self.token.spelling not in _NEGATABLE):
-            choice = _NEGATABLE if negated else _OPERATORS
-            alone = None if negated else f"for a truth value, write {_name(attribute.name)} = true"
-            self.expected(f"one of {' '.join(choice)}", alone)
-        condition = read(self, attribute, self.advance())
+        choice = _NEGATABLE if negated else _OPERATORS
+        if self.token.kind not in ("word", "mark") or self.token.spelling not in choice:
+            alone = "a name alone is no condition, but `name = true` is"
+            self.expected(f"one of {' '.join(choice)}", None if negated else alone)
+        operator = self.advance().spelling
+        condition = _OPERATORS[operator](self, attribute, operator)
         return ~condition if negated else condition
 
-    def comparison(self, attribute: attr, operator: _Token) -> Condition:
-        token = self.token
-        if operator.spelling in ("=", "<>", "!=") and self.sees("myloc"):
-            condition = self.build(token, attribute.one_of, *self.myloc())
-            return condition if operator.spelling == "=" else ~condition
-        return self.build(token, _COMPARISONS[operator.spelling], attribute, self.value())
+    def comparison(self, attribute: attr, operator: str) -> Condition:
+        if operator in _MEMBERSHIP and self.sees("myloc"):
+            inside = self.within(attribute, operator)
+            return inside if _MEMBERSHIP[operator] else ~inside
+        return self.build(self.token, _COMPARISONS[operator], attribute, self.value())
 
-    def between(self, attribute: attr, _: _Token) -> Condition:
-        token = self.token
-        low = self.value()
+    def between(self, attribute: attr, _: str) -> Condition:
+        first, low = self.token, self.value()
         self.expect("and")
-        return self.build(token, attribute.between, low, self.value_like(low))
+        return self.build(first, attribute.between, low, self.value(KINDS[type(low)]))
 
-    def within(self, attribute: attr, _: _Token) -> Condition:
-        first = self.token
+    def within(self, attribute: attr, _: str) -> Condition:
         if self.sees("myloc"):
-            return self.build(first, attribute.one_of, *self.myloc())
+            return self.build(self.token, attribute.one_of, *self.myloc())
         self.expect("(", "`(` or `myloc`")
-        first = self.token
-        values = [self.value()]
+        first, values = self.token, [self.value()]
         while self.accept(","):
-            token = self.token
-            values.append(self.value_like(values[0]))
-            if len(values) > ps.VALUES_MAX:
-                self.fail(token, f"a list has at most {ps.VALUES_MAX} values")
+            values.append(self.value(KINDS[type(values[0])]))
         self.expect(")", "`,` or `)`")
         return self.build(first, attribute.one_of, *values)
 
-    def like(self, attribute: attr, _: _Token) -> Condition:
-        token = self.token
-        pattern = self.text()
-        if not self.accept("escape"):
-            return self.build(token, attribute.like, pattern)
-        token = self.token
-        return self.build(token, attribute.like, pattern, self.text())
+    def like(self, attribute: attr, _: str) -> Condition:
+        first, pattern = self.token, self.value("text")
+        if self.accept("escape"):
+            return self.build(self.token, attribute.like, pattern, self.value("text"))
+        return self.build(first, attribute.like, pattern)
 
-    def affix(self, attribute: attr, operator: _Token) -> Condition:
-        return self.build(self.token, _AFFIXES[operator.spelling], attribute, self.text())
+    def affix(self, attribute: attr, operator: str) -> Condition:
+        return self.build(self.token, _AFFIXES[operator], attribute, self.value("text"))
 
-    def null(self, attribute: attr, _: _Token) -> Condition:
+    def null(self, attribute: attr, _: str) -> Condition:
         present = self.accept("not")
         self.expect("null", "`null`" if present else "`null` or `not null`")
         return attribute.exists() if present else attribute.is_null()
@@ -343,18 +317,17 @@ class _Parser:
             if i > 0:
                 self.expect(",", "`,` (near takes latitude, longitude, metres)")
             token = self.token
-            numbers[i] = self.value_like(0)  # type: ignore[assignment]  # of kind number
-            self.build(token, near, *numbers)
+            numbers[i] = self.value("number")
+            condition = self.build(token, cs.near, *numbers)
         self.expect(")")
-        return near(*numbers)
+        return condition
 
     # Names and values
 
     def name(self) -> str:
         if self.token.kind != "name":
             self.expected("an attribute's name", self.quoting())
-        token = self.advance()
-        return self.build(token, ps.checked_name, token.spelling)
+        return self.build(self.token, ps.checked_name, self.advance().spelling)
 
     def quoting(self) -> str | None:
         """What to say when a word of the language stands where a name should."""
@@ -362,50 +335,40 @@ class _Parser:
             return None
         return f'as a name it stands in double quotes: "{self.token.spelling}"'
 
-    def value(self) -> Value:
-        if self.token.kind not in _VALUES:
-            hint = "a text stands in single quotes" if self.token.kind == "name" else None
-            self.expected("a value", hint)
-        token = self.advance()
-        return self.build(token, ps.checked_value, self.build(token, self.meaning, token))
+    def value(self, kind: Kind | None = None) -> Any:
+        """A value, of this kind if one is given."""
+        token = self.token
+        what = _EXPECTED[kind] if kind else "a value"
+        if token.kind not in _VALUES:
+            self.expected(what, "texts stand in single quotes" if token.kind == "name" else None)
+        value = self.build(token, self.meaning, self.advance())
+        if kind not in (None, KINDS[type(value)]):
+            self.fail(token, f"expected {what}, found {token}")
+        return value
 
     def meaning(self, token: _Token) -> Value:
-        if token.kind == "text":
-            return token.spelling
-        if token.kind == "truth":
-            return _TRUTHS[token.spelling]
+        spelling = token.spelling
+        if token.kind == "number":
+            return ps.checked_value(_number(spelling))
         if token.kind == "state":
-            name = token.spelling[len(_STATE) :]
+            name = spelling[len(_STATE) :]
             if name not in self.state:
                 raise FilterError(f"{token} has no value: set {name!r} in the client's state")
-            return self.state[name]
-        try:
-            whole = token.spelling.lstrip("+-").isdigit()
-            return int(token.spelling) if whole else float(token.spelling)
-        except ValueError:  # Python refuses to read thousands of digits
-            raise FilterError("an int has at most 64 bits") from None
-
-    def value_like(self, first: Value) -> Value:
-        """A value of the same kind as the first one."""
-        token = self.token
-        value = self.value()
-        kind = ps.KINDS[type(first)]
-        if ps.KINDS[type(value)] != kind:
-            self.fail(token, f"expected a {kind}, found {token}: the values are of one kind")
-        return value
-
-    def text(self) -> str:
-        token = self.token
-        value = self.value() if token.kind in _VALUES else None
-        if not isinstance(value, str):
-            self.fail(token, f"expected a text in single quotes, found {token}")
-        return value
+            return ps.checked_value(self.state[name])
+        return _TRUTHS[spelling] if token.kind == "truth" else ps.checked_value(spelling)
 
     def myloc(self) -> list[str]:
         token = self.advance()
         if not self.places:
             self.fail(token, "`myloc` has no value: set the client's location")
         return self.places
+
+
+def _number(spelling: str) -> int | float:
+    try:
+        return int(spelling) if spelling.lstrip("+-").isdigit() else float(spelling)
+    except ValueError:  # Python refuses to read thousands of digits
+        raise FilterError("an int has at most 64 bits") from None
 
 
 _COMPARISONS: dict[str, Callable[[attr, Value], Condition]] = {
@@ -424,8 +387,9 @@ _TURNED = {  # `5 < x` is `x > 5`
     ">": attr.__lt__,
     ">=": attr.__le__,
 }
+_MEMBERSHIP = {"=": True, "<>": False, "!=": False}
 _AFFIXES = {"prefix": attr.prefix, "suffix": attr.suffix, "contains": attr.contains}
-_OPERATORS: dict[str, Callable[[_Parser, attr, _Token], Condition]] = {
+_OPERATORS: dict[str, Callable[[_Parser, attr, str], Condition]] = {
     **dict.fromkeys(_COMPARISONS, _Parser.comparison),
     "between": _Parser.between,
     "in": _Parser.within,
@@ -445,16 +409,11 @@ def text(conjunctions: tuple[Conjunction, ...]) -> str:
 
 
 def _conjunction(conjunction: Conjunction) -> str:
-    return " and ".join(map(_predicate, conjunction)) or "true"
-
-
-def _predicate(p: Predicate) -> str:
-    return _PRINTERS[type(p)](p)
+    return " and ".join(_PRINTERS[type(p)](p) for p in conjunction) or "true"
 
 
 def _name(name: str) -> str:
-    plain = _PLAIN_NAME.fullmatch(name) and name.lower() not in _WORDS
-    if plain and not name.lower().startswith(_STATE):
+    if _PLAIN_NAME.fullmatch(name) and _kind_of_bare(name) == "name":
         return name
     return '"' + name.replace('"', '""') + '"'
 
