@@ -63,9 +63,15 @@ class Client:
         return [Send(link, attach), *(Send(link, publish) for publish in self.outbox)]
 
     def detach(self, *, leave: bool = False) -> list[Effect]:
-        """Go away; with `leave`, for good."""
+        """Go away; with `leave`, for good: the session ends, and so does what waits in it.
+
+        What was published before has been sent in front of the goodbye, on the same connection.
+        """
         link, self.link = self.link, None
         self._ack_at = None
+        if leave:
+            self.outbox.clear()
+            self.previous = ()
         return [] if link is None else [Send(link, m.Detach(leave)), Close(link, "detached")]
 
     def subscribe(self, filter: Filter) -> list[Effect]:

@@ -50,6 +50,10 @@ class Destinations:
                 del self._places[filter]
                 self._index.remove(filter)
 
+    def places(self) -> dict[Filter, dict[int, int]]:
+        """Who wants what, and how often each said so."""
+        return self._places
+
     def wanting(self, attributes: Attributes) -> list[int]:
         """The places, in ascending order, each once."""
         found = self._index.match(attributes)

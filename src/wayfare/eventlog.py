@@ -1,0 +1,172 @@
+"""The one schema of what happened, live and simulated: one row per fact, append-only.
+
+    published      client, number, attributes
+    delivered      client, publisher, number, delivery
+    lost           client, count, reason            (a Gap reached the application)
+    subscribed, unsubscribed, advertised, unadvertised     client, filter
+    attached, detached, left                        client, broker, epoch
+    sent           sender, receiver, message, size  (a message was put on a link)
+
+Everything that is computed about a run comes from these rows. Columns are append-only too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from wayfare.core.filters import Filter
+from wayfare.core.predicates import Value
+
+BATCH_ROWS = 50_000
+
+
+class Event(msgspec.Struct, gc=False, omit_defaults=True):
+    """One fact. Fields that do not apply stay at their defaults (null in files)."""
+
+    time_ns: int
+    kind: str
+    client: str | None = None
+    broker: str | None = None
+    publisher: str | None = None
+    number: int | None = None  # of a publication
+    delivery: int | None = None  # delivery number
+    epoch: int | None = None
+    filter: Filter | None = None
+    attributes: dict[str, Value] | None = None
+    sender: str | None = None
+    receiver: str | None = None
+    message: str | None = None  # kind of message
+    size: int | None = None  # bytes
+    count: int | None = None
+    reason: str | None = None
+
+
+SCHEMA = pa.schema(
+    [
+        pa.field("run", pa.string(), nullable=False),
+        pa.field("time_ns", pa.int64(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("client", pa.string()),
+        pa.field("broker", pa.string()),
+        pa.field("publisher", pa.string()),
+        pa.field("number", pa.int64()),
+        pa.field("delivery", pa.int64()),
+        pa.field("epoch", pa.int64()),
+        pa.field("filter", pa.string()),
+        pa.field("attributes", pa.string()),
+        pa.field("sender", pa.string()),
+        pa.field("receiver", pa.string()),
+        pa.field("message", pa.string()),
+        pa.field("size", pa.int64()),
+        pa.field("count", pa.int64()),
+        pa.field("reason", pa.string()),
+    ]
+)
+
+
+def row(event: Event, run: str) -> dict[str, Any]:
+    """An event as it is written: filters as text, attributes as JSON."""
+    out: dict[str, Any] = {"run": run}
+    for name in event.__struct_fields__:
+        out[name] = getattr(event, name)
+    if event.filter is not None:
+        out["filter"] = str(event.filter)
+    if event.attributes is not None:
+        out["attributes"] = json.dumps(event.attributes, sort_keys=True)
+    return out
+
+
+class Writer(Protocol):
+    """Where events go; a context manager, so that a file is complete or not there."""
+
+    def write(self, events: Iterable[Event]) -> None: ...
+    def __enter__(self) -> Writer: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class _FileWriter:
+    """Writes beside the target and moves it into place when all went well."""
+
+    def __init__(self, path: Path, run: str) -> None:
+        self._path = path
+        self._part = path.with_name(path.name + ".part")
+        self._run = run
+
+    def _close(self) -> None:
+        raise AssertionError("a writer is one of the classes below")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._close()
+        if kind is None:
+            self._part.replace(self._path)
+        else:
+            self._part.unlink(missing_ok=True)
+
+
+class ParquetWriter(_FileWriter):
+    """Parquet, in batches."""
+
+    def __init__(self, path: Path, run: str = "") -> None:
+        super().__init__(path, run)
+        self._file = pq.ParquetWriter(self._part, SCHEMA, compression="zstd")
+        self._rows: list[dict[str, Any]] = []
+
+    def __enter__(self) -> ParquetWriter:
+        return self
+
+    def write(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self._rows.append(row(event, self._run))
+            if len(self._rows) >= BATCH_ROWS:
+                self._flush()
+
+    def _flush(self) -> None:
+        self._file.write_batch(pa.RecordBatch.from_pylist(self._rows, schema=SCHEMA))
+        self._rows.clear()
+
+    def _close(self) -> None:
+        if self._rows:
+            self._flush()
+        self._file.close()
+
+
+class JsonLinesWriter(_FileWriter):
+    """One JSON object per line; what does not apply is left out."""
+
+    def __init__(self, path: Path, run: str = "") -> None:
+        super().__init__(path, run)
+        self._file = self._part.open("w", encoding="utf-8")
+
+    def __enter__(self) -> JsonLinesWriter:
+        return self
+
+    def write(self, events: Iterable[Event]) -> None:
+        for event in events:
+            fields = {name: value for name, value in row(event, self._run).items() if value is not None}
+            self._file.write(json.dumps(fields) + "\n")
+
+    def _close(self) -> None:
+        self._file.close()
+
+
+def writer(path: Path, run: str = "") -> ParquetWriter | JsonLinesWriter:
+    """The writer that the file's name asks for: .parquet, or .jsonl."""
+    return ParquetWriter(path, run) if path.suffix == ".parquet" else JsonLinesWriter(path, run)

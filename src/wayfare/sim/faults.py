@@ -1,0 +1,103 @@
+"""Faults as a typed plan: what goes wrong, where, when, and for how long.
+
+`Faults.random` draws in two levels: first which kinds of fault this run has at all, then where and when
+they strike. So one run explores a coherent set of oddities.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+
+SECOND_NS = 1_000_000_000
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """A link between brokers is down for a while; what it lost is sent again."""
+
+    a: str
+    b: str
+    at_ns: int
+    for_ns: int
+
+
+class Crash(msgspec.Struct, frozen=True):
+    """A broker stops and starts again with its state; its clients' connections break."""
+
+    broker: str
+    at_ns: int
+    for_ns: int
+
+
+class Slow(msgspec.Struct, frozen=True):
+    """A broker takes so long for every message for a while."""
+
+    broker: str
+    at_ns: int
+    for_ns: int
+    per_message_ns: int
+
+
+class Disconnect(msgspec.Struct, frozen=True):
+    """A client's connection breaks: what is on its way, acknowledgements too, is gone.
+
+    The client is back after a while; with `unnoticed`, before the broker has noticed.
+    """
+
+    client: str
+    at_ns: int
+    back_after_ns: int
+    unnoticed: bool = False
+
+
+class Faults(msgspec.Struct, frozen=True):
+    """All that goes wrong in one run."""
+
+    loss: float = 0.0  # on every link between brokers
+    cuts: tuple[Cut, ...] = ()
+    crashes: tuple[Crash, ...] = ()
+    slow: tuple[Slow, ...] = ()
+    disconnects: tuple[Disconnect, ...] = ()
+
+    @staticmethod
+    def random(
+        random: Random,
+        brokers: list[str],
+        edges: list[tuple[str, str]],
+        clients: list[str],
+        until_ns: int,
+    ) -> Faults:
+        def active(likely: float = 0.4) -> bool:
+            return random.random() < likely
+
+        def when() -> int:
+            return random.randrange(until_ns)
+
+        def how_long() -> int:
+            return random.choice([SECOND_NS // 100, SECOND_NS // 10, SECOND_NS])
+
+        def some(most: int) -> range:
+            return range(random.randint(1, most))
+
+        return Faults(
+            loss=random.choice([0.01, 0.2]) if active() else 0.0,
+            cuts=tuple(Cut(*random.choice(edges), when(), how_long()) for _ in some(4))
+            if edges and active()
+            else (),
+            crashes=tuple(Crash(random.choice(brokers), when(), how_long()) for _ in some(2))
+            if active()
+            else (),
+            slow=tuple(
+                Slow(random.choice(brokers), when(), how_long(), random.randint(1, SECOND_NS // 50))
+                for _ in some(2)
+            )
+            if active()
+            else (),
+            disconnects=tuple(
+                Disconnect(random.choice(clients), when(), how_long() // 10, active(0.5))
+                for _ in some(2 * len(clients))
+            )
+            if clients and active(0.6)
+            else (),
+        )

@@ -1,0 +1,59 @@
+"""When clients are where: scripts and random walks, as data.
+
+A movement is a list of stays; between two of them the client is away. A world plays any number
+of them (`play`).
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+
+from wayfare.sim.world import World
+
+
+class Stay(msgspec.Struct, frozen=True):
+    """A client attaches at a broker and goes again; `silent`, without saying so."""
+
+    broker: str
+    from_ns: int
+    until_ns: int | None = None  # None: it stays
+    silent: bool = False
+
+
+def random_walk(
+    random: Random,
+    places: list[str],
+    until_ns: int,
+    dwell_ns: tuple[int, int],
+    away_ns: tuple[int, int],
+    silent: float = 0.5,
+) -> list[Stay]:
+    """Stays at places drawn at random, for times drawn from these ranges; the last one lasts."""
+    stays = []
+    now = 0
+    while now < until_ns:
+        end = now + random.randint(*dwell_ns)
+        stays.append(Stay(random.choice(places), now, end, random.random() < silent))
+        now = end + random.randint(*away_ns)
+    return [*stays, Stay(random.choice(places), max(now, until_ns))]
+
+
+def play(world: World, client: str, stays: list[Stay]) -> None:
+    """Put a client's movement on the agenda."""
+    host = world.client(client)
+
+    def arrive(stay: Stay) -> None:
+        host.attach(stay.broker)
+
+    def go(stay: Stay) -> None:
+        if stay.silent:
+            host.disconnect()
+        else:
+            host.detach()
+
+    for stay in stays:
+        world.agenda.at(stay.from_ns, arrive, stay)
+        if stay.until_ns is not None:
+            world.agenda.at(stay.until_ns, go, stay)

@@ -1,0 +1,435 @@
+"""The oracle: was everything delivered that had to be, once, in order, and is nothing left behind.
+
+It sees publications, subscriptions and deliveries (the event log), never the code that it checks,
+and knows one thing of the network: how long a message took at the most, from anywhere to anywhere
+(`Reach`). A delivery has to happen when the subscription and the advertisement had settled
+before the publication, and nobody withdrew them before it could arrive. What was in between may be
+delivered or not, but then too at most once and in order.
+
+When all is quiet, every table has to equal the one computed here from scratch, from the tree
+and what the clients want and offer now; and no message, timer or backlog may be left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import inf
+
+import msgspec
+
+from wayfare.core.client import ACK_DELAY_NS, ACK_EVERY
+from wayfare.core.filters import Filter
+from wayfare.core.messages import BrokerId, ClientId, Entry
+from wayfare.core.predicates import Attributes, satisfied
+from wayfare.core.reduction import STRATEGIES, Strategy, reduced
+from wayfare.eventlog import Event
+from wayfare.sim import topology
+from wayfare.sim.world import World
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """A promise that was broken."""
+
+    rule: str  # complete, once, fifo, wanted, gap, tidy
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.what}"
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What the oracle found in one run."""
+
+    violations: tuple[Violation, ...]
+    published: int
+    delivered: int
+    required: int  # deliveries that had to happen
+    lost: int  # that clients were told of
+
+
+class Reach(msgspec.Struct, frozen=True):
+    """How long messages took at the most."""
+
+    tree_ns: int  # from any broker to any other
+    client_ns: int  # between a client and its broker
+
+
+def check(world: World) -> Verdict:
+    """Everything about a run that has become quiet."""
+    deliveries = check_deliveries(world.events, reach(world))
+    violations = (*deliveries.violations, *check_quiet(world))
+    return msgspec.structs.replace(deliveries, violations=violations)
+
+
+def reach(world: World) -> Reach:
+    wait = {name: host.worst_ns for name, host in world.brokers.items()}
+    near = topology.neighbours(world.edges)
+
+    def farthest(start: str) -> tuple[int, str]:
+        best = (wait[start], start)
+        todo = [(start, "", wait[start])]
+        while todo:
+            here, came_from, so_far = todo.pop()
+            best = max(best, (so_far, here))
+            for there in near.get(here, []):
+                if there != came_from:
+                    pipes = world.link(here, there)
+                    todo.append(
+                        (there, here, so_far + wait[there] + max(p.worst_ns for p in pipes))
+                    )
+        return best
+
+    start = next(iter(world.brokers))
+    tree_ns, _ = farthest(farthest(start)[1])
+    client_ns = max(
+        [world.closed_worst_ns, *(one.worst_ns() for one in world.connections.values())]
+    )
+    return Reach(tree_ns, client_ns + max(wait.values()))
+
+
+# Deliveries
+
+
+class Span:
+    """From when to when a client held a filter, or was attached."""
+
+    __slots__ = ("end", "filter", "start")
+
+    def __init__(self, start: int, filter: Filter | None = None) -> None:
+        self.start = start
+        self.end: float = inf
+        self.filter = filter
+
+
+class History:
+    """What one client did, in spans."""
+
+    def __init__(self) -> None:
+        self.attached: list[Span] = []
+        self.subscribed: list[Span] = []
+        self.advertised: list[Span] = []
+        self.published: dict[int, Event] = {}
+        self.left: list[int] = []
+        self._held: dict[tuple[str, Filter], tuple[int, Span]] = {}
+
+    def hold(self, kind: str, spans: list[Span], filter: Filter, time: int) -> None:
+        count, span = self._held.get((kind, filter), (0, Span(time, filter)))
+        if not count:
+            spans.append(span)
+        self._held[kind, filter] = count + 1, span
+
+    def let_go(self, kind: str, filter: Filter, time: int) -> None:
+        if (kind, filter) in self._held:
+            count, span = self._held.pop((kind, filter))
+            if count > 1:
+                self._held[kind, filter] = count - 1, span
+            else:
+                span.end = time
+
+    def leave(self, time: int) -> None:
+        """The session ends: to the brokers, the client wants and offers nothing."""
+        self.left.append(time)
+        for _, span in self._held.values():
+            span.end = time
+
+    def come(self, time: int) -> None:
+        """A new attachment; after leaving, everything that is held begins anew."""
+        self.attached.append(Span(time))
+        for key, (count, span) in self._held.items():
+            if span.end < inf:
+                again = Span(time, span.filter)
+                self._held[key] = count, again
+                (self.subscribed if key[0] == "sub" else self.advertised).append(again)
+
+    def contact(self, time: float, needs_ns: int, until: float = inf) -> float:
+        """When the client has next been attached for so long, counted from this time; or never."""
+        for span in self.attached:
+            end = max(span.start, time) + needs_ns
+            if end <= min(span.end, until):
+                return end
+        return inf
+
+
+def histories(events: Iterable[Event]) -> dict[str, History]:
+    out: dict[str, History] = {}
+    for event in events:
+        if event.client is None:
+            continue
+        history = out.setdefault(event.client, History())
+        time, filter = event.time_ns, event.filter
+        if event.kind == "published":
+            assert event.number is not None
+            history.published[event.number] = event
+        elif event.kind == "attached":
+            history.come(time)
+        elif event.kind == "detached":
+            history.attached[-1].end = time
+        elif event.kind == "left":
+            history.leave(time)
+        elif event.kind == "subscribed" and filter is not None:
+            history.hold("sub", history.subscribed, filter, time)
+        elif event.kind == "advertised" and filter is not None:
+            history.hold("ad", history.advertised, filter, time)
+        elif event.kind == "unsubscribed" and filter is not None:
+            history.let_go("sub", filter, time)
+        elif event.kind == "unadvertised" and filter is not None:
+            history.let_go("ad", filter, time)
+    return out
+
+
+def matches(filter: Filter, attributes: Attributes) -> bool:
+    """The definition, not the code that brokers use."""
+    return any(all(satisfied(p, attributes) for p in one) for one in filter.conjunctions)
+
+
+def check_deliveries(events: list[Event], reach: Reach) -> Verdict:
+    clients = histories(events)
+    delivered: dict[tuple[str, str], list[int]] = {}  # (client, publisher) -> numbers
+    lost: dict[str, int] = {}
+    violations: list[Violation] = []
+    for event in events:
+        if event.kind == "delivered":
+            assert event.client and event.publisher and event.number
+            violations += _check_wanted(event, clients)
+            delivered.setdefault((event.client, event.publisher), []).append(event.number)
+        elif event.kind == "lost":
+            assert event.client and event.count
+            lost[event.client] = lost.get(event.client, 0) + event.count
+    for pair, numbers in delivered.items():
+        violations += _check_order(pair, numbers)
+    required = 0
+    for name, client in clients.items():
+        missing = []
+        possible = 0
+        for publisher_name, publisher in clients.items():
+            got = {*delivered.get((name, publisher_name), [])}
+            for number, event in publisher.published.items():
+                must = _required(event, client, publisher, reach)
+                required += must
+                if number not in got:
+                    possible += _possible(event, client)
+                    if must:
+                        missing.append(f"{publisher_name} {number}")
+        told = lost.get(name, 0)
+        if len(missing) > told:
+            but = f" (it was told of {told})" if told else ""
+            listed = ", ".join(missing[:5])
+            violations.append(Violation("complete", f"{name} did not get {listed}{but}"))
+        if told > possible:
+            violations.append(
+                Violation("gap", f"{name} was told of {told} lost, but misses {possible} at most")
+            )
+    return Verdict(
+        tuple(violations),
+        published=sum(len(client.published) for client in clients.values()),
+        delivered=sum(map(len, delivered.values())),
+        required=required,
+        lost=sum(lost.values()),
+    )
+
+
+def _check_wanted(event: Event, clients: dict[str, History]) -> Iterator[Violation]:
+    """Delivered is only what was published, and what the client wants at that moment."""
+    assert event.client and event.publisher and event.number and event.attributes is not None
+    what = f"{event.client} got {event.publisher} {event.number}"
+    publisher = clients.get(event.publisher)
+    published = publisher.published.get(event.number) if publisher else None
+    if published is None or published.time_ns > event.time_ns:
+        yield Violation("wanted", f"{what}, which nobody has published")
+    elif published.attributes != event.attributes:
+        yield Violation("wanted", f"{what} with other attributes")
+    elif not any(
+        span.start <= event.time_ns <= span.end
+        and span.filter is not None
+        and matches(span.filter, event.attributes)
+        for span in clients[event.client].subscribed
+    ):
+        yield Violation("wanted", f"{what}, which it does not want")
+
+
+def _check_order(pair: tuple[str, str], numbers: list[int]) -> Iterator[Violation]:
+    client, publisher = pair
+    seen: set[int] = set()
+    last = 0
+    for number in numbers:
+        if number in seen:
+            yield Violation("once", f"{client} got {publisher} {number} twice")
+        elif number < last:
+            yield Violation("fifo", f"{client} got {publisher} {number} after {last}")
+        seen.add(number)
+        last = max(last, number)
+
+
+def _possible(event: Event, client: History) -> bool:
+    """Whether the client may have had a right to this publication at all."""
+    assert event.attributes is not None
+    return any(
+        span.filter is not None
+        and span.end >= event.time_ns
+        and matches(span.filter, event.attributes)
+        for span in client.subscribed
+    )
+
+
+def _required(event: Event, client: History, publisher: History, reach: Reach) -> bool:
+    assert event.attributes is not None
+    leaves = next((time for time in publisher.left if time >= event.time_ns), inf)
+    accepted = publisher.contact(event.time_ns, reach.client_ns, leaves)
+    if accepted == inf:
+        return False
+    arrived = accepted + reach.tree_ns
+    # Deliveries wait for acknowledgements when the window is full; give each round its time.
+    rounds = 2 + len(publisher.published) // ACK_EVERY
+    receiving_ns = rounds * (3 * reach.client_ns + ACK_DELAY_NS)
+
+    def settled(span: Span, spoken: History, trips: int) -> bool:
+        contact = spoken.contact(span.start, reach.client_ns, span.end)
+        return contact + trips * reach.tree_ns <= event.time_ns
+
+    for span in client.subscribed:
+        if (
+            span.start < event.time_ns < span.end
+            and settled(span, client, 1)
+            and client.contact(arrived, receiving_ns, span.end) < inf
+            and span.filter is not None
+            and matches(span.filter, event.attributes)
+        ):
+            break
+    else:
+        return False
+    # An advertisement travels out, and the subscriptions for it travel back.
+    return any(
+        span.start < event.time_ns
+        and accepted <= span.end
+        and settled(span, publisher, 2)
+        and span.filter is not None
+        and matches(span.filter, event.attributes)
+        for span in publisher.advertised
+    )
+
+
+# Quiet
+
+
+def check_quiet(world: World) -> list[Violation]:
+    """What is left behind, and which table differs from the one computed from scratch."""
+    found = [Violation("tidy", what) for what in world.broken]
+    for (a, b), pipe in world.pipes.items():
+        if len(pipe):
+            found.append(Violation("tidy", f"{len(pipe)} messages on their way from {a} to {b}"))
+    for client in world.clients.values():
+        if client.core.outbox and client.connection is not None:
+            found.append(Violation("tidy", f"{client.name} still has publications to send"))
+    away = [one for one in world.clients.values() if one.connection is None and not one.left]
+    found += _check_sessions(world, {one.name for one in away})
+    # What a broker knows of a client that is away is what it last heard, which nobody else knows.
+    return found if away else [*found, *_check_tables(world)]
+
+
+def _check_sessions(world: World, away: set[str]) -> Iterator[Violation]:
+    for name, host in world.brokers.items():
+        for client, session in host.core.sessions.items():
+            if client in away:
+                continue
+            if len(session.backlog):
+                yield Violation("tidy", f"{name} keeps {len(session.backlog)} for {client}")
+            if world.clients[client].left or world.clients[client].home != name:
+                yield Violation("tidy", f"{name} has a session of {client}, which is not here")
+        if host.core.next_deadline() is not None and not away:
+            yield Violation("tidy", f"{name} still waits for a deadline")
+
+
+class Tables:
+    """What every broker's tables have to be, by definition."""
+
+    def __init__(self, world: World) -> None:
+        self.strategy = STRATEGIES[world.routing]
+        self.near = topology.neighbours(world.edges)
+        self.ads: dict[str, list[Entry]] = {name: [] for name in world.brokers}
+        self.subs: dict[str, list[Entry]] = {name: [] for name in world.brokers}
+        for client in world.clients.values():
+            if not client.left:
+                core = client.core
+                self.ads[client.home] += _entries(self.strategy, core.name, core.advertisements)
+                self.subs[client.home] += _entries(self.strategy, core.name, core.subscriptions)
+        self._told_ads: dict[tuple[str, str], list[Entry]] = {}
+        self._told_subs: dict[tuple[str, str], list[Entry]] = {}
+
+    def ads_for(self, broker: str, neighbour: str) -> list[Entry]:
+        """Every advertisement that the broker might tell this neighbour."""
+        others = [n for n in self.near.get(broker, []) if n != neighbour]
+        heard = [entry for other in others for entry in self.told_ads(other, broker)]
+        return list(dict.fromkeys([*self.ads[broker], *heard]))
+
+    def told_ads(self, broker: str, neighbour: str) -> list[Entry]:
+        key = broker, neighbour
+        if key not in self._told_ads:
+            self._told_ads[key] = reduced(self.strategy, self.ads_for(broker, neighbour))
+        return self._told_ads[key]
+
+    def subs_for(self, broker: str, neighbour: str) -> list[Entry]:
+        """Every subscription that the broker might tell this neighbour."""
+        others = [n for n in self.near.get(broker, []) if n != neighbour]
+        heard = [entry for other in others for entry in self.told_subs(other, broker)]
+        offered = self.told_ads(neighbour, broker)
+        return [
+            entry
+            for entry in dict.fromkeys([*self.subs[broker], *heard])
+            if any(ad.filter.overlaps(entry.filter) for ad in offered)
+        ]
+
+    def told_subs(self, broker: str, neighbour: str) -> list[Entry]:
+        key = broker, neighbour
+        if key not in self._told_subs:
+            self._told_subs[key] = reduced(self.strategy, self.subs_for(broker, neighbour))
+        return self._told_subs[key]
+
+
+def _entries(strategy: Strategy, client: ClientId, filters: Iterable[Filter]) -> list[Entry]:
+    owner = client if strategy.per_client else ClientId("")
+    return [Entry(part, owner) for filter in filters for part in filter.parts()]
+
+
+def _check_tables(world: World) -> Iterator[Violation]:
+    tables = Tables(world)
+    for name, host in world.brokers.items():
+        routing = host.core.routing
+        places: dict[Filter, dict[int, int]] = {}
+        for place, other in enumerate(host.core.neighbours):
+            heard_ads, heard_subs = tables.told_ads(other, name), tables.told_subs(other, name)
+            yield from _same(f"{name} in_ads {other}", routing.in_ads[other], heard_ads)
+            yield from _same(f"{name} in_subs {other}", routing.in_subs[other], heard_subs)
+            for entry in heard_subs:
+                _count(places, entry.filter, place)
+            if tables.strategy.floods:
+                continue
+            out_ads, out_subs = routing.out_ads[other], routing.out_subs[other]
+            yield from _same(
+                f"{name} out_ads {other}", out_ads.entries, tables.ads_for(name, other)
+            )
+            yield from _same(
+                f"{name} out_subs {other}", out_subs.entries, tables.subs_for(name, other)
+            )
+        for client, session in host.core.sessions.items():
+            for filter in world.clients[client].core.subscriptions:
+                for part in filter.parts():
+                    _count(places, part, session.place)
+        yield from _same(f"{name} destinations", routing.destinations.places(), places)
+
+
+def _count(places: dict[Filter, dict[int, int]], filter: Filter, place: int) -> None:
+    counts = places.setdefault(filter, {})
+    counts[place] = counts.get(place, 0) + 1
+
+
+def _same(where: str, there: object, wanted: object) -> Iterator[Violation]:
+    if isinstance(wanted, list):
+        there, wanted = set(there), set(wanted)  # type: ignore[call-overload]
+    if there != wanted:
+        yield Violation("tidy", f"{where} is {_brief(there)}, should be {_brief(wanted)}")
+
+
+def _brief(table: object) -> str:
+    if isinstance(table, set):
+        return "{" + ", ".join(sorted(f"{one.client} {one.filter}".strip() for one in table)) + "}"
+    return str(table)
