@@ -2,13 +2,15 @@
 
 The domains are small on purpose: a handful of names, numbers and texts that are all neighbours of
 each other, so that matches, covers and overlaps happen often, and so do their near misses. Now and
-then a value is wild: any text, any number that a filter may contain.
+then a value is wild: any text, any number that a filter may contain. Predicates are drawn from
+ready lists, which is much faster than to draw their parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from itertools import combinations, product
 from typing import TypeVar
 
 from hypothesis import strategies as st
@@ -21,19 +23,18 @@ from wayfare.core.predicates import Attributes, Predicate, Value
 
 NAMES = ("x", "y", "lat", "lon")
 
+# In ascending order, as are the texts. Some are equal, but not of one type.
 NUMBERS: tuple[int | float, ...] = (
-    *(0, 1, 2, 3, -1, 0.5, -0.0, 1.0, 2.5),
-    *(2**62, 2**62 + 1, 2.0**62, 2**53, 2**53 + 1, 2.0**53, 2.0**63, 2**63 - 1, -(2**63)),
-    *(1e308, -1e308, 5e-324),
+    *(-1e308, -(2**63), -1, -0.0, 0, 5e-324, 0.5, 1, 1.0, 2, 2.5, 3, 2**53, 2.0**53, 2**53 + 1),
+    *(2**62, 2.0**62, 2**62 + 1, 2**63 - 1, 2.0**63, 1e308),
 )
-ALPHABET = "ab%_"
-TEXTS = ("", "\x00", "a", "b", "a\x00", "ab", "aa", "%", "_", "\\", "a%", "abab", "\U0010ffff")
+BOUNDS = (-1e308, -0.0, 0.5, 1, 2, 3.0, 2**62, 2.0**62, 2**62 + 1, 1e308)
+TEXTS = ("", "\x00", "%", "_", "\\", "a", "a\x00", "a%", "aa", "ab", "abab", "b", "\U0010ffff")
 TRUTHS = (False, True)
 
 LATITUDES = (0, 0.0, 0.5, 1, -90, 90, 89.5, 91)
 LONGITUDES = (0, 0.5, 1, -180, 180, 179.5, 181)
 METRES = (0, 0.5, 2, 50_000, 80_000, 120_000, 200_000, 20_000_000, ps.NEAR_METRES_MAX)
-
 
 T = TypeVar("T")
 
@@ -55,18 +56,14 @@ _wild_numbers = st.integers(ps.INT_MIN, ps.INT_MAX) | st.floats(
 )
 
 
-def texts() -> SearchStrategy[str]:
-    return st.sampled_from(TEXTS) | st.text(ALPHABET, max_size=4)
-
-
-def numbers() -> SearchStrategy[int | float]:
-    return st.sampled_from(NUMBERS)
-
-
 def values() -> SearchStrategy[Value]:
     """A value of any kind, as a notification or a filter may contain it."""
-    common = _any_of(numbers(), texts(), st.sampled_from(TRUTHS))
-    return _mostly(common, _wild_texts | _wild_numbers)
+    common: list[SearchStrategy[Value]] = [
+        st.sampled_from(NUMBERS),
+        st.sampled_from(TEXTS),
+        st.sampled_from(TRUTHS),
+    ]
+    return _any_of(*common * 3, st.text("ab%_", max_size=4), _wild_texts, _wild_numbers)
 
 
 def attributes() -> SearchStrategy[dict[str, Value]]:
@@ -82,70 +79,72 @@ def attributes() -> SearchStrategy[dict[str, Value]]:
     )
 
 
-# Predicates: None, where a builder finds that no value satisfies it, is drawn again.
+# Predicates
 
 
-def _one_or_more(name: str, given: SearchStrategy[Value]) -> SearchStrategy[Predicate | None]:
-    some = st.lists(given, min_size=1, max_size=4)
-    return st.builds(ps.one_of, st.just(name), some) | st.builds(ps.none_of, st.just(name), some)
+def _lists(name: str, given: Sequence[Value]) -> Iterator[Predicate | None]:
+    for count in (1, 2):
+        for some in combinations(given, count):
+            yield ps.one_of(name, some)
+            yield ps.none_of(name, some)
 
 
-def _ranges(name: str, bounds: SearchStrategy[Value]) -> SearchStrategy[Predicate | None]:
-    def build(ends: list[Value], shape: str, low_open: bool, high_open: bool) -> Predicate | None:
-        low, high = sorted(ends)  # type: ignore[type-var]
-        if shape == "above":
-            return ps.between(name, low, low_open=low_open)
-        if shape == "below":
-            return ps.between(name, high=high, high_open=high_open)
-        return ps.between(name, low, high, low_open=low_open, high_open=high_open)
-
-    shapes = st.sampled_from(["within", "within", "above", "below"])
-    ends = st.lists(bounds, min_size=2, max_size=2)
-    return st.builds(build, ends, shapes, st.booleans(), st.booleans())
+def _ranges(name: str, given: Sequence[Value]) -> Iterator[Predicate | None]:
+    for bound, is_open in product(given, (False, True)):
+        yield ps.between(name, bound, low_open=is_open)
+        yield ps.between(name, high=bound, high_open=is_open)
+    for (low, high), low_open, high_open in product(
+        combinations(given, 2), (False, True), (False, True)
+    ):
+        yield ps.between(name, low, high, low_open=low_open, high_open=high_open)
 
 
-def _likes(name: str) -> SearchStrategy[Predicate | None]:
-    affix = st.sampled_from([ps.prefix, ps.suffix, ps.contains])
-    return st.builds(
-        lambda build, text, negated: build(name, text, negated=negated),
-        affix,
-        texts(),
-        st.booleans(),
-    ) | st.builds(
-        lambda pattern, escape, negated: ps.like(name, pattern, escape=escape, negated=negated),
-        st.text(ALPHABET + "\\", max_size=5),
-        st.sampled_from([None, "\\", "b"]),
-        st.booleans(),
+def _likes(name: str) -> Iterator[Predicate | None]:
+    spelled = ["".join(word) for n in range(4) for word in product("ab%_", repeat=n)]
+    for pattern, negated in product([*spelled, "\\%%", "%\\_", "\\\\%", "a%b%a"], (False, True)):
+        yield ps.like(name, pattern, escape="\\", negated=negated)
+
+
+def _circles() -> Iterator[ps.Near]:
+    lats = [lat for lat in LATITUDES if abs(lat) <= 90]
+    lons = [lon for lon in LONGITUDES if abs(lon) <= 180]
+    for lat, lon, metres, negated in product(lats, lons, METRES, (False, True)):
+        yield ps.near(lat, lon, metres, negated=negated)
+
+
+def _wild(name: str) -> SearchStrategy[Predicate | None]:
+    some = st.lists(_wild_texts, min_size=1, max_size=3) | st.lists(
+        _wild_numbers, min_size=1, max_size=3
     )
-
-
-def circles() -> SearchStrategy[ps.Near]:
-    return st.builds(
-        lambda lat, lon, metres, negated: ps.near(lat, lon, metres, negated=negated),
-        st.sampled_from([lat for lat in LATITUDES if abs(lat) <= 90]),
-        st.sampled_from([lon for lon in LONGITUDES if abs(lon) <= 180]),
-        st.sampled_from(METRES),
-        st.booleans(),
+    return _any_of(
+        st.builds(ps.one_of, st.just(name), some),
+        st.builds(ps.none_of, st.just(name), some),
+        st.builds(ps.between, st.just(name), _wild_texts | _wild_numbers),
+        st.builds(ps.like, st.just(name), _wild_texts | st.text("ab%_\\", max_size=12)),
     )
 
 
 @cache
-def predicates_on(name: str) -> SearchStrategy[Predicate]:
-    """Predicates on this attribute; `near` counts as one on `lat` and on `lon`."""
-    choices: list[SearchStrategy[Predicate | None]] = [
-        _one_or_more(name, _mostly(numbers(), _wild_numbers)),
-        _one_or_more(name, _mostly(texts(), _wild_texts)),
-        _one_or_more(name, st.sampled_from(TRUTHS)),
-        _ranges(name, numbers()),
-        _ranges(name, numbers()),
-        _ranges(name, texts()),
-        _likes(name),
-        _likes(name),
-        st.sampled_from([ps.Exists(name), ps.Missing(name)]),
-    ]
+def ready_predicates(name: str) -> list[list[Predicate]]:
+    """Lists of predicates on this attribute, by sort; `near` counts as one on `lat` and `lon`."""
     if name in ("lat", "lon"):
-        choices = [circles(), *choices[:1], *choices[3:5], choices[-1]]
-    return _any_of(*choices).filter(lambda p: p is not None)  # type: ignore[return-value]
+        degrees = [*_lists(name, LATITUDES), *_ranges(name, LATITUDES)]
+        sorts = [degrees, [*_circles()]]
+    else:
+        sorts = [
+            *([*_lists(name, NUMBERS)], [*_ranges(name, BOUNDS)]),
+            *([*_lists(name, TEXTS)], [*_ranges(name, TEXTS)], [*_likes(name)]),
+            [*_lists(name, TRUTHS)],
+        ]
+    sorts.append([ps.Exists(name), ps.Missing(name)])
+    return [[p for p in sort if p is not None] for sort in sorts]
+
+
+@cache
+def predicates_on(name: str) -> SearchStrategy[Predicate]:
+    """Predicates on this attribute, now and then a wild one."""
+    ready = [st.sampled_from(sort) for sort in ready_predicates(name)]
+    return _any_of(*ready, *ready, _wild(name).filter(lambda p: p is not None))
 
 
 def predicates() -> SearchStrategy[Predicate]:

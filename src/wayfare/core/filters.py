@@ -20,7 +20,7 @@ import msgspec
 from wayfare.core import predicates as ps
 from wayfare.core import syntax
 from wayfare.core.compiling import compiled
-from wayfare.core.conditions import CONJUNCTIONS_MAX, Condition, Conjunction
+from wayfare.core.conditions import CONJUNCTIONS_MAX, TERMS_MAX, Condition, Conjunction
 from wayfare.core.predicates import Attributes, Predicate, Test, Value
 from wayfare.errors import FilterError
 
@@ -32,7 +32,10 @@ class Filter(msgspec.Struct, frozen=True, array_like=True, dict=True, cache_hash
 
     @staticmethod
     def parse(
-        text: str, *, location: Collection[str] | None = None, state: Mapping[str, Value] | None = None
+        text: str,
+        *,
+        location: Collection[str] | None = None,
+        state: Mapping[str, Value] | None = None,
     ) -> Filter:
         """The filter that a text describes; `myloc` and `my.<name>` take these values."""
         return Filter.where(syntax.parse(text, location=location, state=state))
@@ -45,7 +48,8 @@ class Filter(msgspec.Struct, frozen=True, array_like=True, dict=True, cache_hash
     @staticmethod
     def of(conjunctions: Iterable[Iterable[Predicate]]) -> Filter:
         """The normal form of these conjunctions of well-formed predicates."""
-        simple = [normal for given in conjunctions if (normal := _normal(given)) is not None]
+        found = {normal for given in conjunctions if (normal := _normal(given)) is not None}
+        simple = sorted(found, key=repr)
         maximal = [
             one
             for i, one in enumerate(simple)
@@ -55,7 +59,7 @@ class Filter(msgspec.Struct, frozen=True, array_like=True, dict=True, cache_hash
                 if j != i
             )
         ]
-        return Filter(tuple(sorted(maximal, key=repr)))
+        return Filter(tuple(maximal))
 
     def __str__(self) -> str:
         return syntax.text(self.conjunctions)
@@ -88,9 +92,7 @@ class Filter(msgspec.Struct, frozen=True, array_like=True, dict=True, cache_hash
 
     def overlaps(self, other: Filter) -> bool:
         """False only if no notification matches both."""
-        return any(
-            not _apart(mine, theirs) for mine in self._atoms for theirs in other._atoms
-        )
+        return any(not _apart(mine, theirs) for mine in self._atoms for theirs in other._atoms)
 
     def merge(self, other: Filter, imperfection: float = 0.0) -> Filter | None:
         """One filter, of no more conjunctions than the larger part, that covers both; or None.
@@ -126,6 +128,8 @@ def checked(given: Filter) -> Filter:
     if len(given.conjunctions) > CONJUNCTIONS_MAX:
         raise FilterError(f"a filter has at most {CONJUNCTIONS_MAX} conjunctions")
     for conjunction in given.conjunctions:
+        if len(conjunction) > TERMS_MAX:
+            raise FilterError(f"a filter has at most {TERMS_MAX} predicates")
         for p in conjunction:
             ps.check(p)
     if Filter.of(given.conjunctions) != given:

@@ -90,7 +90,7 @@ def _takes(wide: Sequence[str], narrow: Sequence[str]) -> bool:
 
 def includes(wide: str, narrow: str) -> bool:
     """Whether every text that `narrow` matches is matched by `wide` (see the module's text)."""
-    return wide == narrow or wide == ANY or _takes(tokens(wide), tokens(narrow))
+    return wide in (narrow, ANY) or _takes(tokens(wide), tokens(narrow))
 
 
 @lru_cache(maxsize=4096)

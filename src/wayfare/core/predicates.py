@@ -16,9 +16,10 @@ docs/filter-language.md says why each rule keeps that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from fractions import Fraction
 from math import asin, cos, isfinite, radians, sin, sqrt
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 import msgspec
 
@@ -35,7 +36,8 @@ KINDS: dict[type, Kind] = {str: "text", int: "number", float: "number", bool: "t
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 NAME_MAX = 128  # characters of an attribute's name
 TEXT_MAX = 1024  # characters of a text value in a filter
-VALUES_MAX = 256  # values of one `in`
+PATTERN_MAX = 2 * TEXT_MAX + 2  # ... of a canonical pattern: `contains`, with every one escaped
+VALUES_MAX = 256  # values of one `in`, or excluded for one attribute
 
 EARTH_RADIUS_M = 6_371_008.8
 # Distances carry rounding errors of some centimetres near the antipode; circles closer than
@@ -44,6 +46,7 @@ DISTANCE_SLACK_M = 1.0
 NEAR_METRES_MAX = 20_100_000.0  # half the way round the earth
 
 
+@final
 class OneOf(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """`=` and `in`. Invariant: values are sorted, distinct, of this kind, and at least one."""
 
@@ -52,6 +55,7 @@ class OneOf(msgspec.Struct, frozen=True, array_like=True, tag=1):
     values: tuple[Value, ...]
 
 
+@final
 class NoneOf(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """`<>` and `not in`. Invariant: as `OneOf`, and never of kind truth (`<> true` is `= false`)."""
 
@@ -60,8 +64,9 @@ class NoneOf(msgspec.Struct, frozen=True, array_like=True, tag=2):
     values: tuple[Value, ...]
 
 
+@final
 class Between(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """`<  <=  >  >=  between`. Invariant: a bound is there, and more than one value can lie within."""
+    """`<  <=  >  >=  between`. Invariant: a bound is there, the lower one is less than the upper."""
 
     name: str
     kind: Kind
@@ -71,6 +76,7 @@ class Between(msgspec.Struct, frozen=True, array_like=True, tag=3):
     high_open: bool = False
 
 
+@final
 class Like(msgspec.Struct, frozen=True, array_like=True, tag=4):
     """`like prefix suffix contains` and their negations. Invariant: the pattern is canonical."""
 
@@ -79,18 +85,21 @@ class Like(msgspec.Struct, frozen=True, array_like=True, tag=4):
     negated: bool = False
 
 
+@final
 class Exists(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """`exists`: the attribute is there, with any value."""
 
     name: str
 
 
+@final
 class Missing(msgspec.Struct, frozen=True, array_like=True, tag=6):
     """`is null`: the attribute is not there."""
 
     name: str
 
 
+@final
 class Near(msgspec.Struct, frozen=True, array_like=True, tag=7):
     """`near(lat, lon, metres)`: the attributes `lat` and `lon` are a point within that distance."""
 
@@ -104,7 +113,8 @@ class Near(msgspec.Struct, frozen=True, array_like=True, tag=7):
         return "lat"
 
 
-Predicate = OneOf | NoneOf | Between | Like | Exists | Missing | Near
+Valued = OneOf | NoneOf | Between | Like  # a set of values of one kind
+Predicate = Valued | Exists | Missing | Near
 
 
 def names(p: Predicate) -> tuple[str, ...]:
@@ -118,23 +128,29 @@ def names(p: Predicate) -> tuple[str, ...]:
 def checked_name(name: str) -> str:
     if type(name) is not str or not 0 < len(name) <= NAME_MAX:
         raise FilterError(f"an attribute's name is a text of 1 to {NAME_MAX} characters: {name!r}")
-    return name
+    return _checked_text(name, NAME_MAX)
+
+
+def _checked_text(text: str, longest: int) -> str:
+    if len(text) > longest:
+        raise FilterError(f"a text in a filter has at most {longest} characters")
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise FilterError("a text with half a surrogate pair cannot be sent")
+    return text
 
 
 def checked_value(value: Value) -> Value:
     """The value, if a filter may contain it; whole floats become ints so that equals look equal."""
-    kind = KINDS.get(type(value))
-    if kind is None:
-        raise FilterError(f"a value is a str, int, float or bool, not {type(value).__name__}")
-    if kind == "text" and len(value) > TEXT_MAX:  # type: ignore[arg-type]
-        raise FilterError(f"a text in a filter has at most {TEXT_MAX} characters")
+    if type(value) is str:
+        return _checked_text(value, TEXT_MAX)
     if type(value) is float:
         if not isfinite(value):
             raise FilterError("NaN and infinities are not values")
-        if value.is_integer() and abs(value) < 2**53:
-            return int(value)
+        return int(value) if value.is_integer() and INT_MIN <= value <= INT_MAX else value
     if type(value) is int and not INT_MIN <= value <= INT_MAX:
         raise FilterError(f"an int has at most 64 bits: {value}")
+    if type(value) not in KINDS:
+        raise FilterError(f"a value is a str, int, float or bool, not {type(value).__name__}")
     return value
 
 
@@ -147,7 +163,13 @@ def _checked_values(values: Iterable[Value]) -> tuple[Kind, tuple[Value, ...]]:
         raise FilterError("the values of one list must be all texts, all numbers or all truths")
     if len(distinct) > VALUES_MAX:
         raise FilterError(f"a list has at most {VALUES_MAX} values")
-    return kinds.pop(), tuple(sorted(dict.fromkeys(distinct)))
+    return kinds.pop(), _sorted(distinct)
+
+
+def _sorted(values: Iterable[Value]) -> tuple[Value, ...]:
+    """Distinct and in order; they are of one kind."""
+    ordered: Any = set(values)
+    return tuple(sorted(ordered))
 
 
 def one_of(name: str, values: Iterable[Value]) -> OneOf:
@@ -171,41 +193,41 @@ def between(
     high_open: bool = False,
 ) -> Predicate | None:
     checked_name(name)
-    bounds = [checked_value(bound) for bound in (low, high) if bound is not None]
-    kinds = {KINDS[type(bound)] for bound in bounds}
-    if not bounds or len(kinds) > 1:
+    bottom: Any = None if low is None else checked_value(low)
+    top: Any = None if high is None else checked_value(high)
+    kinds = {KINDS[type(bound)] for bound in (bottom, top) if bound is not None}
+    if len(kinds) != 1:
         raise FilterError("a range needs a bound, and both bounds of one kind")
     kind = kinds.pop()
     if kind == "truth":
         raise FilterError("true and false have no order: use = or <>")
-    low = None if low is None else checked_value(low)
-    high = None if high is None else checked_value(high)
-    if low is not None and high is not None:
-        if low > high or (low == high and (low_open or high_open)):  # type: ignore[operator]
+    if bottom is not None and top is not None:
+        if bottom > top or (bottom == top and (low_open or high_open)):
             return None
-        if low == high:
-            return OneOf(name, kind, (low,))
+        if bottom == top:
+            return OneOf(name, kind, (bottom,))
     # The empty text is the least of all texts: a bound there says less, or more, than a range.
-    if high == "":
+    if top == "":
         return None if high_open else OneOf(name, kind, ("",))
-    if low == "":
-        if high is None:
+    if bottom == "":
+        if top is None:
             return NoneOf(name, kind, ("",)) if low_open else Like(name, patterns.ANY)
         if not low_open:
-            low = None
+            bottom = None
     return Between(
-        name, kind, low, high, low is not None and low_open, high is not None and high_open
+        name, kind, bottom, top, bottom is not None and low_open, top is not None and high_open
     )
 
 
 def like(
     name: str, pattern: str, *, escape: str | None = None, negated: bool = False
 ) -> Predicate | None:
-    if type(pattern) is not str or len(pattern) > TEXT_MAX:
-        raise FilterError(f"a pattern is a text of at most {TEXT_MAX} characters")
+    if type(pattern) is not str:
+        raise FilterError(f"a pattern is a text, not {type(pattern).__name__}")
     if escape is not None and len(escape) != 1:
         raise FilterError("the escape of a pattern is one character")
-    return _like(checked_name(name), patterns.canonical(pattern, escape), negated)
+    canonical = patterns.canonical(_checked_text(pattern, TEXT_MAX), escape)
+    return _like(checked_name(name), canonical, negated)
 
 
 def _like(name: str, pattern: str, negated: bool) -> Predicate | None:
@@ -214,6 +236,8 @@ def _like(name: str, pattern: str, negated: bool) -> Predicate | None:
         return (NoneOf if negated else OneOf)(name, "text", (text,))
     if pattern == patterns.ANY and negated:
         return None
+    if pattern == "_%":  # at least one character
+        return (OneOf if negated else NoneOf)(name, "text", ("",))
     return Like(name, pattern, negated)
 
 
@@ -230,16 +254,17 @@ def contains(name: str, text: str, *, negated: bool = False) -> Predicate | None
 
 
 def _affix(name: str, text: str, before: str, behind: str, negated: bool) -> Predicate | None:
-    if type(text) is not str or len(text) > TEXT_MAX:
-        raise FilterError(f"prefix, suffix and contains take a text of at most {TEXT_MAX} characters")
+    if type(text) is not str:
+        raise FilterError(f"prefix, suffix and contains take a text, not {type(text).__name__}")
+    _checked_text(text, TEXT_MAX)
     pattern = before + patterns.literal(text) + behind if text else patterns.ANY
     return _like(checked_name(name), pattern, negated)
 
 
 def near(lat: float, lon: float, metres: float, *, negated: bool = False) -> Near:
     for number in (lat, lon, metres):
-        if KINDS.get(type(number)) != "number" or not isfinite(number):
-            raise FilterError("near takes three finite numbers: latitude, longitude, metres")
+        if KINDS.get(type(number)) != "number":
+            raise FilterError("near takes three numbers: latitude, longitude, metres")
     if not (-90 <= lat <= 90 and -180 <= lon <= 180 and 0 <= metres <= NEAR_METRES_MAX):
         raise FilterError(
             "near takes a latitude of -90 to 90, a longitude of -180 to 180"
@@ -259,18 +284,19 @@ def distance_m(lat1: float, lon1: float, lat2: float, lon2: float) -> float:
     return 2 * EARTH_RADIUS_M * asin(min(1.0, sqrt(h)))
 
 
-def admits(p: OneOf | NoneOf | Between | Like, value: Value) -> bool:
+def admits(p: Valued, value: Value) -> bool:
     """Whether a value, known to be of the predicate's kind, satisfies it."""
     if type(p) is OneOf:
         return value in p.values
     if type(p) is NoneOf:
         return value not in p.values
+    v: Any = value  # what it can be compared with follows from its kind
     if type(p) is Like:
-        return patterns.matcher(p.pattern)(value) != p.negated  # type: ignore[arg-type]
-    low, high = p.low, p.high  # type: ignore[union-attr]
-    v: Any = value
-    return (low is None or v > low or (v == low and not p.low_open)) and (  # type: ignore[union-attr]
-        high is None or v < high or (v == high and not p.high_open)  # type: ignore[union-attr]
+        return patterns.matcher(p.pattern)(v) != p.negated
+    low, high = p.low, p.high
+    return bool(
+        (low is None or (v >= low and not (p.low_open and v == low)))
+        and (high is None or (v <= high and not (p.high_open and v == high)))
     )
 
 
@@ -278,7 +304,7 @@ def kind_of(p: Predicate) -> Kind | None:
     """The kind of value that the predicate needs; None for `Exists`, `Missing` and `Near`."""
     if type(p) is Like:
         return "text"
-    return getattr(p, "kind", None)
+    return None if type(p) is Exists or type(p) is Missing or type(p) is Near else p.kind
 
 
 def satisfied(p: Predicate, attributes: Attributes) -> bool:
@@ -288,15 +314,15 @@ def satisfied(p: Predicate, attributes: Attributes) -> bool:
     if type(p) is Exists:
         return p.name in attributes
     if type(p) is Near:
-        lat, lon = attributes.get("lat"), attributes.get("lon")
+        lat: Any = attributes.get("lat")
+        lon: Any = attributes.get("lon")
         if KINDS.get(type(lat)) != "number" or KINDS.get(type(lon)) != "number":
             return False
-        if not (-90 <= lat <= 90 and -180 <= lon <= 180):  # type: ignore[operator]
+        if not (-90 <= lat <= 90 and -180 <= lon <= 180):
             return False
-        inside = distance_m(p.lat, p.lon, lat, lon) <= p.metres  # type: ignore[arg-type]
-        return inside != p.negated
+        return (distance_m(p.lat, p.lon, lat, lon) <= p.metres) != p.negated
     value = attributes.get(p.name)
-    return value is not None and KINDS.get(type(value)) == kind_of(p) and admits(p, value)  # type: ignore[arg-type]
+    return value is not None and KINDS.get(type(value)) == kind_of(p) and admits(p, value)
 
 
 # Inclusion
@@ -508,17 +534,20 @@ def _join_ranges(p: Between, q: Between, gap: float) -> Predicate | None:
         return None  # every value of the kind: there is no such predicate
     a: Any = first.high
     b: Any = second.low
-    touching = a is None or b is None or a > b or (
-        a == b and not (first.high_open and second.low_open)
+    touching = (
+        a is None or b is None or a > b or (a == b and not (first.high_open and second.low_open))
     )
     if not touching:
-        if p.kind != "number" or low is None or high is None:
+        if gap == 0 or p.kind != "number" or low is None or high is None:
             return None
-        if b - a > gap * (high - low):  # type: ignore[operator]
-            return None
-        if a == b and gap == 0:
+        if _width(a, b) > Fraction(str(gap)) * _width(low, high):
             return None
     return between(p.name, low, high, low_open=low_open, high_open=high_open)
+
+
+def _width(low: Any, high: Any) -> Fraction:
+    """Exactly: the difference of two floats may overflow, that of large ints would be rounded."""
+    return Fraction(high) - Fraction(low)
 
 
 def _join_point(p: OneOf, q: Between) -> Predicate | None:
@@ -555,7 +584,7 @@ def unite(p: Predicate, q: Predicate, gap: float = 0.0) -> Predicate | None:
     if type(p) is Between and type(q) is Between:
         return _join_ranges(p, q, gap)
     if type(p) is OneOf and type(q) is OneOf:
-        values = tuple(sorted({*p.values, *q.values}))
+        values = _sorted([*p.values, *q.values])
         return OneOf(p.name, p.kind, values) if len(values) <= VALUES_MAX else None
     if type(p) is NoneOf and type(q) is NoneOf:
         return _without(p, [value for value in p.values if value not in q.values])
@@ -574,14 +603,10 @@ def unite(p: Predicate, q: Predicate, gap: float = 0.0) -> Predicate | None:
 def _tighter(p: Between, q: Between) -> Predicate | None:
     low = p if _low_within(p, q) else q
     high = p if _high_within(p, q) else q
-    return between(
-        p.name, low.low, high.high, low_open=low.low_open, high_open=high.high_open
-    )
+    return between(p.name, low.low, high.high, low_open=low.low_open, high_open=high.high_open)
 
 
 def _intersection(ranges: list[Between]) -> Predicate | None:
-    if len({p.kind for p in ranges}) > 1:
-        return None
     tight: Predicate | None = ranges[0]
     for p in ranges[1:]:
         if type(tight) is Between:
@@ -591,62 +616,55 @@ def _intersection(ranges: list[Between]) -> Predicate | None:
     return tight
 
 
+def _without_ends(p: Between, excluded: Collection[Value]) -> Predicate | None:
+    """The range, open at the ends that are excluded: `>= 3 and <> 3` is `> 3`."""
+    least = "" if p.low is None and p.kind == "text" else p.low
+    return between(
+        p.name,
+        least,
+        p.high,
+        low_open=p.low_open or least in excluded,
+        high_open=p.high_open or p.high in excluded,
+    )
+
+
 def conjoin(given: list[Predicate]) -> list[Predicate] | None:
     """The fewest predicates that say the same of one attribute; None if they contradict."""
-    ranges = [p for p in given if type(p) is Between]
-    if len(ranges) > 1:
-        tight = _intersection(ranges)
-        if tight is None:
-            return None
-        given = [tight, *(p for p in given if type(p) is not Between)]
-    excluded = [p for p in given if type(p) is NoneOf]
-    if len(excluded) > 1:
-        if len({p.kind for p in excluded}) > 1:
-            return None
-        values = tuple(sorted({value for p in excluded for value in p.values}))
-        given = [p for p in given if type(p) is not NoneOf]
-        given.append(NoneOf(excluded[0].name, excluded[0].kind, values))
     if any(disjoint(p, q) for i, p in enumerate(given) for q in given[:i]):
         return None
-    points = [p for p in given if type(p) is OneOf]
-    if points:
-        others = [p for p in given if type(p) is not OneOf or p is not points[0]]
-        left = tuple(
-            value
-            for value in points[0].values
-            if all(admits(p, value) for p in others if kind_of(p) is not None)  # type: ignore[arg-type]
-        )
-        if not left:
+    ranges = [p for p in given if type(p) is Between]
+    apart = [p for p in given if type(p) is NoneOf]
+    others: list[Predicate] = [p for p in given if type(p) is not Between and type(p) is not NoneOf]
+    excluded = {value for p in apart for value in p.values}
+    if ranges:
+        tight = _intersection(ranges)
+        if type(tight) is Between:
+            tight = _without_ends(tight, excluded)
+        if tight is None or any(disjoint(tight, p) for p in others):
             return None
-        kept: list[Predicate] = [p for p in others if type(p) is Near]
-        return [OneOf(points[0].name, points[0].kind, left), *kept]
-    return needed(given)
+        others.append(tight)
+    valued = [p for p in others if isinstance(p, Valued)]
+    for p in others:
+        if type(p) is OneOf:
+            left = [v for v in p.values if v not in excluded and all(admits(q, v) for q in valued)]
+            return [OneOf(p.name, p.kind, tuple(left))] if left else None
+    still = [v for v in excluded if all(admits(q, v) for q in valued)]
+    if len(still) > VALUES_MAX:
+        raise FilterError(f"a filter excludes at most {VALUES_MAX} values of one attribute")
+    if still:
+        others.append(NoneOf(apart[0].name, apart[0].kind, _sorted(still)))
+    return needed(others)
 
 
 def needed(given: list[Predicate]) -> list[Predicate]:
     """Without what the others imply."""
-    out: list[Predicate] = []
-    for p in given:
-        if type(p) is NoneOf:
-            values = tuple(
-                value
-                for value in p.values
-                if all(
-                    type(q) is NoneOf or kind_of(q) is None or admits(q, value)  # type: ignore[arg-type]
-                    for q in given
-                )
-            )
-            if values:
-                out.append(NoneOf(p.name, p.kind, values))
-        else:
-            out.append(p)
-    kept: list[Predicate] = []
-    for i, p in enumerate(out):
+    return [
+        p
+        for i, p in enumerate(given)
         if not any(
-            implies(q, p) and (j < i or not implies(p, q)) for j, q in enumerate(out) if j != i
-        ):
-            kept.append(p)
-    return kept
+            implies(q, p) and (j < i or not implies(p, q)) for j, q in enumerate(given) if j != i
+        )
+    ]
 
 
 # Trust: predicates that came over the wire
@@ -654,10 +672,8 @@ def needed(given: list[Predicate]) -> list[Predicate]:
 
 def check(p: Predicate) -> None:
     """Raise FilterError unless the builders above would have made exactly this predicate."""
-    if type(p) is Exists or type(p) is Missing:
-        checked_name(p.name)
-        return
-    if _rebuilt(p) != p:
+    # By their looks: `1.0` is equal to `1`, but the order within a filter depends on how it looks.
+    if repr(_rebuilt(p)) != repr(p):
         raise FilterError(f"not a well-formed predicate: {p!r}")
 
 
@@ -669,6 +685,8 @@ def _rebuilt(p: Predicate) -> Predicate | None:
     if type(p) is Between:
         return between(p.name, p.low, p.high, low_open=p.low_open, high_open=p.high_open)
     if type(p) is Like:
-        return like(p.name, p.pattern, escape="\\", negated=p.negated)
-    assert type(p) is Near
-    return near(p.lat, p.lon, p.metres, negated=p.negated)
+        pattern = patterns.canonical(_checked_text(p.pattern, PATTERN_MAX), escape="\\")
+        return _like(checked_name(p.name), pattern, p.negated)
+    if type(p) is Near:
+        return near(p.lat, p.lon, p.metres, negated=p.negated)
+    return type(p)(checked_name(p.name))
