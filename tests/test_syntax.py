@@ -83,7 +83,7 @@ PRINTED = [
     ("x like '%a'", "x suffix 'a'"),
     ("x like '%a%'", "x contains 'a'"),
     ("x like '%'", "x like '%'"),
-    ("x like '%_%'", "x like '_%'"),
+    ("x like '%_%a'", "x like '_%a'"),
     ("x like 'a!%b_' escape '!'", r"x like 'a\%b_' escape '\'"),
     ("x like 'a\\_'", r"x like 'a\\_' escape '\'"),
     ("x like 'a''_' escape ''''", "x = 'a_'"),
@@ -382,9 +382,9 @@ def quoted(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-NAMES = {"x": "x", "y": "y", "and": '"and"', "my.z": '"my.z"', "lat": "lat"}
-TEXTS = ["", "a", "aa", "ab", "b", "ba", "%", "_", "'", "a%", "\\", "\\a"]
-NUMBERS = [-2, -1, 0, 0.5, 1, 2, 2.0, 3, 2**53 + 1, 2.0**53, -1e300]
+NAMES = {"x": "x", "and": '"and"'}
+TEXTS = ["", "a", "aa", "ab", "b", "%", "_a", "'", "\\"]
+NUMBERS = [-1, 0, 0.5, 1, 2.0, 2**53 + 1, 2.0**53, -1e300]
 DEGREES = [0, 0.001, 1, 2.5, 95, -200, "a", True]
 
 names = st.sampled_from(sorted(NAMES))
@@ -394,13 +394,22 @@ values = st.one_of(texts, numbers, st.booleans())
 several = st.one_of(
     *(st.lists(one, min_size=1, max_size=4) for one in (texts, numbers, st.booleans()))
 )
-attributes_of_all_kinds = st.fixed_dictionaries(
-    {}, optional={name: values for name in NAMES if name != "lat"}
-).flatmap(
-    lambda given_: st.fixed_dictionaries(
-        {}, optional={"lat": st.sampled_from(DEGREES), "lon": st.sampled_from(DEGREES)}
-    ).map(lambda point: {**given_, **point})
-)
+
+
+@st.composite
+def publications(draw) -> list[Attributes]:
+    """Every value of the domain once for each attribute, in random company, or missing."""
+    everything = [*TEXTS, *NUMBERS, False, True, None, None, None]
+    columns = {name: draw(st.permutations(everything)) for name in NAMES}
+    for name in ("lat", "lon"):
+        one = st.sampled_from([*DEGREES, None])
+        columns[name] = draw(st.lists(one, min_size=len(everything), max_size=len(everything)))
+    rows = zip(*columns.values(), strict=True)
+    return [
+        {name: value for name, value in zip(columns, row, strict=True) if value is not None}
+        for row in rows
+    ]
+
 
 COMPARISONS = {
     "=": (operator.eq, "="),
@@ -583,11 +592,11 @@ def parsed(node: Node) -> Filter:
 
 
 @settings(max_examples=500)
-@given(nodes, st.lists(attributes_of_all_kinds, min_size=1, max_size=8))
-def test_a_filter_matches_exactly_what_makes_its_condition_true(node, publications):
+@given(nodes, publications())
+def test_a_filter_matches_exactly_what_makes_its_condition_true(node, published):
     """Neither what makes it false nor what leaves it unknown, under any nesting of `not`."""
     found = parsed(node)
-    for attributes in publications:
+    for attributes in published:
         assert found.matches(attributes) == (node.truth(attributes) is True), attributes
 
 
@@ -596,6 +605,7 @@ def test_text_and_builders_make_the_same_filter(node):
     assert parsed(node) == Filter.where(node.condition)
 
 
+@settings(max_examples=500)
 @given(nodes)
 def test_what_is_printed_parses_to_an_equal_filter(node):
     found = checked(parsed(node))

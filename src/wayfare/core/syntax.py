@@ -160,7 +160,7 @@ class _Parser:
     # One token
 
     def advance(self) -> _Token:
-        token, self.token = self.token, next(self.rest, self.token)
+        token, self.token = self.token, next(self.rest)  # the end is never passed
         return token
 
     def sees(self, spelling: str) -> bool:
