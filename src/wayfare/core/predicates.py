@@ -236,8 +236,6 @@ def _like(name: str, pattern: str, negated: bool) -> Predicate | None:
         return (NoneOf if negated else OneOf)(name, "text", (text,))
     if pattern == patterns.ANY and negated:
         return None
-    if pattern == "_%":  # at least one character
-        return (OneOf if negated else NoneOf)(name, "text", ("",))
     return Like(name, pattern, negated)
 
 
