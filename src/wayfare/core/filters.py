@@ -86,13 +86,21 @@ class Filter(msgspec.Struct, frozen=True, array_like=True, dict=True, cache_hash
 
     def covers(self, other: Filter) -> bool:
         """True only if this filter matches everything that the other one matches."""
-        return self == other or all(
-            any(_atoms_cover(mine, theirs) for mine in self._atoms) for theirs in other._atoms
-        )
+        for narrow in other._atoms:
+            for wide in self._atoms:
+                if _atoms_cover(wide, narrow):
+                    break
+            else:
+                return False
+        return True
 
     def overlaps(self, other: Filter) -> bool:
         """False only if no notification matches both."""
-        return any(not _apart(mine, theirs) for mine in self._atoms for theirs in other._atoms)
+        for mine in self._atoms:
+            for theirs in other._atoms:
+                if not _apart(mine, theirs):
+                    return True
+        return False
 
     def merge(self, other: Filter, imperfection: float = 0.0) -> Filter | None:
         """One filter, of no more conjunctions than the larger part, that covers both; or None.
@@ -179,29 +187,36 @@ def _atoms(conjunction: Conjunction) -> dict[str, list[Predicate]]:
     return groups
 
 
+# Routing asks these two more often than anything else: plain loops take half the time of `any`.
+
+
 def _atoms_cover(wide: Groups, narrow: Groups) -> bool:
     for name, needed in wide.items():
         given = narrow.get(name)
         if given is None:
             return False
         for p in needed:
-            if not any(ps.implies(q, p) for q in given):
+            for q in given:
+                if ps.implies(q, p):
+                    break
+            else:
                 return False
     return True
-
-
-def _covers(wide: Conjunction, narrow: Conjunction) -> bool:
-    return _atoms_cover(_atoms(wide), _atoms(narrow))
 
 
 def _apart(a: Groups, b: Groups) -> bool:
     if len(b) < len(a):
         a, b = b, a
     for name, mine in a.items():
-        theirs = b.get(name)
-        if theirs is not None and any(ps.disjoint(p, q) for p in mine for q in theirs):
-            return True
+        for q in b.get(name, ()):
+            for p in mine:
+                if ps.disjoint(p, q):
+                    return True
     return False
+
+
+def _covers(wide: Conjunction, narrow: Conjunction) -> bool:
+    return _atoms_cover(_atoms(wide), _atoms(narrow))
 
 
 def _mergeable_pair(

@@ -135,6 +135,7 @@ def shape(pattern: str) -> tuple[str, str]:
     return "like", pattern
 
 
+@lru_cache(maxsize=4096)
 def matcher(pattern: str) -> Callable[[str], bool]:
     """A function that tells whether a text matches."""
     word, text = shape(pattern)

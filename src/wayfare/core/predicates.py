@@ -357,26 +357,39 @@ def _block_outside(start: str, p: Between) -> bool:
 
 
 def _low_within(q: Between, p: Between) -> bool:
-    if p.low is None:
-        return True
     a: Any = q.low
     b: Any = p.low
+    if b is None:
+        return True
     return a is not None and (a > b or (a == b and (q.low_open or not p.low_open)))
 
 
 def _high_within(q: Between, p: Between) -> bool:
-    if p.high is None:
-        return True
     a: Any = q.high
     b: Any = p.high
+    if b is None:
+        return True
     return a is not None and (a < b or (a == b and (q.high_open or not p.high_open)))
 
 
-def _all_admitted(q: OneOf, p: Any) -> bool:
-    return q.kind == kind_of(p) and all(admits(p, value) for value in q.values)
+def _one_of_one_of(q: OneOf, p: OneOf) -> bool:
+    if q.kind != p.kind:
+        return False
+    if len(q.values) == 1:
+        return q.values[0] in p.values
+    return set(q.values).issubset(p.values)
 
 
-def _none_admitted(q: Any, p: NoneOf) -> bool:
+def _all_admitted(q: OneOf, p: Valued) -> bool:
+    if q.kind != kind_of(p):
+        return False
+    for value in q.values:  # noqa: SIM110  a loop takes half the time of `all`
+        if not admits(p, value):
+            return False
+    return True
+
+
+def _none_admitted(q: Valued, p: NoneOf) -> bool:
     return kind_of(q) == p.kind and not any(admits(q, value) for value in p.values)
 
 
@@ -398,23 +411,29 @@ def _like_like(q: Like, p: Like) -> bool:
     return patterns.includes(p.pattern, q.pattern)
 
 
-def _apart_m(a: Near, b: Near) -> float:
-    return distance_m(a.lat, a.lon, b.lat, b.lon)
+def _circle_within(q: Near, p: Near) -> bool:
+    """Whether the circle of `q` lies within that of `p`, whatever is asked about them."""
+    spare = p.metres - q.metres
+    if spare < DISTANCE_SLACK_M:
+        return spare == 0 and (q.lat, q.lon) == (p.lat, p.lon)
+    return distance_m(q.lat, q.lon, p.lat, p.lon) + DISTANCE_SLACK_M <= spare
+
+
+def _circles_apart(p: Near, q: Near) -> bool:
+    distance = distance_m(p.lat, p.lon, q.lat, q.lon)
+    return distance > p.metres + q.metres + DISTANCE_SLACK_M
 
 
 def _near_near(q: Near, p: Near) -> bool:
     if q.negated:
-        return p.negated and (
-            (p.lat, p.lon, p.metres) == (q.lat, q.lon, q.metres)
-            or _apart_m(q, p) + p.metres + DISTANCE_SLACK_M <= q.metres
-        )
-    if p.negated:
-        return _apart_m(q, p) > q.metres + p.metres + DISTANCE_SLACK_M
-    return _apart_m(q, p) + q.metres + DISTANCE_SLACK_M <= p.metres
+        return p.negated and _circle_within(p, q)
+    return _circles_apart(q, p) if p.negated else _circle_within(q, p)
 
 
-_IMPLIES: dict[tuple[type, type], Callable[[Any, Any], bool]] = {
-    (OneOf, OneOf): _all_admitted,
+_Rule = Callable[[Any, Any], bool]
+
+_IMPLIES: dict[tuple[type, type], _Rule] = {
+    (OneOf, OneOf): _one_of_one_of,
     (OneOf, NoneOf): _all_admitted,
     (OneOf, Between): _all_admitted,
     (OneOf, Like): _all_admitted,
@@ -435,81 +454,91 @@ _IMPLIES: dict[tuple[type, type], Callable[[Any, Any], bool]] = {
 
 def implies(q: Predicate, p: Predicate) -> bool:
     """Whether whatever satisfies `q` satisfies `p`; both look at the same attribute."""
-    if q == p:
-        return True
     rule = _IMPLIES.get((type(q), type(p)))
-    return rule is not None and rule(q, p)
+    return q == p if rule is None else rule(q, p)
 
 
 # Disjointness
 
 
-def _no_value_admitted(p: OneOf, q: Any) -> bool:
-    return not any(admits(q, value) for value in p.values)
+def _points_apart(p: OneOf, q: OneOf) -> bool:
+    if p.kind != q.kind:
+        return True
+    if len(p.values) == 1:
+        return p.values[0] not in q.values
+    return set(p.values).isdisjoint(q.values)
+
+
+def _no_value_admitted(p: OneOf, q: Valued) -> bool:
+    return p.kind != kind_of(q) or not any(admits(q, value) for value in p.values)
+
+
+def _kinds_apart(p: Valued, q: Valued) -> bool:
+    return kind_of(p) != kind_of(q)
+
+
+def _no_number(p: Near, q: Valued) -> bool:  # noqa: ARG001
+    """`near` needs two numbers: a text or truth at `lat` or `lon` contradicts it."""
+    return kind_of(q) != "number"
 
 
 def _ranges_apart(p: Between, q: Between) -> bool:
-    def below(a: Between, b: Between) -> bool:
-        high: Any = a.high
-        low: Any = b.low
-        if high is None or low is None:
-            return False
-        return high < low or (high == low and (a.high_open or b.low_open))
+    return p.kind != q.kind or _below(p, q) or _below(q, p)
 
-    return below(p, q) or below(q, p)
+
+def _below(p: Between, q: Between) -> bool:
+    high: Any = p.high
+    low: Any = q.low
+    if high is None or low is None:
+        return False
+    return bool(high < low or (high == low and (p.high_open or q.low_open)))
 
 
 def _between_like_apart(p: Between, q: Like) -> bool:
+    if p.kind != "text":
+        return True
     if q.negated:
         return patterns.includes(q.pattern, _hull(p))
     return _block_outside(patterns.literal_prefix(q.pattern), p)
 
 
 def _likes_apart(p: Like, q: Like) -> bool:
-    if p.negated and q.negated:
-        return False
     if p.negated:
-        return patterns.includes(p.pattern, q.pattern)
+        return not q.negated and patterns.includes(p.pattern, q.pattern)
     if q.negated:
         return patterns.includes(q.pattern, p.pattern)
     return patterns.disjoint(p.pattern, q.pattern)
 
 
-def _circles_apart(p: Near, q: Near) -> bool:
-    if p.negated and q.negated:
-        return False
-    if p.negated or q.negated:
-        near_, far = (q, p) if p.negated else (p, q)
-        return (near_.lat, near_.lon, near_.metres) == (far.lat, far.lon, far.metres) or (
-            _apart_m(near_, far) + near_.metres + DISTANCE_SLACK_M <= far.metres
-        )
-    return _apart_m(p, q) > p.metres + q.metres + DISTANCE_SLACK_M
+def _nears_apart(p: Near, q: Near) -> bool:
+    if p.negated:
+        return not q.negated and _circle_within(q, p)
+    return _circle_within(p, q) if q.negated else _circles_apart(p, q)
 
 
-_DISJOINT: dict[tuple[type, type], Callable[[Any, Any], bool]] = {
-    **{(OneOf, type_): _no_value_admitted for type_ in (OneOf, NoneOf, Between, Like)},
+# In one order of the two types; those that are not here share values.
+_DISJOINT: dict[tuple[type, type], _Rule] = {
+    (OneOf, OneOf): _points_apart,
+    (OneOf, NoneOf): _no_value_admitted,
+    (OneOf, Between): _no_value_admitted,
+    (OneOf, Like): _no_value_admitted,
+    (NoneOf, NoneOf): _kinds_apart,
+    (NoneOf, Between): _kinds_apart,
+    (NoneOf, Like): _kinds_apart,
     (Between, Between): _ranges_apart,
     (Between, Like): _between_like_apart,
     (Like, Like): _likes_apart,
-    (Near, Near): _circles_apart,
+    (Near, Near): _nears_apart,
+    **{(Near, type_): _no_number for type_ in (OneOf, NoneOf, Between, Like)},
+    **{
+        (Missing, type_): lambda p, q: True  # noqa: ARG005
+        for type_ in (OneOf, NoneOf, Between, Like, Near, Exists)
+    },
 }
 
 
 def disjoint(p: Predicate, q: Predicate) -> bool:
     """True only if nothing satisfies both; both look at the same attribute."""
-    if type(p) is Missing or type(q) is Missing:
-        return type(p) is not type(q)
-    kind, other = kind_of(p), kind_of(q)
-    if kind is None or other is None:
-        # `near` needs two numbers; a text or truth at `lat` or `lon` contradicts it.
-        if type(p) is Near and type(q) is Near:
-            return _circles_apart(p, q)
-        needs = {
-            ("number" if type(x) is Near else kind_of(x)) for x in (p, q) if type(x) is not Exists
-        }
-        return len(needs) > 1
-    if kind != other:
-        return True
     rule = _DISJOINT.get((type(p), type(q)))
     if rule is not None:
         return rule(p, q)
