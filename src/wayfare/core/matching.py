@@ -1,12 +1,37 @@
-"""Matching: which of many filters does a notification satisfy."""
+"""Matching: which of many filters does a notification satisfy.
+
+Every conjunction is filed once, under its most selective predicate, and looked at only
+when that predicate is satisfied. A group of conjunctions that share a satisfied predicate and has
+become large is filed in the same way again, by what is left of them:
+
+    lanes of the root                      group                     lanes of the group
+      "stock", text  = "IBM"  ---------->    sure   nothing left       "price", number ...
+                     prefix, suffix, n-gram  tests  a few, one by one
+      "price", number  = 40                  lanes  too many for that
+                       rows | cells, sorted
+      near: grid
+
+So a shelf is a way from a value to the groups, or single candidates, that want it:
+
+    equal      a dict                                  rows    few ranges, compared one by one
+    affixes    a dict by length and text               cells   two-sided ranges: 3 to 9 cells each,
+    grams      a dict of pieces of 3, 2, 1 characters          of a size that follows the width
+    grid       as cells, in degrees                    sorted  one-sided ranges, by their bound
+
+What no shelf takes (`<>`, negations, `exists`, `is null`) is tested one by one. All lists and dicts
+are in the order in which filters came, so the order of results depends on nothing else.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from wayfare.core.conditions import Conjunction
 from wayfare.core.filters import Filter
 from wayfare.core.predicates import Attributes
+from wayfare.core.selectivity import Statistics
+from wayfare.core.shelves import Group, Lanes, candidate_of, visit
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -14,10 +39,14 @@ Key = TypeVar("Key", bound=Hashable)
 class FilterIndex(Generic[Key]):
     """Filters by key. The same history of calls gives the same order of results."""
 
-    __slots__ = ("_filters",)
+    __slots__ = ("_filters", "_several", "_statistics", "_top")
 
     def __init__(self) -> None:
-        self._filters: dict[Key, Filter] = {}
+        self._filters: dict[Key, Filter | tuple[_Part, ...]] = {}
+        self._several = 0  # filters of more than one conjunction
+        self._statistics = Statistics()
+        self._top = Group()
+        self._top.lanes = Lanes(self._statistics)
 
     def __len__(self) -> int:
         return len(self._filters)
@@ -29,12 +58,43 @@ class FilterIndex(Generic[Key]):
         """File the filter under this key; KeyError if the key is taken."""
         if key in self._filters:
             raise KeyError(key)
-        self._filters[key] = given
+        for conjunction in given.conjunctions:
+            for p in conjunction:
+                self._statistics.observe(p)
+        if len(given.conjunctions) == 1:
+            self._filters[key] = given
+            self._top.add(candidate_of(key, given.conjunctions[0], ()), self._statistics)
+            return
+        parts = tuple(_Part(key, conjunction) for conjunction in given.conjunctions)
+        self._filters[key] = parts
+        self._several += 1
+        for part in parts:
+            self._top.add(candidate_of(part, part.conjunction, ()), self._statistics)
 
     def remove(self, key: Key) -> None:
         """Forget this key and its filter; KeyError if it is not there."""
-        del self._filters[key]
+        filed = self._filters.pop(key)
+        if type(filed) is Filter:
+            found = self._top.remove(key, filed.conjunctions[0], ())
+        else:
+            self._several -= 1
+            found = all(self._top.remove(part, part.conjunction, ()) for part in filed)  # type: ignore[union-attr]
+        assert found, "a key that is filed is found"
 
     def match(self, attributes: Attributes) -> list[Key]:
         """The keys of the filters that match, each once."""
-        return [key for key, given in self._filters.items() if given.matches(attributes)]
+        out: list[Any] = []
+        visit(self._top, attributes, out)
+        if self._several and out:
+            once = [each.key if type(each) is _Part else each for each in out]
+            return list(dict.fromkeys(once)) if len(once) > 1 else once
+        return out
+
+
+class _Part:
+    """One conjunction of several: what is filed in place of the key, so that it can be found again."""
+
+    __slots__ = ("conjunction", "key")
+
+    def __init__(self, key: Any, conjunction: Conjunction) -> None:
+        self.key, self.conjunction = key, conjunction

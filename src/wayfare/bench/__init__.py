@@ -1,0 +1,1 @@
+"""Benchmarks: what the documentation says about speed, measured."""

@@ -1,0 +1,94 @@
+"""Selectivity: how many notifications a predicate lets through, guessed from other predicates.
+
+What filters ask for is the best guess at what is published. Only the order of the guesses matters:
+a conjunction is filed under the predicate with the least one.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+from wayfare.core import patterns
+from wayfare.core import predicates as ps
+from wayfare.core.predicates import Predicate
+
+
+def literals(pattern: str) -> list[str]:
+    """The parts of a pattern without wildcards."""
+    parts = [""]
+    for token in patterns.tokens(pattern):
+        if len(token) == 1:
+            parts[-1] += token
+        elif parts[-1]:
+            parts.append("")
+    return parts
+
+
+class Statistics:
+    """How often predicates are satisfied, guessed from the predicates seen so far."""
+
+    __slots__ = ("seen",)
+
+    def __init__(self) -> None:
+        self.seen: dict[str, _Seen] = {}
+
+    def observe(self, p: Predicate) -> None:
+        seen = self.seen.get(p.name)
+        if seen is None:
+            seen = self.seen[p.name] = _Seen()
+        seen.observe(p)
+
+    def share(self, p: Predicate) -> float:
+        """The part of all notifications that may satisfy it; infinite if no shelf takes it."""
+        if type(p) is ps.OneOf:
+            return self.seen[p.name].share_of_values(p.values)
+        if type(p) is ps.Between:
+            return self.seen[p.name].share_of_range(p) if p.kind == "number" else 0.3
+        if type(p) is ps.Like and not p.negated:
+            return _share_of_pattern(p.pattern)
+        if type(p) is ps.Near and not p.negated:
+            return max(0.0001, min(1.0, (p.metres / 1e6) ** 2))
+        return inf
+
+
+def _share_of_pattern(pattern: str) -> float:
+    length = max(len(part) for part in literals(pattern))
+    return 0.5**length if length else inf
+
+
+class _Seen:
+    """What the predicates on one attribute were."""
+
+    __slots__ = ("counts", "greatest", "least", "total")
+
+    VALUES_MAX = 256  # values that are counted; others are rare
+
+    def __init__(self) -> None:
+        self.counts: dict[Any, int] = {}
+        self.total = 0
+        self.least: Any = inf
+        self.greatest: Any = -inf
+
+    def observe(self, p: Predicate) -> None:
+        if type(p) is ps.OneOf:
+            self.total += 1
+            counts = self.counts
+            for value in p.values:
+                if value in counts or len(counts) < self.VALUES_MAX:
+                    counts[value] = counts.get(value, 0) + 1
+        elif type(p) is ps.Between and p.kind == "number":
+            for bound in (p.low, p.high):
+                if bound is not None:
+                    self.least = min(self.least, bound)
+                    self.greatest = max(self.greatest, bound)
+
+    def share_of_values(self, values: tuple[Any, ...]) -> float:
+        count = sum([self.counts.get(value, 0) for value in values])
+        return (count + 0.5) / (self.total + 8)
+
+    def share_of_range(self, p: ps.Between) -> float:
+        low: Any = self.least if p.low is None else p.low
+        high: Any = self.greatest if p.high is None else p.high
+        spread = self.greatest - self.least
+        return 0.02 + 0.9 * float(min(1, (high - low) / spread)) if spread > 0 else 0.3
