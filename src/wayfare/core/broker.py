@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from wayfare.core import messages as m
-from wayfare.core.deadlines import Deadlines
 from wayfare.core.effects import Close, Effect, Event, LinkDown, Received, Send, Tick
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits, size_of
@@ -49,24 +48,30 @@ class Broker:
         self._neighbour_links = frozenset(self._links)
         self._by_place: dict[int, Session] = {}
         self._next_place = len(self.neighbours)
-        self._deadlines = Deadlines()  # by client: when the oldest of its backlog is too old
+        # Invariant: no backlog holds anything older than _sweep_at - backlog_age, and _sweep_at is
+        # None exactly when all backlogs are empty.
+        self._sweep_at: int | None = None
+        self._keeping = 0  # how many backlogs are not empty
 
     def step(self, event: Event, now: int) -> list[Effect]:
+        if type(event) is Received:
+            message = event.message
+            if type(message) is Notification and event.link in self._neighbour_links:
+                return self._route(message, event.link, now)
         return EVENTS[type(event)](self, event, now)
 
     def next_deadline(self) -> int | None:
-        return self._deadlines.next()
+        """When the oldest notification in any backlog may be too old."""
+        return self._sweep_at
 
     # Events
 
     def on_received(self, event: Received, now: int) -> list[Effect]:
         link, message = event.link, event.message
-        if type(message) is Notification and link in self._neighbour_links:
-            return self._route(message, link, now)
         try:
             effects = self._handle(link, message, now)
         except ProtocolError as error:
-            return [Close(link, str(error)), *self.on_link_down(LinkDown(link), now)]
+            return [Close(link, str(error), fault=True), *self.on_link_down(LinkDown(link), now)]
         return effects + self._updates()
 
     def on_link_down(self, event: LinkDown, now: int) -> list[Effect]:  # noqa: ARG002
@@ -75,12 +80,18 @@ class Broker:
             session.link = None
         return []
 
-    def on_tick(self, event: Tick, now: int) -> list[Effect]:  # noqa: ARG002
+    def on_tick(self, event: Tick, now: int) -> list[Effect]:
+        if self._sweep_at is None or now < self._sweep_at:
+            return []
         effects: list[Effect] = []
-        for client in self._deadlines.due(now):
-            session = self.sessions[ClientId(client)]
+        oldest: list[int] = []
+        for session in self.sessions.values():
             session.backlog.expire(now, self.limits)
             effects += self._push(session)
+            if session.backlog:
+                oldest.append(session.backlog.oldest())
+        self._keeping = len(oldest)
+        self._sweep_at = min(oldest) + self.limits.backlog_age_ns if oldest else None
         return effects
 
     # Messages
@@ -109,7 +120,11 @@ class Broker:
         if session is None:
             session = self._open(message)
         else:
-            session.backlog.resume(message.delivered)
+            if session.backlog:
+                session.backlog.resume(message.delivered)
+                self._mind_kept(session)
+            else:
+                session.backlog.resume(message.delivered)
             if session.link is not None:
                 effects.append(Close(session.link, f"{message.client} attached again"))
                 del self._by_link[session.link]
@@ -164,7 +179,9 @@ class Broker:
         return effects
 
     def on_ack(self, session: Session, message: m.Ack, now: int) -> list[Effect]:  # noqa: ARG002
-        session.backlog.acknowledge(message.number)
+        if session.backlog:
+            session.backlog.acknowledge(message.number)
+            self._mind_kept(session)
         return self._push(session)
 
     # Notifications
@@ -185,23 +202,28 @@ class Broker:
                 if size < 0:
                     size = size_of(notification)
                 session = self._by_place[place]
+                if not session.backlog:
+                    self._keeping += 1
+                    if self._sweep_at is None:
+                        self._sweep_at = now + self.limits.backlog_age_ns
                 session.backlog.put(notification, size, now, self.limits)
-                effects += self._push(session)
+                if session.link is not None:
+                    effects += self._push(session)
         return effects
 
     def _push(self, session: Session) -> list[Effect]:
-        """Send a client what may be sent now, and mind how long the rest may stay."""
-        backlog = session.backlog
-        effects: list[Effect] = []
+        """Send a client what may be sent now."""
         link = session.link
-        if link is not None:
-            effects += [Send(link, message) for message in backlog.take(self.limits.window)]
-        oldest = backlog.oldest()
-        if oldest is None:
-            self._deadlines.cancel(session.client)
-        elif session.client not in self._deadlines:
-            self._deadlines.set(session.client, oldest + self.limits.backlog_age_ns)
-        return effects
+        if link is None:
+            return []
+        return [Send(link, message) for message in session.backlog.take(self.limits.window)]
+
+    def _mind_kept(self, session: Session) -> None:
+        """A backlog that was not empty may be so now; without any, there is nothing to wait for."""
+        if not session.backlog:
+            self._keeping -= 1
+            if not self._keeping:
+                self._sweep_at = None
 
     # Sessions
 
@@ -214,7 +236,9 @@ class Broker:
 
     def _end(self, session: Session) -> None:
         self._set_profile(session, (), ())
-        self._deadlines.cancel(session.client)
+        if session.backlog:
+            session.backlog.clear()
+            self._mind_kept(session)
         del self._by_place[session.place]
         del self.sessions[session.client]
 

@@ -129,7 +129,7 @@ class Client:
         except (KeyError, ProtocolError) as error:
             reason = f"{type(event.message).__name__} from a broker: {error}"
             self.link = self._ack_at = None
-            return [Close(event.link, reason)]
+            return [Close(event.link, reason, fault=True)]
 
     def on_link_down(self, event: LinkDown, now: int) -> list[Effect]:  # noqa: ARG002
         if event.link == self.link:

@@ -49,10 +49,11 @@ class Send(msgspec.Struct, frozen=True, gc=False):
 
 
 class Close(msgspec.Struct, frozen=True, gc=False):
-    """Close the link: the peer broke the protocol, or somebody else took its place."""
+    """Close the link: it is not needed any more, or, with `fault`, the peer broke the protocol."""
 
     link: LinkId
     reason: str
+    fault: bool = False
 
 
 class Notify(msgspec.Struct, frozen=True, gc=False):

@@ -53,6 +53,14 @@ class Backlog:
     def __len__(self) -> int:
         return len(self.unacked) + len(self.waiting)
 
+    def __bool__(self) -> bool:
+        return bool(self.unacked or self.waiting)
+
+    def clear(self) -> None:
+        self.unacked.clear()
+        self.waiting.clear()
+        self.bytes = 0
+
     def put(self, notification: Notification, size: int, now: int, limits: Limits) -> None:
         self.last += 1
         self.waiting.append((self.last, notification, size, now))
@@ -63,15 +71,12 @@ class Backlog:
             self._drop("backlog_bytes")
 
     def expire(self, now: int, limits: Limits) -> None:
-        while (oldest := self.oldest()) is not None and oldest + limits.backlog_age_ns <= now:
+        while self and self.oldest() + limits.backlog_age_ns <= now:
             self._drop("backlog_age")
 
-    def oldest(self) -> int | None:
-        """When the oldest notification was put here."""
-        for queue in (self.unacked, self.waiting):
-            if queue:
-                return queue[0][3]
-        return None
+    def oldest(self) -> int:
+        """When the oldest notification was put here; there must be one."""
+        return (self.unacked or self.waiting)[0][3]
 
     def _drop(self, why: str) -> None:
         number, _, size, _ = (self.unacked or self.waiting).popleft()

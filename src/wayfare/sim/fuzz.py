@@ -134,14 +134,16 @@ class Fuzz:
 
     def run(self) -> Verdict:
         random, agenda = self.random, self.world.agenda
-        actions = random.choice([20, 60, 150])
-        for _ in range(actions):
-            agenda.at(random.randrange(self.until_ns), self._act)
+        for time in [random.randrange(self.until_ns) for _ in range(random.choice([20, 60, 150]))]:
+            agenda.at(time, self._act)
         self.world.run_until(self.until_ns)
         for client in self.clients:
             if client.connection is None and not client.left:
                 client.attach()
         self.world.settle()
+        for client in self.clients:
+            if client.connection is None and not client.left:
+                self.world.broken.append(f"{client.name} could not stay attached")
         return check(self.world)
 
     def _act(self, _: None) -> None:
@@ -161,8 +163,7 @@ class Fuzz:
         elif draw < 0.36 and client.connection is not None:
             client.detach(leave=True)
         else:
-            for _ in range(random.choice([1, 1, 3])):
-                attributes = random_attributes(random)
+            for attributes in [random_attributes(random) for _ in range(random.choice([1, 1, 3]))]:
                 if any(filter.matches(attributes) for filter in advertisements):
                     client.publish(attributes)
 

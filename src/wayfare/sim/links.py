@@ -7,9 +7,8 @@ breaks, what was on its way is gone.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from heapq import heappush
+from heapq import heapify, heappush
 from itertools import count
 from random import Random
 from typing import Any
@@ -48,23 +47,26 @@ class Agenda:
 
 
 class Pipe:
-    """One direction of a link."""
+    """One direction of a link.
+
+    What is on its way is on the agenda, and nowhere else: `_recall` takes it from there when the link
+    goes down, which is rare.
+    """
 
     __slots__ = (
         "_agenda",
+        "_careful",
         "_down",
-        "_flying",
         "_free_at",
-        "_generation",
+        "_gone",
+        "_held",
         "_last_arrival",
         "_latency_ns",
-        "_plain",
         "_random",
-        "_receive",
         "bytes",
         "link",
         "messages",
-        "queue_peak",
+        "receive",
         "spec",
         "worst_ns",
     )
@@ -80,45 +82,65 @@ class Pipe:
         self._agenda = agenda
         self._random = random
         self.link = link  # what the receiving end calls it
-        self._receive = receive
-        # On their way, in order: the event at the other end, and when it was sent.
-        self._flying: deque[tuple[Received, int]] = deque()
-        self._generation = 0  # goes up when what is scheduled will not arrive
+        self.receive = receive
+        # Not on the agenda, because the link is down: what, and since when at the latest.
+        self._held: list[tuple[Received, int]] = []
         self._free_at = 0  # when the last byte put on the line has left
         self._last_arrival = 0
-        self._down = False
+        self._down = self._gone = False
         self.messages = 0
-        self.bytes = 0
-        self.queue_peak = 0
+        self.bytes = 0  # counted where bandwidth is limited
         self.worst_ns = 0  # the longest that a message took
         self.shape(spec)
 
     def shape(self, spec: LinkSpec) -> None:
         """Behave like this from now on."""
+        self._last_arrival = max(self._last_arrival, self._agenda.now + self.worst_ns)
         self.spec = spec
         self._latency_ns = spec.latency_ns
-        self._plain = spec.bandwidth_bps is None and not spec.loss and not spec.jitter_ns
+        self._set_careful()
+
+    def _set_careful(self) -> None:
+        """Whether sending needs a look at anything but the latency."""
+        spec = self.spec
+        limited = spec.bandwidth_bps is not None or bool(spec.loss) or bool(spec.jitter_ns)
+        overtaking = self._agenda.now + spec.latency_ns < self._last_arrival
+        self._careful = self._down or limited or overtaking
+        if not self._careful:
+            self.worst_ns = max(self.worst_ns, spec.latency_ns)
 
     def send(self, message: AnyMessage) -> None:
         self.messages += 1
-        agenda = self._agenda
-        now = agenda.now
-        self._flying.append((Received(self.link, message), now))
-        if self._down:
+        if self._careful:
+            self._send_with_care(Received(self.link, message), self._agenda.now)
             return
-        arrival = now + self._latency_ns if self._plain else self._arrival(message, now)
-        if arrival < self._last_arrival:
-            arrival = self._last_arrival
-        self._last_arrival = arrival
-        heappush(agenda.heap, (arrival, next(agenda.counter), self._arrive, self._generation))
+        agenda = self._agenda
+        heappush(
+            agenda.heap,
+            (
+                agenda.now + self._latency_ns,
+                next(agenda.counter),
+                self.receive,
+                Received(self.link, message),
+            ),
+        )
 
-    def _arrival(self, message: AnyMessage, now: int) -> int:
+    def _send_with_care(self, event: Received, since: int) -> None:
+        if self._down:
+            if not self._gone:
+                self._held.append((event, since))
+            return
+        arrival = max(self._arrival(event.message), self._last_arrival)
+        self._last_arrival = arrival
+        self.worst_ns = max(self.worst_ns, arrival - since)
+        self._agenda.at(arrival, self.receive, event)
+
+    def _arrival(self, message: AnyMessage) -> int:
         spec, random = self.spec, self._random
-        left = now
+        left = now = self._agenda.now
         if spec.bandwidth_bps is not None:
             size = len(encode(message))
             self.bytes += size
-            self.queue_peak = max(self.queue_peak, len(self._flying))
             left = max(now, self._free_at) + size * 8 * 1_000_000_000 // spec.bandwidth_bps
             self._free_at = left
         if spec.jitter_ns:
@@ -127,38 +149,41 @@ class Pipe:
             left += spec.retransmit_ns
         return left + spec.latency_ns
 
-    def _arrive(self, generation: int) -> None:
-        if generation != self._generation:
-            return
-        event, sent = self._flying.popleft()
-        took = self._agenda.now - sent
-        if took > self.worst_ns:
-            self.worst_ns = took
-        self._receive(event)
+    def _mine(self, item: tuple[int, int, Callable[[Any], None], Any]) -> bool:
+        return item[2] == self.receive and type(item[3]) is Received and item[3].link == self.link
 
     def __len__(self) -> int:
         """How many messages are on their way."""
-        return len(self._flying)
+        return len(self._held) + sum(map(self._mine, self._agenda.heap))
 
     def cut(self) -> None:
         """Go down; what is on its way stays with the sender."""
-        self._down = True
-        self._generation += 1
+        if not self._down:
+            self._down = self._careful = True
+            self._held += self._recall()
 
     def heal(self) -> None:
         """Come up again, and send what did not arrive, in order."""
         if not self._down:
             return
         self._down = False
-        again, self._flying = self._flying, deque()
-        self._last_arrival = self._free_at = 0
-        for event, sent in again:
-            self.messages -= 1  # counted when it was first sent
-            self.send(event.message)
-            self._flying[-1] = (event, sent)
+        self._last_arrival = self._free_at = self._agenda.now
+        again, self._held = self._held, []
+        for event, since in again:
+            self._send_with_care(event, since)
+        self._set_careful()
 
     def drop(self) -> None:
         """Go down for good; what is on its way is gone."""
-        self._down = True
-        self._generation += 1
-        self._flying.clear()
+        self._down = self._careful = self._gone = True
+        self._recall()
+        self._held.clear()
+
+    def _recall(self) -> list[tuple[Received, int]]:
+        """Take what is on its way off the agenda."""
+        heap = self._agenda.heap
+        mine = sorted(filter(self._mine, heap), key=lambda item: item[:2])
+        if mine:
+            heap[:] = [item for item in heap if not self._mine(item)]
+            heapify(heap)
+        return [(item[3], item[0] - self.worst_ns) for item in mine]

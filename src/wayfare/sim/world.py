@@ -7,17 +7,18 @@ byte, under any hash seed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop
 from random import Random
 
 from wayfare.core.broker import DEFAULT_LIMITS, Broker
 from wayfare.core.client import OUTBOX_MAX, Client
+from wayfare.core.codec import encode
 from wayfare.core.conditions import Condition
 from wayfare.core.effects import Close, Effect, LinkDown, Lost, Notify, Received, Send, Tick
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
-from wayfare.core.messages import BrokerId, ClientId, LinkId
+from wayfare.core.messages import AnyMessage, BrokerId, ClientId, LinkId
 from wayfare.core.predicates import Value
 from wayfare.core.reduction import STRATEGIES
 from wayfare.errors import UsageError
@@ -29,9 +30,11 @@ from wayfare.sim.links import MS_NS, Agenda, LinkSpec, Pipe
 BROKER_LINK = LinkSpec(latency_ns=10 * MS_NS)
 CLIENT_LINK = LinkSpec(latency_ns=2 * MS_NS)
 NOTICE_NS = 50 * MS_NS  # until a broker notices that a connection broke
+SETTLE_MAX = 10_000_000  # events until quiet
 RETRY_NS = 100 * MS_NS  # until a client tries again to reach a broker that is down
 
 TICK = Tick()
+Watcher = Callable[[str, str, AnyMessage], None]  # sender, receiver, message
 
 
 class Host:
@@ -49,11 +52,12 @@ class Host:
         self.perform(self.core.step(event, self.world.agenda.now))
 
     def perform(self, effects: list[Effect]) -> None:
+        pipes, watched = self.pipes, self.world.watchers
         for effect in effects:
             if type(effect) is Send:
-                pipe = self.pipes.get(effect.link)
+                pipe = pipes.get(effect.link)
                 if pipe is not None:
-                    if self.world.watches_links:
+                    if watched:
                         self.world.saw_sent(self.core.name, effect)
                     pipe.send(effect.message)
             elif type(effect) is Notify:
@@ -82,37 +86,54 @@ class Host:
     def close(self, effect: Close) -> None:
         raise AssertionError(f"{self.core.name} cannot close links")
 
+    def mind_fault(self, effect: Close) -> None:
+        """In the world everybody keeps to the protocol; a fault is a bug."""
+        if effect.fault:
+            self.world.broken.append(f"{self.core.name} closed {effect.link}: {effect.reason}")
+
 
 class BrokerHost(Host):
     """A broker. While it is slow, messages wait for their turn."""
 
-    __slots__ = ("_busy_until", "slow_ns", "worst_ns")
+    __slots__ = ("_busy_until", "_queueing", "_slow_ns", "worst_ns")
     core: Broker
 
     def __init__(self, world: World, core: Broker) -> None:
         super().__init__(world, core)
-        self.slow_ns = 0
         self.worst_ns = 0  # the longest that a message waited here
+        self._slow_ns = 0
+        self._queueing = False
         self._busy_until = 0
 
     def receive(self, event: Received | LinkDown | Tick) -> None:
-        agenda = self.world.agenda
-        if self.slow_ns or self._busy_until > agenda.now:
-            self._busy_until = max(self._busy_until, agenda.now) + self.slow_ns
-            self.worst_ns = max(self.worst_ns, self._busy_until - agenda.now)
-            agenda.at(self._busy_until, self._receive_now, event)
+        if self._queueing:
+            self._queue(event)
         else:
-            self.perform(self.core.step(event, agenda.now))
+            self.perform(self.core.step(event, self.world.agenda.now))
 
-    def _receive_now(self, event: Received | LinkDown | Tick) -> None:
+    def take_its_time(self, per_message_ns: int) -> None:
+        """From now on a message takes so long; what waits already keeps its place."""
+        self._slow_ns = per_message_ns
+        self._queueing = True
+
+    def _queue(self, event: Received | LinkDown | Tick) -> None:
+        agenda = self.world.agenda
+        if not self._slow_ns and self._busy_until < agenda.now:
+            self._queueing = False
+            self._leave_queue(event)
+            return
+        self._busy_until = max(self._busy_until, agenda.now) + self._slow_ns
+        self.worst_ns = max(self.worst_ns, self._busy_until - agenda.now)
+        agenda.at(self._busy_until, self._leave_queue, event)
+
+    def _leave_queue(self, event: Received | LinkDown | Tick) -> None:
         self.perform(self.core.step(event, self.world.agenda.now))
 
     def close(self, effect: Close) -> None:
+        self.mind_fault(effect)
         connection = self.world.connections.get(effect.link)
         if connection is not None:
             connection.break_off(noticed=True)
-        elif effect.link in self.world.brokers:
-            self.world.broken.append(f"{self.core.name} closed {effect.link}: {effect.reason}")
 
 
 class Connection:
@@ -263,6 +284,7 @@ class ClientHost(Host):
         self.world.log("lost", client=self.name, count=effect.count, reason=effect.reason)
 
     def close(self, effect: Close) -> None:
+        self.mind_fault(effect)
         if self.connection is not None and self.connection.link == effect.link:
             self.connection.hang_up()
 
@@ -306,9 +328,10 @@ class World:
         self.pipes: dict[tuple[str, str], Pipe] = {}
         self.connections: dict[LinkId, Connection] = {}
         self.events: list[Event] = []
-        self.watches_links = False  # log every message too
+        self.watchers: list[Watcher] = []  # of every message that is put on a link
+        self.listeners: list[Callable[[Event], None]] = []  # of every event
         self.stopped: set[str] = set()  # crashed brokers, for membership only
-        self.broken: list[str] = []  # what must never happen between brokers
+        self.broken: list[str] = []  # faults that peers found with each other
         self.closed_messages = 0  # of connections that are no more
         self.closed_worst_ns = 0
 
@@ -381,9 +404,13 @@ class World:
         agenda = self.agenda
         heap = agenda.heap
         horizon = self.limits.backlog_age_ns // 2
+        left = SETTLE_MAX
         while heap and heap[0][0] <= agenda.now + horizon:
             agenda.now, _, action, argument = heappop(heap)
             action(argument)
+            left -= 1
+            if not left:
+                raise UsageError(f"no quiet after {SETTLE_MAX} events: something goes on for ever")
 
     # Faults
 
@@ -430,11 +457,11 @@ class World:
                 pipe.heal()
 
     def slow_down(self, slow: Slow) -> None:
-        self.broker(slow.broker).slow_ns = slow.per_message_ns
+        self.broker(slow.broker).take_its_time(slow.per_message_ns)
         self.agenda.at(self.now + slow.for_ns, self._speed_up, slow)
 
     def _speed_up(self, slow: Slow) -> None:
-        self.broker(slow.broker).slow_ns = 0
+        self.broker(slow.broker).take_its_time(0)
 
     def _disconnect(self, fault: Disconnect) -> None:
         client = self.client(fault.client)
@@ -453,21 +480,30 @@ class World:
     # Watching
 
     def log(self, kind: str, **facts: object) -> None:
-        self.events.append(Event(self.agenda.now, kind, **facts))  # type: ignore[arg-type]
+        event = Event(self.agenda.now, kind, **facts)  # type: ignore[arg-type]
+        self.events.append(event)
+        for listener in self.listeners:
+            listener(event)
 
     def saw_sent(self, sender: str, effect: Send) -> None:
         connection = self.connections.get(effect.link)
         receiver = str(effect.link)
         if connection is not None:
             receiver = connection.client.name if sender in self.brokers else connection.broker.core.name
-        self.events.append(
-            Event(
-                self.agenda.now,
-                "sent",
-                sender=sender,
-                receiver=receiver,
-                message=type(effect.message).__name__,
-            )
+        for watcher in self.watchers:
+            watcher(sender, receiver, effect.message)
+
+    def log_messages(self) -> None:
+        """Log every message that is put on a link, too."""
+        self.watchers.append(self._log_sent)
+
+    def _log_sent(self, sender: str, receiver: str, message: AnyMessage) -> None:
+        self.log(
+            "sent",
+            sender=sender,
+            receiver=receiver,
+            message=type(message).__name__,
+            size=len(encode(message)),
         )
 
     def messages(self) -> int:

@@ -1,0 +1,98 @@
+"""A run as lines of text that people can read and tests can compare."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from wayfare.core import messages as m
+from wayfare.core.predicates import Value
+from wayfare.eventlog import Event
+from wayfare.sim.links import MS_NS
+from wayfare.sim.world import World
+
+
+def attributes_text(attributes: Mapping[str, Value]) -> str:
+    """{price: 41, road: 'A5'}"""
+    return "{" + ", ".join(f"{name}: {value_text(v)}" for name, v in attributes.items()) + "}"
+
+
+def value_text(value: Value) -> str:
+    if type(value) is str:
+        return "'" + value.replace("'", "''") + "'"
+    return json.dumps(value)
+
+
+def _filters(word: str, entries: tuple[m.Entry, ...]) -> list[str]:
+    return [f"{word} {f'{one.client}: ' if one.client else ''}{one.filter}" for one in entries]
+
+
+def _update(update: m.Update) -> str:
+    changes = [
+        *_filters("+ad", update.add_ads),
+        *_filters("+sub", update.add_subs),
+        *_filters("-sub", update.remove_subs),
+        *_filters("-ad", update.remove_ads),
+    ]
+    return f"Update({', '.join(changes)})"
+
+
+def _attach(attach: m.Attach) -> str:
+    held = [
+        f"epoch {attach.epoch}",
+        f"delivered {attach.delivered}",
+        *(f"sub {one}" for one in attach.subscriptions),
+        *(f"ad {one}" for one in attach.advertisements),
+    ]
+    return f"Attach({', '.join(held)})"
+
+
+TEXTS: dict[type, Callable[[Any], str]] = {
+    m.Notification: lambda one: f"Notification({one.publisher} {one.number})",
+    m.Update: _update,
+    m.Attach: _attach,
+    m.Detach: lambda one: "Detach(leave)" if one.leave else "Detach()",
+    m.Subscribe: lambda one: f"Subscribe({one.filter})",
+    m.Unsubscribe: lambda one: f"Unsubscribe({one.filter})",
+    m.Advertise: lambda one: f"Advertise({one.filter})",
+    m.Unadvertise: lambda one: f"Unadvertise({one.filter})",
+    m.Publish: lambda one: f"Publish({one.number} {attributes_text(one.attributes)})",
+    m.Ack: lambda one: f"Ack({one.number})",
+    m.Welcome: lambda one: f"Welcome(epoch {one.epoch}, published {one.published})",
+    m.Deliver: lambda one: (
+        f"Deliver({one.number}: {one.notification.publisher} {one.notification.number})"
+    ),
+    m.Gap: lambda one: f"Gap({one.number}, {one.reason})",
+    m.Published: lambda one: f"Published({one.number})",
+}
+
+
+class Trace:
+    """Writes down what happens in a world: links between brokers, and what applications see.
+
+    With `clients`, also what clients and their brokers say to each other.
+    """
+
+    def __init__(self, world: World, *, clients: bool = False) -> None:
+        self.lines: list[str] = []
+        self.clients = clients
+        self._world = world
+        world.watchers.append(self._on_message)
+        world.listeners.append(self._on_event)
+
+    def line(self, subject: str, what: str) -> None:
+        self.lines.append(f"{self._world.now / MS_NS:8.1f} ms  {subject:<18}  {what}".rstrip())
+
+    def _on_message(self, sender: str, receiver: str, message: m.AnyMessage) -> None:
+        brokers = self._world.brokers
+        if self.clients or (sender in brokers and receiver in brokers):
+            self.line(f"{sender} -> {receiver}", TEXTS[type(message)](message))
+
+    def _on_event(self, event: Event) -> None:
+        if event.kind == "delivered":
+            assert event.attributes is not None
+            what = f"{event.publisher} {event.number} {attributes_text(event.attributes)}"
+            self.line(f"{event.client} <=", what)
+        elif event.kind == "lost":
+            self.line(f"{event.client} <=", f"{event.count} lost: {event.reason}")
