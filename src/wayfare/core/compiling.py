@@ -193,16 +193,42 @@ def _like(p: ps.Like, then: Then) -> Test:
     ) -> bool:
         return type(v := a.get(n)) is str and (x in v) is yes and (then is None or then(a))
 
-    def like(
-        a: Attributes, n: str = p.name, x: str = p.pattern, yes: bool = wanted, then: Then = then
-    ) -> bool:
-        return (
-            type(v := a.get(n)) is str
-            and (expression(x)(v) is not None) is yes
-            and (then is None or then(a))
-        )
+    if word == "like":
+        return _pattern(p, then)
+    return {"prefix": prefix, "suffix": suffix, "contains": contains}[word]
 
-    return {"prefix": prefix, "suffix": suffix, "contains": contains}.get(word, like)
+
+def _pattern(p: ps.Like, then: Then) -> Test:
+    wanted = not p.negated
+    parts = tuple(literals(p.pattern))
+
+    def like(
+        a: Attributes,
+        n: str = p.name,
+        x: str = p.pattern,
+        parts: tuple[str, ...] = parts,
+        yes: bool = wanted,
+        then: Then = then,
+    ) -> bool:
+        if type(v := a.get(n)) is not str:
+            return False
+        for part in parts:  # most texts lack one, and need no expression to say so
+            if part not in v:
+                return not yes and (then is None or then(a))
+        return (expression(x)(v) is not None) is yes and (then is None or then(a))
+
+    return like
+
+
+def literals(pattern: str) -> list[str]:
+    """The parts of a pattern without wildcards."""
+    parts = [""]
+    for token in patterns.tokens(pattern):
+        if len(token) == 1:
+            parts[-1] += token
+        elif parts[-1]:
+            parts.append("")
+    return parts
 
 
 @lru_cache(maxsize=PATTERNS_MAX)

@@ -9,20 +9,9 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from wayfare.core import patterns
 from wayfare.core import predicates as ps
+from wayfare.core.compiling import literals
 from wayfare.core.predicates import Predicate
-
-
-def literals(pattern: str) -> list[str]:
-    """The parts of a pattern without wildcards."""
-    parts = [""]
-    for token in patterns.tokens(pattern):
-        if len(token) == 1:
-            parts[-1] += token
-        elif parts[-1]:
-            parts.append("")
-    return parts
 
 
 class Statistics:

@@ -8,10 +8,10 @@ from typing import Any
 
 from wayfare.core import patterns
 from wayfare.core import predicates as ps
-from wayfare.core.compiling import compiled, number_span, text_span
+from wayfare.core.compiling import compiled, literals, number_span, text_span
 from wayfare.core.conditions import Conjunction
 from wayfare.core.predicates import Attributes, Predicate, Test
-from wayfare.core.selectivity import Statistics, literals
+from wayfare.core.selectivity import Statistics
 
 GROUP_MAX = 16  # conjunctions of a group that are tested one by one
 ROWS_MAX = 24  # ranges of a lane that are compared one by one
@@ -482,7 +482,8 @@ class _Ranges(_Shelf):
         cells = self.levels.setdefault(size, {}) if create else self.levels.get(size)
         if cells is None:
             return []
-        first, last = int(low // size), int(high // size)
+        first = int(low // size)
+        last = max(first, int(high // size))  # no number may be left between open ends
         return [(cells, at, first < at < last) for at in range(first, last + 1)]
 
     def remove(self, p: Any, key: Any, rest: Conjunction, bound: Conjunction) -> bool:
