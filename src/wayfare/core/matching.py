@@ -39,14 +39,20 @@ Key = TypeVar("Key", bound=Hashable)
 class FilterIndex(Generic[Key]):
     """Filters by key. The same history of calls gives the same order of results."""
 
-    __slots__ = ("_filters", "_several", "_statistics", "_top")
+    __slots__ = ("_by_type", "_filters", "_lanes", "_several", "_statistics", "_top")
 
     def __init__(self) -> None:
         self._filters: dict[Key, Filter | tuple[_Part, ...]] = {}
         self._several = 0  # filters of more than one conjunction
         self._statistics = Statistics()
         self._top = Group()
-        self._top.lanes = Lanes(self._statistics)
+        self._top.lanes = self._lanes = lanes = Lanes(self._statistics)
+        self._by_type: dict[type, dict[str, Any]] = {
+            str: lanes.texts,
+            int: lanes.numbers,
+            float: lanes.numbers,
+            bool: lanes.truths,
+        }
 
     def __len__(self) -> int:
         return len(self._filters)
@@ -63,13 +69,17 @@ class FilterIndex(Generic[Key]):
                 self._statistics.observe(p)
         if len(given.conjunctions) == 1:
             self._filters[key] = given
-            self._top.add(candidate_of(key, given.conjunctions[0], ()), self._statistics)
+            self._file(key, given.conjunctions[0])
             return
         parts = tuple(_Part(key, conjunction) for conjunction in given.conjunctions)
         self._filters[key] = parts
         self._several += 1
         for part in parts:
-            self._top.add(candidate_of(part, part.conjunction, ()), self._statistics)
+            self._file(part, part.conjunction)
+
+    def _file(self, key: Any, conjunction: Conjunction) -> None:
+        if not self._lanes.add((None, key, conjunction, ())):
+            self._top.add(candidate_of(key, conjunction, ()), self._statistics)
 
     def remove(self, key: Key) -> None:
         """Forget this key and its filter; KeyError if it is not there."""
@@ -84,11 +94,37 @@ class FilterIndex(Generic[Key]):
     def match(self, attributes: Attributes) -> list[Key]:
         """The keys of the filters that match, each once."""
         out: list[Any] = []
-        visit(self._top, attributes, out)
+        lanes = self._lanes
+        if lanes.count < len(attributes):
+            visit(self._top, attributes, out)
+        else:
+            self._match_few(attributes, out)
         if self._several and out:
             once = [each.key if type(each) is _Part else each for each in out]
             return list(dict.fromkeys(once)) if len(once) > 1 else once
         return out
+
+    def _match_few(self, attributes: Attributes, out: list[Any]) -> None:
+        """As `visit` of the top, by the attributes that are there in place of the lanes."""
+        top, lanes = self._top, self._lanes
+        out += top.sure
+        for test, key, _, _ in top.tests:
+            if test(attributes):
+                out.append(key)
+        by_type = self._by_type
+        for name, value in attributes.items():
+            named = by_type.get(type(value))
+            if named is None:
+                continue
+            lane = named.get(name)
+            if lane is not None:
+                found = lane.equal.get(value)
+                if found is not None:
+                    visit(found, attributes, out)
+                for shelf in lane.shelves:
+                    shelf.visit(value, attributes, out)
+        if lanes.grid is not None:
+            lanes.grid.visit(attributes, out)
 
 
 class _Part:

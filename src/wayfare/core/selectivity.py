@@ -77,7 +77,13 @@ class _Seen:
         return (count + 0.5) / (self.total + 8)
 
     def share_of_range(self, p: ps.Between) -> float:
-        low: Any = self.least if p.low is None else p.low
-        high: Any = self.greatest if p.high is None else p.high
         spread = self.greatest - self.least
-        return 0.02 + 0.9 * float(min(1, (high - low) / spread)) if spread > 0 else 0.3
+        if spread <= 0:
+            return 0.3
+        if p.low is None or p.high is None:
+            low: Any = self.least if p.low is None else p.low
+            high: Any = self.greatest if p.high is None else p.high
+            # What is published may go far beyond the bounds that were asked for.
+            return 0.25 + 0.5 * float((high - low) / spread)
+        width: Any = p.high - p.low  # type: ignore[operator]
+        return 0.01 + 0.9 * float(width / spread)

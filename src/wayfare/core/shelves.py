@@ -105,13 +105,14 @@ def visit(group: Group, attributes: Attributes, out: list[Any]) -> None:
 class Lanes:
     """Shelves by attribute and kind."""
 
-    __slots__ = ("grid", "numbers", "statistics", "texts", "truths")
+    __slots__ = ("count", "grid", "numbers", "statistics", "texts", "truths")
 
     def __init__(self, statistics: Statistics) -> None:
         self.statistics = statistics
         self.texts: dict[str, _Lane] = {}
         self.numbers: dict[str, _Lane] = {}
         self.truths: dict[str, _Lane] = {}
+        self.count = 0  # lanes
         self.grid: _Grid | None = None
 
     def __bool__(self) -> bool:
@@ -123,7 +124,7 @@ class Lanes:
 
     def add(self, candidate: Candidate) -> bool:
         """File the candidate under its best predicate; False if no shelf takes it."""
-        _, key, free, bound = candidate
+        _, key, free, bound = candidate  # its test is made anew, of what is left
         best, least = None, inf
         for p in free:
             share = self.statistics.share(p)
@@ -141,6 +142,7 @@ class Lanes:
         lane = lanes.get(best.name)
         if lane is None:
             lane = lanes[best.name] = _Lane()
+            self.count += 1
         lane.add(best, key, rest, bound, self.statistics)
         return True
 
@@ -160,6 +162,7 @@ class Lanes:
             if lane is not None and lane.remove(p, key, rest, bound):
                 if not lane:
                     del lanes[p.name]
+                    self.count -= 1
                 return True
         return False
 
@@ -444,9 +447,10 @@ class _TextRanges(_Shelf):
 class _Ranges(_Shelf):
     """Ranges of numbers: rows while they are few; then cells and sorted bounds."""
 
-    __slots__ = ("above", "below", "levels", "rows")
+    __slots__ = ("above", "below", "levels", "one_sided", "rows")
 
     def __init__(self) -> None:
+        self.one_sided = 0  # ranges among the sorted bounds
         self.rows: Any = []  # (least, greatest, candidate)
         self.levels: dict[Any, dict[Any, Group]] = {}  # by the size of the cells
         self.above: _Sorted | None = None
@@ -472,8 +476,10 @@ class _Ranges(_Shelf):
         low, high = number_span(p)
         if high == inf:
             self.above.add(low, candidate_of(key, rest, bound))
+            self.one_sided += 1
         elif low == -inf:
             self.below.add(high, candidate_of(key, rest, bound))
+            self.one_sided += 1
         else:
             _put(self._places(low, high, create=True), p, key, rest, bound, stats)
 
@@ -494,10 +500,11 @@ class _Ranges(_Shelf):
         if self.above is None or self.below is None:
             return False
         low, high = number_span(p)
-        if high == inf:
-            return self.above.remove(low, key)
-        if low == -inf:
-            return self.below.remove(high, key)
+        if high == inf or low == -inf:
+            filed = self.above if high == inf else self.below
+            found = filed.remove(low if high == inf else high, key)
+            self.one_sided -= found
+            return found
         places = self._places(low, high, create=False)
         if not places or not _take(places, p, key, rest, bound):
             return False
@@ -520,7 +527,7 @@ class _Ranges(_Shelf):
                     visit(found, attributes, out)
         except OverflowError:  # an int beyond all floats is beyond all cells
             pass
-        if value == value:
+        if self.one_sided and value == value:  # NaN has no place among sorted bounds
             self.above.visit_upto(value, attributes, out)
             self.below.visit_from(value, attributes, out, bisect_left)  # type: ignore[union-attr]
 
