@@ -1,0 +1,390 @@
+"""Every shipped scenario plays to its golden trace; a wrong one says where it is wrong, and why.
+
+`pytest tests/test_scenarios.py --rewrite` writes the traces anew: read the diff.
+"""
+
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from wayfare.core.filters import Filter
+from wayfare.errors import ScenarioError, WayfareError
+from wayfare.sim import scenario
+
+SHIPPED = scenario.shipped()
+TRACE_MAX = 32  # lines; a longer one is two stories
+
+BASE = """
+brokers porto - lisbon
+attach ticker porto ; advertise ticker price > 0
+attach anna lisbon ; subscribe anna price > 40
+settle
+"""
+
+
+def played(text, seed=0):
+    return scenario.play(scenario.read("test", text), seed)
+
+
+def trace_of(outcome):
+    return "".join(f"{line}\n" for line in outcome.lines)
+
+
+def path_of(name):
+    return Path(str(resources.files("wayfare.sim") / "scenarios" / f"{name}.txt"))
+
+
+# The shipped ones
+
+
+def test_there_are_enough_to_read_as_documentation():
+    assert len(SHIPPED) >= 15
+    assert list(SHIPPED) == sorted(SHIPPED)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_it_gives_its_golden_trace(name, rewrite):
+    story = SHIPPED[name]
+    outcome = scenario.play(story)
+    if rewrite:
+        text = f"{story.script.rstrip()}\n{scenario.SEPARATOR}\n{trace_of(outcome)}"
+        path_of(name).write_text(text, encoding="utf-8")
+    else:
+        assert trace_of(outcome) == story.trace, "look at it, then: pytest --rewrite"
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_it_explains_itself_and_keeps_every_promise(name):
+    story = SHIPPED[name]
+    outcome = scenario.play(story)
+    assert outcome.verdict.violations == ()
+    assert outcome.lines[-1].endswith("complete, once, in order, tidy")
+    assert len(outcome.lines) <= TRACE_MAX
+    head, *body = story.script.splitlines()
+    assert head.startswith("# ")
+    assert len(story.about) > 100, "say what to look for"
+    comments = [line for line in body if line.startswith("#")]
+    assert body[: len(comments)] == comments, "the story is told in front, the rest in notes"
+    assert all(len(line) <= 100 for line in story.script.splitlines())
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_chance_changes_no_promise(name, seed):
+    assert scenario.play(SHIPPED[name], seed).verdict.violations == ()
+
+
+def test_together_they_use_every_statement():
+    used = {statement.split()[0] for one in SHIPPED.values() for _, statement in one.statements}
+    assert used == set(scenario.STATEMENTS)
+
+
+def test_together_they_show_every_routing():
+    said = {statement for one in SHIPPED.values() for _, statement in one.statements}
+    for name in ("flooding", "simple", "identity", "merging"):
+        assert f"routing {name}" in said
+
+
+def test_every_scenario_that_is_chancy_changes_with_the_seed():
+    story = SHIPPED["lossy-link"]
+    traces = {trace_of(scenario.play(story, seed)) for seed in range(5)}
+    assert len(traces) == 5
+
+
+# What their headers promise, said once more in code: a trace may be rewritten, these may not
+
+
+def received(name, client):
+    host = scenario.play(SHIPPED[name]).world.clients[client]
+    return [(one.notification.publisher, one.notification.number) for one in host.received]
+
+
+@pytest.mark.parametrize(
+    ("name", "client", "numbers"),
+    [
+        ("first-delivery", "anna", [2]),
+        ("late-advertisement", "anna", [3]),
+        ("uncovering", "bert", [1, 2]),
+        ("covered-later", "bert", [1, 2]),
+        ("one-copy", "anna", [1, 2]),
+        ("away-and-back", "anna", [1, 2, 3, 4]),
+        ("broken-connection", "anna", [1, 2, 3]),
+        ("repeated-publication", "anna", [1]),
+        ("publishing-while-away", "anna", [1, 2, 3]),
+        ("backlog-count", "anna", [3, 4]),
+        ("backlog-bytes", "anna", [3, 4]),
+        ("backlog-age", "anna", [2]),
+        ("unsubscribe-while-away", "anna", [3]),
+        ("zombie", "anna", [1, 2]),
+        ("cut-link", "anna", [1, 2, 3]),
+        ("thin-link", "anna", [1, 2, 3]),
+        ("slow-broker", "anna", [1, 2, 3]),
+        ("crash", "carla", [1, 2, 3]),
+        ("crash-with-publisher", "anna", [1, 2]),
+        ("leaving", "bert", [1]),
+        ("coming-back-after-leaving", "anna", [1, 3]),
+        ("missing-attributes", "anna", [3]),
+        ("missing-attributes", "bert", [2, 3]),
+        ("missing-attributes", "carla", [1]),
+    ],
+)
+def test_who_gets_what(name, client, numbers):
+    assert [number for _, number in received(name, client)] == numbers
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "count"),
+    [
+        ("backlog-count", "backlog_count", 2),
+        ("backlog-bytes", "backlog_bytes", 2),
+        ("backlog-age", "backlog_age", 1),
+    ],
+)
+def test_what_is_dropped_is_told_exactly(name, reason, count):
+    events = scenario.play(SHIPPED[name]).world.events
+    told = [(one.count, one.reason) for one in events if one.kind == "lost"]
+    assert told == [(count, reason)]
+
+
+def test_nothing_is_left_when_everybody_left():
+    world = played(BASE + "leave anna ; leave ticker").world
+    for host in world.brokers.values():
+        routing = host.core.routing
+        assert not host.core.sessions
+        assert not routing.destinations.places()
+        for tables in (routing.in_ads, routing.in_subs):
+            assert not any(tables.values())
+        for outs in (routing.out_ads, routing.out_subs):
+            assert not any(table.entries for table in outs.values())
+
+
+# Reading
+
+
+def test_a_text_is_read_into_statements_with_their_lines():
+    story = scenario.read(
+        "x", "# About\n# this.\nbrokers porto\n\n  wait 1ms ; settle\n# and\nnote a;b\n----\nT\n"
+    )
+    assert story.name == "x"
+    assert story.about == "About this. and"
+    assert story.statements == (
+        (3, "brokers porto"),
+        (5, "wait 1ms"),
+        (5, "settle"),
+        (7, "note a;b"),
+    )
+    assert story.trace == "T\n"
+
+
+def test_a_text_without_a_trace_can_be_played():
+    story = scenario.read("x", "brokers porto")
+    assert story.trace == ""
+    assert scenario.play(story).lines == [
+        "0 published, 0 delivered, 0 lost: complete, once, in order, tidy"
+    ]
+
+
+def test_help_has_every_statement_and_the_help_is_right():
+    lines = scenario.help_text().splitlines()
+    assert [line.split()[0] for line in lines] == list(scenario.STATEMENTS)
+    examples = {line.split()[0]: line for line in lines}
+    played(examples["brokers"])
+    for word in ("attach", "subscribe", "unsubscribe", "detach", "note", "wait", "settle"):
+        played(f"brokers porto - lisbon\nattach anna porto\n{examples[word]}")
+    for word in ("cut", "heal", "slow", "crash", "show"):
+        played(f"brokers porto - lisbon\n{examples[word]}\nwait 3s\nheal porto - lisbon")
+
+
+@pytest.mark.parametrize(
+    ("text", "attributes"),
+    [
+        ("{}", {}),
+        ("{ }", {}),
+        ("{price: 41}", {"price": 41}),
+        ("{price:41,road:'A5'}", {"price": 41, "road": "A5"}),
+        ("{a: -1, b: +2, c: 1.5, d: 2e3}", {"a": -1, "b": 2, "c": 1.5, "d": 2000.0}),
+        ("{open: true, shut: false}", {"open": True, "shut": False}),
+        ("{text: 'it''s: a, {b}'}", {"text": "it's: a, {b}"}),
+        ("{text: ''}", {"text": ""}),
+        ("{geo.lat: 1}", {"geo.lat": 1}),
+    ],
+)
+def test_attributes_are_read(text, attributes):
+    read = scenario.read_attributes(text)
+    assert read == attributes
+    assert list(map(type, read.values())) == list(map(type, attributes.values()))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "price: 41",
+        "{price: 41",
+        "{price}",
+        "{price: }",
+        "{price: cheap}",
+        "{price: 'cheap}",
+        "{price: 4 road: 5}",
+        "{price: 1.2.3}",
+        "{price: -}",
+        "{: 4}",
+        "{price: True}",
+    ],
+)
+def test_what_is_no_list_of_attributes_is_refused(text):
+    with pytest.raises(ValueError):  # noqa: PT011
+        scenario.read_attributes(text)
+
+
+def test_attributes_print_as_they_are_read():
+    outcome = played(
+        "brokers porto\nattach ticker porto ; advertise ticker exists a ; subscribe ticker exists a\n"
+        "settle\npublish ticker {a: 'it''s', b: true, c: 1.5, d: -4}"
+    )
+    assert outcome.lines[0].endswith("ticker 1 {a: 'it''s', b: true, c: 1.5, d: -4}")
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "reason"),
+    [
+        # what there is to say at all
+        ("brokers porto\njump anna", 2, "unknown statement 'jump': routing, link"),
+        ("brokers porto\n\n# a remark\nSettle", 4, "unknown statement 'Settle'"),
+        # before the brokers
+        ("settle", 1, "name the brokers first: brokers porto - lisbon - faro"),
+        ("attach anna porto", 1, "name the brokers first"),
+        ("note hello", 1, "name the brokers first"),
+        ("cut porto - lisbon", 1, "name the brokers first"),
+        ("show porto", 1, "name the brokers first"),
+        ("brokers porto\nrouting simple", 2, "before the brokers are named"),
+        ("brokers porto\nlink 5ms", 2, "before the brokers are named"),
+        ("brokers porto\nclient_link 5ms", 2, "before the brokers are named"),
+        ("brokers porto\nbacklog count 3", 2, "before the brokers are named"),
+        ("brokers porto\ntrace all", 2, "before the brokers are named"),
+        ("brokers porto\nbrokers lisbon", 2, "before the brokers are named"),
+        # the tree
+        ("brokers", 1, "this is written: brokers porto - lisbon - faro, lisbon - braga"),
+        ("brokers porto-lisbon", 1, "this is written: brokers"),
+        ("brokers porto - ", 1, "this is written: brokers"),
+        ("brokers porto - lisbon - porto", 1, "a tree of 2 brokers has 1 links, not 2"),
+        ("brokers porto - lisbon - faro - porto", 1, "a tree of 3 brokers has 2 links, not 3"),
+        ("brokers a - b, c - d", 1, "a tree of 4 brokers has 3 links, not 2"),
+        ("brokers a - b - c - a, d - e", 1, "is not connected to a"),
+        ("brokers porto - porto", 1, "a tree of 1 brokers has 0 links, not 1"),
+        (
+            "routing shortest\nbrokers porto",
+            2,
+            "unknown routing 'shortest': choose one of flooding",
+        ),
+        # settings
+        ("link fast\nbrokers porto", 1, "this is written: link 10ms [+5ms jitter]"),
+        ("link 10ms loss 1.5", 1, "this is written: link 10ms"),
+        ("link 10ms 64", 1, "this is written: link 10ms"),
+        ("client_link", 1, "this is written: client_link 2ms"),
+        ("backlog 3", 1, "this is written: backlog count 3 | bytes 1000 | age 10s | window 32"),
+        ("backlog count many", 1, "this is written: backlog"),
+        ("backlog age 10", 1, "this is written: backlog"),
+        ("backlog weight 3", 1, "this is written: backlog"),
+        ("trace some", 1, "this is written: trace all"),
+        # clients
+        ("brokers porto\nattach anna lisbon", 2, "there is no broker 'lisbon'"),
+        ("brokers porto\nattach anna", 2, "this is written: attach anna porto"),
+        ("brokers porto\nattach", 2, "this is written: attach anna porto"),
+        ("brokers porto\nattach porto porto", 2, "there is a porto already"),
+        ("brokers porto\nattach anna porto\nattach anna faro", 3, "there is no broker 'faro'"),
+        ("brokers porto\ndetach anna", 2, "there is no client 'anna': attach it first"),
+        ("brokers porto\ndisconnect anna", 2, "there is no client 'anna'"),
+        ("brokers porto\nleave anna", 2, "there is no client 'anna'"),
+        ("brokers porto\nsubscribe anna price > 4", 2, "there is no client 'anna'"),
+        ("brokers porto\nattach anna porto ; subscribe anna", 2, "this is written: subscribe anna"),
+        ("brokers porto\nattach anna porto\nsubscribe anna price >", 3, "expected a value"),
+        ("brokers porto\nattach anna porto\nadvertise anna price ~ 4", 3, "at column 7"),
+        ("brokers porto\nattach anna porto\nunsubscribe anna (", 3, "at column"),
+        ("brokers porto\nattach anna porto\nunadvertise anna", 3, "this is written: unadvertise"),
+        # publications
+        (BASE + "publish ticker", 6, "this is written: publish ticker {price: 41, road: 'A5'}"),
+        (BASE + "publish ticker price: 41", 6, "this is written: publish"),
+        (BASE + "publish ticker {price}", 6, "this is written: publish"),
+        (BASE + "publish nobody {price: 41}", 6, "there is no client 'nobody'"),
+        (BASE + "publish ticker {price: 0}", 6, "no advertisement of ticker matches {'price': 0}"),
+        (BASE + "publish anna {price: 41}", 6, "no advertisement of anna matches"),
+        (BASE + "publish ticker {price: 1e999}", 6, "NaN and infinities are not values"),
+        (BASE + "publish ticker {price: 99999999999999999999}", 6, "an int has at most 64 bits"),
+        # the network
+        (BASE + "cut porto - faro", 6, "there is no link porto - faro"),
+        (BASE + "cut porto lisbon", 6, "this is written: cut porto - lisbon"),
+        (BASE + "heal porto - porto", 6, "there is no link porto - porto"),
+        (BASE + "crash lisbon", 6, "this is written: crash lisbon 2s"),
+        (BASE + "crash faro 2s", 6, "there is no broker 'faro'"),
+        (BASE + "slow faro 5ms", 6, "there is no broker 'faro'"),
+        (BASE + "slow porto", 6, "this is written: slow lisbon 5ms"),
+        (BASE + "show faro", 6, "there is no broker 'faro'"),
+        # time
+        (BASE + "wait", 6, "this is written: wait 30ms"),
+        (BASE + "wait 5", 6, "this is written: wait 30ms"),
+        (BASE + "wait -5ms", 6, "this is written: wait 30ms"),
+        (BASE + "wait 5 minutes", 6, "this is written: wait 30ms"),
+        (BASE + "settle down", 6, "this is written: settle"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line_and_what_to_do(text, line, reason):
+    with pytest.raises(ScenarioError) as caught:
+        played(text)
+    assert caught.value.line == line
+    assert str(caught.value).startswith(f"line {line}: ")
+    assert reason in caught.value.reason
+
+
+def test_a_text_without_brokers_says_what_is_missing():
+    with pytest.raises(WayfareError, match="name the brokers first"):
+        played("# nothing at all")
+
+
+# Finding
+
+
+def test_a_scenario_is_found_by_name():
+    assert scenario.find("uncovering") == scenario.shipped()["uncovering"]
+
+
+def test_a_scenario_is_found_in_a_file(tmp_path):
+    file = tmp_path / "mine.txt"
+    file.write_text("# Mine.\nbrokers porto\n", encoding="utf-8")
+    story = scenario.find(str(file))
+    assert (story.name, story.about) == ("mine", "Mine.")
+    assert story.statements == ((2, "brokers porto"),)
+
+
+@pytest.mark.parametrize("name", ["uncoverin", "", "no/such/file.txt", "/"])
+def test_an_unknown_scenario_says_where_to_look(name):
+    with pytest.raises(WayfareError, match="there is no scenario or file") as caught:
+        scenario.find(name)
+    assert "`wayfare sim` lists the scenarios" in str(caught.value)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path):
+    file = tmp_path / "picture.txt"
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ScenarioError, match="cannot read"):
+        scenario.find(str(file))
+
+
+# The oracle's words
+
+
+def test_a_scenario_that_breaks_a_promise_says_which():
+    outcome = played(BASE + "cut porto - lisbon ; publish ticker {price: 41}")
+    assert outcome.lines[-3:] == [
+        "1 published, 0 delivered, 0 lost: NOT AS PROMISED",
+        "  complete: anna did not get ticker 1",
+        "  tidy: 1 messages on their way from porto to lisbon",
+    ]
+
+
+def test_filters_are_printed_in_their_one_normal_form():
+    outcome = played("brokers a - b\nattach p a ; advertise p not (x <= 1) and x <= 2")
+    assert f"+ad {Filter.parse('x > 1 and x <= 2')}" in outcome.lines[0]
