@@ -80,6 +80,21 @@ def test_the_canonical_spelling_stays(pattern, escape):
     assert patterns.is_canonical(canonical)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "canonical"),
+    [
+        ("%%", "%"),
+        ("%_", "_%"),
+        ("%_%_%", "__%"),
+        ("a%_b", "a_%b"),
+        ("a%%b%", "a%b%"),
+        ("a\\", "a\\\\"),
+    ],
+)
+def test_the_single_characters_come_before_the_many(pattern, canonical):
+    assert patterns.canonical(pattern) == canonical
+
+
 @pytest.mark.parametrize("pattern", ["%%", "%_", "a\\b", "\\", "_%_"])
 def test_other_spellings_are_not_canonical(pattern):
     assert not patterns.is_canonical(pattern)
