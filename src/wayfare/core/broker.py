@@ -24,6 +24,7 @@ from wayfare.core.sessions import Session
 from wayfare.errors import ProtocolError
 
 DEFAULT_LIMITS = Limits()
+NO_SESSION = "no session: it was away for too long, or elsewhere"
 
 
 class Broker:
@@ -48,10 +49,10 @@ class Broker:
         self._neighbour_links = frozenset(self._links)
         self._by_place: dict[int, Session] = {}
         self._next_place = len(self.neighbours)
-        # Invariant: no backlog holds anything older than _sweep_at - backlog_age, and _sweep_at is
-        # None exactly when all backlogs are empty.
+        # Backlogs that are not empty and clients that are away become too old one day.
+        # Invariant: none does so before _sweep_at, which is None exactly when there are none.
         self._sweep_at: int | None = None
-        self._keeping = 0  # how many backlogs are not empty
+        self._waits = 0  # how many there are
 
     def step(self, event: Event, now: int) -> list[Effect]:
         if type(event) is Received:
@@ -61,7 +62,7 @@ class Broker:
         return EVENTS[type(event)](self, event, now)
 
     def next_deadline(self) -> int | None:
-        """When the oldest notification in any backlog may be too old."""
+        """When something that is kept may have become too old."""
         return self._sweep_at
 
     # Events
@@ -74,25 +75,46 @@ class Broker:
             return [Close(link, str(error), fault=True), *self.on_link_down(LinkDown(link), now)]
         return effects + self._updates()
 
-    def on_link_down(self, event: LinkDown, now: int) -> list[Effect]:  # noqa: ARG002
+    def on_link_down(self, event: LinkDown, now: int) -> list[Effect]:
         session = self._by_link.pop(event.link, None)
         if session is not None:
-            session.link = None
+            session.link, session.away_since = None, now
+            self._wait_for(now + self.limits.away_ns)
         return []
 
     def on_tick(self, event: Tick, now: int) -> list[Effect]:
+        """Sweep all sessions for what has become too old, and see when to look again."""
         if self._sweep_at is None or now < self._sweep_at:
             return []
         effects: list[Effect] = []
-        oldest: list[int] = []
-        for session in self.sessions.values():
+        for session in list(self.sessions.values()):
             session.backlog.expire(now, self.limits)
             effects += self._push(session)
-            if session.backlog:
-                oldest.append(session.backlog.oldest())
-        self._keeping = len(oldest)
-        self._sweep_at = min(oldest) + self.limits.backlog_age_ns if oldest else None
-        return effects
+            if session.link is None and session.away_since + self.limits.away_ns <= now:
+                self._end(session)
+        ends = [end for session in self.sessions.values() for end in self._ends(session)]
+        self._waits = len(ends)
+        self._sweep_at = min(ends, default=None)
+        return effects + self._updates()
+
+    def _ends(self, session: Session) -> list[int]:
+        """When something of this session will be too old."""
+        ends = [session.away_since + self.limits.away_ns] if session.link is None else []
+        if session.backlog:
+            ends.append(session.backlog.oldest() + self.limits.backlog_age_ns)
+        return ends
+
+    def _wait_for(self, end: int) -> None:
+        """One more thing that may become too old."""
+        self._waits += 1
+        if self._sweep_at is None or end < self._sweep_at:
+            self._sweep_at = end
+
+    def _wait_less(self) -> None:
+        """One thing less; without any, there is no deadline."""
+        self._waits -= 1
+        if not self._waits:
+            self._sweep_at = None
 
     # Messages
 
@@ -117,22 +139,23 @@ class Broker:
         if session is not None and session.epoch >= message.epoch:
             return [Close(link, f"a later attachment of {message.client} is here")]
         effects: list[Effect] = []
+        forgotten = session is None and message.welcomed
         if session is None:
             session = self._open(message)
         else:
-            if session.backlog:
-                session.backlog.resume(message.delivered)
-                self._mind_kept(session)
-            else:
-                session.backlog.resume(message.delivered)
+            self._resume(session, message.delivered)
             if session.link is not None:
                 effects.append(Close(session.link, f"{message.client} attached again"))
                 del self._by_link[session.link]
+            else:
+                self._wait_less()
         session.epoch = message.epoch
         session.link = link
         self._by_link[link] = session
         self._set_profile(session, message.subscriptions, message.advertisements)
         effects.append(Send(link, m.Welcome(session.epoch, session.published)))
+        if forgotten:
+            effects.append(Send(link, m.Gap(message.delivered, NO_SESSION)))
         return effects + self._push(session)
 
     def on_detach(self, session: Session, message: m.Detach, now: int) -> list[Effect]:
@@ -179,9 +202,10 @@ class Broker:
         return effects
 
     def on_ack(self, session: Session, message: m.Ack, now: int) -> list[Effect]:  # noqa: ARG002
-        if session.backlog:
-            session.backlog.acknowledge(message.number)
-            self._mind_kept(session)
+        kept = bool(session.backlog)
+        session.backlog.acknowledge(message.number)
+        if kept and not session.backlog:
+            self._wait_less()
         return self._push(session)
 
     # Notifications
@@ -203,9 +227,7 @@ class Broker:
                     size = size_of(notification)
                 session = self._by_place[place]
                 if not session.backlog:
-                    self._keeping += 1
-                    if self._sweep_at is None:
-                        self._sweep_at = now + self.limits.backlog_age_ns
+                    self._wait_for(now + self.limits.backlog_age_ns)
                 session.backlog.put(notification, size, now, self.limits)
                 if session.link is not None:
                     effects += self._push(session)
@@ -218,12 +240,6 @@ class Broker:
             return []
         return [Send(link, message) for message in session.backlog.take(self.limits.window)]
 
-    def _mind_kept(self, session: Session) -> None:
-        """A backlog that was not empty may be so now; without any, there is nothing to wait for."""
-        if not session.backlog:
-            self._keeping -= 1
-            if not self._keeping:
-                self._sweep_at = None
 
     # Sessions
 
@@ -234,11 +250,18 @@ class Broker:
         self.sessions[session.client] = session
         return session
 
+    def _resume(self, session: Session, delivered: int) -> None:
+        kept = bool(session.backlog)
+        session.backlog.resume(delivered)
+        if kept and not session.backlog:
+            self._wait_less()
+
     def _end(self, session: Session) -> None:
+        """Forget a session whose client is away."""
         self._set_profile(session, (), ())
+        self._wait_less()
         if session.backlog:
-            session.backlog.clear()
-            self._mind_kept(session)
+            self._wait_less()
         del self._by_place[session.place]
         del self.sessions[session.client]
 

@@ -39,6 +39,7 @@ class Client:
         self.advertisements: dict[Filter, int] = {}
         self.outbox: deque[m.Publish] = deque()  # not acknowledged yet, in order
         self.previous: tuple[tuple[BrokerId, int], ...] = ()
+        self.welcomed = False
         self._outbox_max = outbox_max
         self._wanted: FilterIndex[Filter] = FilterIndex()
         self._acked = 0
@@ -58,6 +59,7 @@ class Client:
             tuple(self.subscriptions),
             tuple(self.advertisements),
             self.previous,
+            self.welcomed,
         )
         self.previous = ((broker, self.epoch), *self.previous)
         return [Send(link, attach), *(Send(link, publish) for publish in self.outbox)]
@@ -72,6 +74,7 @@ class Client:
         if leave:
             self.outbox.clear()
             self.previous = ()
+            self.welcomed = False
         return [] if link is None else [Send(link, m.Detach(leave)), Close(link, "detached")]
 
     def subscribe(self, filter: Filter) -> list[Effect]:
@@ -143,6 +146,7 @@ class Client:
 
     def on_welcome(self, message: m.Welcome, now: int) -> list[Effect]:  # noqa: ARG002
         self.previous = self.previous[:1]
+        self.welcomed = True
         self._forget_published(message.published)
         return []
 
@@ -158,7 +162,7 @@ class Client:
 
     def on_gap(self, message: m.Gap, now: int) -> list[Effect]:
         lost = message.number - self.delivered
-        if lost <= 0:
+        if lost < 0:
             return []
         self.delivered = message.number
         return [*self._mind_ack(now), Lost(lost, message.reason)]

@@ -66,7 +66,7 @@ class Notify(msgspec.Struct, frozen=True, gc=False):
 class Lost(msgspec.Struct, frozen=True, gc=False):
     """Tell the application that so many notifications were dropped, and why."""
 
-    count: int
+    count: int  # 0: nobody knows how many
     reason: str
 
 

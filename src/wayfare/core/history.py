@@ -20,11 +20,15 @@ SECOND_NS = 1_000_000_000
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """How much a border broker keeps for one client. Beyond it, the oldest go, with a `Gap`."""
+    """How much a border broker keeps for one client, and for how long.
+
+    Beyond a limit of the backlog, the oldest go, with a `Gap`.
+    """
 
     backlog_count: int = 10_000
     backlog_bytes: int = 16 * 1024 * 1024
     backlog_age_ns: int = 24 * 3600 * SECOND_NS
+    away_ns: int = 7 * 24 * 3600 * SECOND_NS  # then the session of a client that is away ends
     window: int = 256  # deliveries on the way to a client without an acknowledgement
 
 
@@ -55,11 +59,6 @@ class Backlog:
 
     def __bool__(self) -> bool:
         return bool(self.unacked or self.waiting)
-
-    def clear(self) -> None:
-        self.unacked.clear()
-        self.waiting.clear()
-        self.bytes = 0
 
     def put(self, notification: Notification, size: int, now: int, limits: Limits) -> None:
         self.last += 1

@@ -83,6 +83,7 @@ class Attach(Message, frozen=True, tag=10):
     advertisements: tuple[Filter, ...] = ()
     # Attachments that may still hold its session, newest first, back to the last Welcome.
     previous: tuple[tuple[BrokerId, int], ...] = ()
+    welcomed: bool = False  # a session of it is, or was, somewhere
 
 
 class Detach(Message, frozen=True, tag=11):
@@ -139,7 +140,10 @@ class Deliver(Message, frozen=True, tag=21):
 
 
 class Gap(Message, frozen=True, tag=22):
-    """Deliveries up to this number that have not arrived are lost."""
+    """Deliveries up to this number that have not arrived are lost.
+
+    The number of the last delivery itself says that nobody knows what was lost.
+    """
 
     number: int
     reason: str

@@ -121,8 +121,9 @@ class CoveringTable(OutTable):
 class MergingTable(OutTable):
     """Candidates that differ in one predicate only are merged; what comes out is covered.
 
-    Which predicate may differ is fixed for each filter (`_family`), so that merging is a
-    function of the candidates and a change touches one family.
+    Merging goes from attribute to attribute, in the order of their names: what the families of the
+    first one are merged to is sorted into families of the second one, and so on. So it is a
+    function of the candidates, and a change touches one family for each attribute.
     """
 
     __slots__ = ("_families", "_imperfection", "_merged", "_results")
@@ -136,78 +137,69 @@ class MergingTable(OutTable):
 
     def add(self, entry: Entry) -> None:
         self.entries[entry] = False
-        self._change(entry.filter, add=True)
+        self._change(entry.filter, 0, add=True)
 
     def remove(self, entry: Entry) -> None:
         del self.entries[entry]
-        self._change(entry.filter, add=False)
+        self._change(entry.filter, 0, add=False)
 
     def difference(self) -> tuple[list[Entry], list[Entry]]:
         added, removed = self._merged.difference()
-        for entry in removed:
-            if entry in self.entries:
-                self.entries[entry] = False
-        for entry in added:
-            if entry in self.entries:
-                self.entries[entry] = True
+        for entries, sent in ((removed, False), (added, True)):
+            for entry in entries:
+                if entry in self.entries:
+                    self.entries[entry] = sent
         return added, removed
 
-    def _change(self, filter: Filter, add: bool) -> None:
-        family = _family(filter)
+    def _change(self, filter: Filter, step: int, add: bool) -> None:
+        variables = _variables(filter)
+        if step == len(variables):
+            (self._merged.add if add else self._merged.remove)(Entry(filter))
+            return
+        family = _family(filter, variables[step])
         members = self._families.setdefault(family, {})
         before = self._results.pop(family, [])
         if add:
             members[filter] = None
         else:
             del members[filter]
-        after = _merged(members, self._imperfection)
+        after = _merged(members, variables[step], self._imperfection)
         if members:
             self._results[family] = after
         else:
             del self._families[family]
         for new in after:
             if new not in before:
-                self._merged.add(Entry(new))
+                self._change(new, step + 1, add=True)
         for old in before:
             if old not in after:
-                self._merged.remove(Entry(old))
+                self._change(old, step + 1, add=False)
 
 
-# The name and kind of what may differ, then the predicates that all members have.
+# What all members of a family have: the name and kind of what differs, then the other predicates.
 Family = tuple[ps.Predicate | str, ...]
 
 
-def _variable(filter: Filter) -> int | None:
-    """Which predicate of the conjunction may differ within its family: the last list or range."""
+def _variables(filter: Filter) -> list[int]:
+    """The predicates that may differ within a family: lists and ranges. Merging keeps them such."""
     (conjunction,) = filter.conjunctions
-    for at in range(len(conjunction) - 1, -1, -1):
-        if type(conjunction[at]) in (ps.OneOf, ps.Between):
-            return at
-    return None
+    return [at for at, p in enumerate(conjunction) if type(p) in (ps.OneOf, ps.Between)]
 
 
-def _family(filter: Filter) -> Family:
-    """What all filters that may be merged with this one have in common."""
+def _family(filter: Filter, at: int) -> Family:
     (conjunction,) = filter.conjunctions
-    at = _variable(filter)
-    if at is None:
-        return conjunction
-    p = conjunction[at]
-    kind = ps.kind_of(p)
+    kind = ps.kind_of(conjunction[at])
     assert kind is not None
-    return (p.name, kind, *conjunction[:at], *conjunction[at + 1 :])
+    return (conjunction[at].name, kind, *conjunction[:at], *conjunction[at + 1 :])
 
 
-def _merged(members: Iterable[Filter], imperfection: float) -> list[Filter]:
+def _merged(members: Iterable[Filter], at: int, imperfection: float) -> list[Filter]:
     """The fewest filters that match what the members of one family match."""
     ranges: list[ps.Between] = []
     points: list[ps.OneOf] = []
     rest: tuple[ps.Predicate, ...] = ()
     for member in members:
         (conjunction,) = member.conjunctions
-        at = _variable(member)
-        if at is None:
-            return [member]
         p = conjunction[at]
         rest = (*conjunction[:at], *conjunction[at + 1 :])
         if type(p) is ps.Between:
@@ -273,8 +265,25 @@ def reduced(strategy: Strategy, entries: Iterable[Entry]) -> list[Entry]:
         return distinct
     filters = [entry.filter for entry in distinct]
     if strategy.table is MergingTable:
+        filters = _all_merged(filters)
+    return [Entry(one) for one in filters if not any(_above(other, one) for other in filters)]
+
+
+def _all_merged(filters: list[Filter]) -> list[Filter]:
+    done: list[Filter] = []
+    step = 0
+    while filters:
         families: dict[Family, list[Filter]] = {}
         for filter in filters:
-            families.setdefault(_family(filter), []).append(filter)
-        filters = [one for members in families.values() for one in _merged(members, 0.0)]
-    return [Entry(one) for one in filters if not any(_above(other, one) for other in filters)]
+            variables = _variables(filter)
+            if step == len(variables):
+                done.append(filter)
+            else:
+                families.setdefault(_family(filter, variables[step]), []).append(filter)
+        filters = [
+            merged
+            for members in families.values()
+            for merged in _merged(members, _variables(members[0])[step], imperfection=0.0)
+        ]
+        step += 1
+    return done

@@ -15,6 +15,7 @@ class Session:
 
     __slots__ = (
         "advertisements",
+        "away_since",
         "backlog",
         "client",
         "epoch",
@@ -29,6 +30,7 @@ class Session:
         self.epoch = epoch  # of the latest attachment; only goes up
         self.place = place  # where notifications for it go: see routing.Destinations
         self.link: LinkId | None = None  # None: away
+        self.away_since = 0
         self.subscriptions: dict[Filter, None] = {}
         self.advertisements: dict[Filter, None] = {}
         self.published = 0  # the last publication accepted from it

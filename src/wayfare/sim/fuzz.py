@@ -141,6 +141,9 @@ class Fuzz:
             if client.connection is None and not client.left:
                 client.attach()
         self.world.settle()
+        if any(client.left for client in self.clients):
+            # A goodbye may have been lost; then the session ends when it has been away for too long.
+            self.world.run_until(self.world.now + 2 * self.world.limits.away_ns)
         for client in self.clients:
             if client.connection is None and not client.left:
                 self.world.broken.append(f"{client.name} could not stay attached")

@@ -93,9 +93,9 @@ def find(name: str) -> Scenario:
     return scenarios[name]
 
 
-def play(scenario: Scenario, seed: int = 0) -> Outcome:
+def play(scenario: Scenario, seed: int = 0, *, log_messages: bool = False) -> Outcome:
     """Run a scenario and let the oracle judge it."""
-    stage = Stage(seed)
+    stage = Stage(seed, log_messages)
     for line, statement in scenario.statements:
         try:
             stage.do(statement)
@@ -120,8 +120,9 @@ def judgement(verdict: Verdict) -> list[str]:
 class Stage:
     """Carries out statements, one by one."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, log_messages: bool = False) -> None:
         self._seed = seed
+        self._log_messages = log_messages
         self._routing = "covering"
         self._limits = Limits()
         self._broker_link = LinkSpec()
@@ -138,8 +139,7 @@ class Stage:
 
     @property
     def trace(self) -> Trace:
-        assert self._trace is not None or self.world
-        assert self._trace is not None
+        assert self.world and self._trace is not None
         return self._trace
 
     def do(self, statement: str) -> None:
@@ -199,6 +199,8 @@ class Stage:
         world = World(
             self._seed, self._routing, self._limits, self._broker_link, self._client_link
         )
+        if self._log_messages:
+            world.log_messages()
         world.add_brokers(edges, alone=alone)
         self._world, self._trace = world, Trace(world, clients=self._trace_clients)
 
