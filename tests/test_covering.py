@@ -131,6 +131,41 @@ def test_a_member_is_one_until_it_is_removed():
     assert 1 not in other
 
 
+@pytest.mark.parametrize(
+    "chain",
+    [
+        [ps.prefix("x", text) for text in ("a", "ab", "ab\U0010ffff", "ab\U0010ffffc")],
+        [ps.prefix("x", text) for text in ("\U0010ffff", "\U0010ffff\U0010ffff")],
+        [
+            ps.between("x", "a"),
+            ps.between("x", "a", "c"),
+            ps.prefix("x", "b"),
+            ps.prefix("x", "bc"),
+        ],
+        [ps.prefix("x", "b"), ps.between("x", "ba", "bc"), ps.one_of("x", ["bb", "bc"])],
+        [
+            ps.between("x", high=9),
+            ps.between("x", 1, 9),
+            ps.one_of("x", [1, 9]),
+            ps.one_of("x", [9]),
+        ],
+        [ps.near(89, 10, metres) for metres in (500_000, 200_000, 100)],
+        [ps.near(0, 180, 90_000), ps.near(0, -179.9, 1000), ps.near(0, -179.9, 5)],
+        [ps.Exists("x"), ps.none_of("x", [1]), ps.between("x", 2), ps.one_of("x", [3])],
+        [ps.contains("x", "b"), ps.contains("x", "abc"), ps.suffix("x", "zabc")],
+    ],
+)
+def test_of_a_chain_each_covers_all_that_follow(chain):
+    index, members = CoverIndex(), [part(p) for p in chain]
+    for i in range(200):
+        index.add(part(ps.one_of("y", [i]), ps.Exists("z")))
+    for each in members:
+        index.add(each)
+    for i, each in enumerate(members):
+        assert index.covered(each) == members[i:]
+        assert index.coverers(each) == members[: i + 1]
+
+
 def test_truths_and_numbers_are_kept_apart():
     index = CoverIndex()
     one, true = part(ps.one_of("x", [1])), part(ps.one_of("x", [True]))
