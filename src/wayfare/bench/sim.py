@@ -44,7 +44,7 @@ def network(
 
 
 def publish_for(world: World, publishers: int, seconds: int, per_second: int) -> None:
-    """Every publisher publishes so often, each at its own phase."""
+    """Every publisher publishes so often, each at its own phase, drawn at random."""
     every = 1000 * MS_NS // per_second
     start, end = world.now, world.now + seconds * 1000 * MS_NS
 
@@ -54,7 +54,7 @@ def publish_for(world: World, publishers: int, seconds: int, per_second: int) ->
             world.agenda.at(world.now + every, publish, i)
 
     for i in range(publishers):
-        world.agenda.at(start + i * every // publishers, publish, i)
+        world.agenda.at(start + world.random.randrange(every), publish, i)
     world.run_until(end)
 
 
@@ -90,7 +90,7 @@ def run(seed: int = 1, quick: bool = False, routing: str = "covering") -> Iterat
         publish_for(world, publishers, seconds, per_second=5)
         spent = process_time() - started
         simulated.append((world.messages() - before) / spent)
-        on_heap = max(100, len(world.agenda.heap))
+        on_heap = max(100, len(world.agenda))
         bare.append(BARE_EVENTS / bare_loop(BARE_EVENTS, on_heap))
     gc.unfreeze()
     yield {

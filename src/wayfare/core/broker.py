@@ -212,7 +212,7 @@ class Broker:
 
     def _route(self, notification: Notification, came_from: LinkId | None, now: int) -> list[Effect]:
         """Send a notification on to every neighbour and session that wants it."""
-        links = self._links
+        links, limits, by_place = self._links, self.limits, self._by_place
         first_session = len(links)
         effects: list[Effect] = []
         if self._floods:
@@ -225,11 +225,18 @@ class Broker:
             else:
                 if size < 0:
                     size = size_of(notification)
-                session = self._by_place[place]
-                if not session.backlog:
-                    self._wait_for(now + self.limits.backlog_age_ns)
-                session.backlog.put(notification, size, now, self.limits)
-                if session.link is not None:
+                session = by_place[place]
+                link, backlog = session.link, session.backlog
+                unacked = backlog.unacked
+                if not unacked and not backlog.waiting:
+                    self._wait_for(now + limits.backlog_age_ns)
+                if link is None:
+                    backlog.put(notification, size, now, limits)
+                elif backlog.sent == backlog.last and len(unacked) < limits.window:
+                    deliver = backlog.pass_on(notification, size, now, limits)
+                    effects.append(Send(link, deliver))
+                else:
+                    backlog.put(notification, size, now, limits)
                     effects += self._push(session)
         return effects
 

@@ -22,7 +22,7 @@ from wayfare.core.predicates import Value
 from wayfare.errors import InvalidNotification, NotAdvertised, OutboxFull, ProtocolError
 
 ACK_EVERY = 32  # deliveries; must be well below the broker's window
-ACK_DELAY_NS = 50_000_000  # that an acknowledgement may wait for more deliveries
+ACK_DELAY_NS = 1_000_000_000  # that an acknowledgement may wait for more deliveries
 OUTBOX_MAX = 10_000  # publications without an acknowledgement; then publish refuses
 
 
@@ -119,6 +119,14 @@ class Client:
     # What the host reports
 
     def step(self, event: Event, now: int) -> list[Effect]:
+        if type(event) is Received:
+            message = event.message
+            if (
+                type(message) is m.Deliver
+                and event.link == self.link
+                and message.number == self.delivered + 1
+            ):
+                return self._take(message, now)
         return EVENTS[type(event)](self, event, now)
 
     def next_deadline(self) -> int | None:
@@ -150,15 +158,18 @@ class Client:
         self._forget_published(message.published)
         return []
 
-    def on_deliver(self, message: m.Deliver, now: int) -> list[Effect]:
-        if message.number != self.delivered + 1:
-            raise ProtocolError(f"delivery {message.number} after {self.delivered}")
+    def _take(self, message: m.Deliver, now: int) -> list[Effect]:
+        """The next delivery."""
         self.delivered = message.number
         effects = self._mind_ack(now)
-        subscriptions = self._wanted.match(message.notification.attributes)
+        notification = message.notification
+        subscriptions = self._wanted.match(notification.attributes)
         if subscriptions:  # or it was on its way when the last of them was withdrawn
-            effects.append(Notify(message.notification, subscriptions))
+            effects.append(Notify(notification, subscriptions))
         return effects
+
+    def on_deliver(self, message: m.Deliver, now: int) -> list[Effect]:  # noqa: ARG002
+        raise ProtocolError(f"delivery {message.number} after {self.delivered}")
 
     def on_gap(self, message: m.Gap, now: int) -> list[Effect]:
         lost = message.number - self.delivered

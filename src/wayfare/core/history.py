@@ -17,6 +17,7 @@ from wayfare.core.messages import Deliver, Gap, Notification
 from wayfare.errors import ProtocolError
 
 SECOND_NS = 1_000_000_000
+ATTRIBUTE_BYTES = 24  # a name and a number, roughly
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -33,10 +34,12 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 def size_of(notification: Notification) -> int:
-    """Roughly what a notification occupies: payload and attributes."""
-    size = len(notification.payload)
-    for name, value in notification.attributes.items():
-        size += len(name) + (len(value) if type(value) is str else 8)
+    """Roughly what a notification occupies: payload, texts, and something for every attribute."""
+    attributes = notification.attributes
+    size = len(notification.payload) + ATTRIBUTE_BYTES * len(attributes)
+    for value in attributes.values():
+        if type(value) is str:
+            size += len(value)
     return size
 
 
@@ -62,12 +65,24 @@ class Backlog:
 
     def put(self, notification: Notification, size: int, now: int, limits: Limits) -> None:
         self.last += 1
-        self.waiting.append((self.last, notification, size, now))
+        waiting, unacked = self.waiting, self.unacked
+        waiting.append((self.last, notification, size, now))
         self.bytes += size
-        while len(self) > limits.backlog_count:
+        while len(waiting) + len(unacked) > limits.backlog_count:
             self._drop("backlog_count")
         while self.bytes > limits.backlog_bytes:
             self._drop("backlog_bytes")
+
+    def pass_on(self, notification: Notification, size: int, now: int, limits: Limits) -> Deliver:
+        """As `put` and `take`, where nothing waits and the window is open: the usual case."""
+        number = self.last = self.sent = self.last + 1
+        self.unacked.append((number, notification, size, now))
+        self.bytes += size
+        while len(self.unacked) > limits.backlog_count:
+            self._drop("backlog_count")
+        while self.bytes > limits.backlog_bytes:
+            self._drop("backlog_bytes")
+        return Deliver(number, notification)
 
     def expire(self, now: int, limits: Limits) -> None:
         while self and self.oldest() + limits.backlog_age_ns <= now:

@@ -28,41 +28,44 @@ UPDATE_MAX = 500  # entries in one Update, so that no frame grows without limit
 class Destinations:
     """Which places want a notification. A place is a small integer: a neighbour's or a session's."""
 
-    __slots__ = ("_index", "_places")
+    __slots__ = ("_counts", "_index", "_sorted")
 
     def __init__(self) -> None:
         self._index: FilterIndex[Filter] = FilterIndex()
-        self._places: dict[Filter, dict[int, int]] = {}  # filter -> place -> how often it asked
+        self._counts: dict[Filter, dict[int, int]] = {}  # filter -> place -> how often it asked
+        self._sorted: dict[Filter, list[int]] = {}  # the same places, ready for use
 
     def add(self, filter: Filter, place: int) -> None:
-        places = self._places.get(filter)
-        if places is None:
-            places = self._places[filter] = {}
+        counts = self._counts.get(filter)
+        if counts is None:
+            counts = self._counts[filter] = {}
             self._index.add(filter, filter)
-        places[place] = places.get(place, 0) + 1
+        counts[place] = counts.get(place, 0) + 1
+        self._sorted[filter] = sorted(counts)
 
     def remove(self, filter: Filter, place: int) -> None:
-        places = self._places[filter]
-        places[place] -= 1
-        if not places[place]:
-            del places[place]
-            if not places:
-                del self._places[filter]
-                self._index.remove(filter)
+        counts = self._counts[filter]
+        counts[place] -= 1
+        if not counts[place]:
+            del counts[place]
+        if counts:
+            self._sorted[filter] = sorted(counts)
+        else:
+            del self._counts[filter], self._sorted[filter]
+            self._index.remove(filter)
 
-    def places(self) -> dict[Filter, dict[int, int]]:
+    def counts(self) -> dict[Filter, dict[int, int]]:
         """Who wants what, and how often each said so."""
-        return self._places
+        return self._counts
 
     def wanting(self, attributes: Attributes) -> list[int]:
         """The places, in ascending order, each once."""
         found = self._index.match(attributes)
         if not found:
             return []
-        places = self._places
         if len(found) == 1:
-            wanted = places[found[0]]
-            return list(wanted) if len(wanted) == 1 else sorted(wanted)
+            return self._sorted[found[0]]
+        places = self._sorted
         return sorted({place for filter in found for place in places[filter]})
 
 

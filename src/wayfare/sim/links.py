@@ -8,8 +8,7 @@ breaks, what was on its way is gone.
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heapify, heappush
-from itertools import count
+from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
@@ -32,18 +31,58 @@ class LinkSpec(msgspec.Struct, frozen=True):
     retransmit_ns: int = 40 * MS_NS  # until a lost one is sent again
 
 
-class Agenda:
-    """What happens when: (time, counter, action, argument). The counter makes ties deterministic."""
+Action = tuple[Callable[[Any], None], Any]  # what to call, with what
 
-    __slots__ = ("counter", "heap", "now")
+
+class Agenda:
+    """What happens when. What happens at the same time happens in the order in which it was said.
+
+    A heap of times and a list of actions for each: cheaper than a heap of all actions, and
+    ties are in order by themselves.
+    """
+
+    __slots__ = ("actions", "now", "times")
 
     def __init__(self) -> None:
-        self.heap: list[tuple[int, int, Callable[[Any], None], Any]] = []
-        self.counter = count()
         self.now = 0
+        # Invariant: the heap holds the keys of `actions`, each once.
+        self.times: list[int] = []
+        self.actions: dict[int, list[Action]] = {}
 
     def at(self, time: int, action: Callable[[Any], None], argument: Any = None) -> None:
-        heappush(self.heap, (max(time, self.now), next(self.counter), action, argument))
+        time = max(time, self.now)
+        actions = self.actions.get(time)
+        if actions is None:
+            self.actions[time] = [(action, argument)]
+            heappush(self.times, time)
+        else:
+            actions.append((action, argument))
+
+    def run_until(self, time: int) -> int:
+        """Let everything happen up to this time; says how many actions that was."""
+        times, actions = self.times, self.actions
+        done = 0
+        while times and times[0] <= time:
+            now = self.now = times[0]
+            due = actions[now]
+            # An action may add to the list of this very time: the loop gets there too.
+            for action, argument in due:
+                action(argument)
+            done += len(due)
+            heappop(times)
+            del actions[now]
+        self.now = max(self.now, time)
+        return done
+
+    def next(self) -> int | None:
+        return self.times[0] if self.times else None
+
+    def __len__(self) -> int:
+        return sum(map(len, self.actions.values()))
+
+
+def _nothing(argument: Any) -> None:
+    pass
 
 
 class Pipe:
@@ -115,15 +154,14 @@ class Pipe:
             self._send_with_care(Received(self.link, message), self._agenda.now)
             return
         agenda = self._agenda
-        heappush(
-            agenda.heap,
-            (
-                agenda.now + self._latency_ns,
-                next(agenda.counter),
-                self.receive,
-                Received(self.link, message),
-            ),
-        )
+        time = agenda.now + self._latency_ns
+        action = (self.receive, Received(self.link, message))
+        actions = agenda.actions.get(time)
+        if actions is None:
+            agenda.actions[time] = [action]
+            heappush(agenda.times, time)
+        else:
+            actions.append(action)
 
     def _send_with_care(self, event: Received, since: int) -> None:
         if self._down:
@@ -149,12 +187,14 @@ class Pipe:
             left += spec.retransmit_ns
         return left + spec.latency_ns
 
-    def _mine(self, item: tuple[int, int, Callable[[Any], None], Any]) -> bool:
-        return item[2] == self.receive and type(item[3]) is Received and item[3].link == self.link
+    def _mine(self, action: Action) -> bool:
+        receive, event = action
+        return receive == self.receive and type(event) is Received and event.link == self.link
 
     def __len__(self) -> int:
         """How many messages are on their way."""
-        return len(self._held) + sum(map(self._mine, self._agenda.heap))
+        agenda = self._agenda
+        return len(self._held) + sum(sum(map(self._mine, due)) for due in agenda.actions.values())
 
     def cut(self) -> None:
         """Go down; what is on its way stays with the sender."""
@@ -181,9 +221,11 @@ class Pipe:
 
     def _recall(self) -> list[tuple[Received, int]]:
         """Take what is on its way off the agenda."""
-        heap = self._agenda.heap
-        mine = sorted(filter(self._mine, heap), key=lambda item: item[:2])
-        if mine:
-            heap[:] = [item for item in heap if not self._mine(item)]
-            heapify(heap)
-        return [(item[3], item[0] - self.worst_ns) for item in mine]
+        out: list[tuple[Received, int]] = []
+        for time in sorted(self._agenda.actions):
+            due = self._agenda.actions[time]
+            for at, action in enumerate(due):
+                if self._mine(action):
+                    out.append((action[1], time - self.worst_ns))
+                    due[at] = (_nothing, None)  # not removed: the list may be under way
+        return out

@@ -17,7 +17,8 @@ from math import inf
 
 import msgspec
 
-from wayfare.core.client import ACK_DELAY_NS, ACK_EVERY
+from wayfare.core.broker import DEFAULT_LIMITS
+from wayfare.core.client import ACK_DELAY_NS
 from wayfare.core.filters import Filter
 from wayfare.core.messages import BrokerId, ClientId, Entry
 from wayfare.core.predicates import Attributes, satisfied
@@ -52,6 +53,7 @@ class Reach(msgspec.Struct, frozen=True):
 
     tree_ns: int  # from any broker to any other
     client_ns: int  # between a client and its broker
+    window: int = DEFAULT_LIMITS.window  # deliveries that may be on their way to a client
 
 
 def check(world: World) -> Verdict:
@@ -84,7 +86,7 @@ def reach(world: World) -> Reach:
     client_ns = max(
         [world.closed_worst_ns, *(one.worst_ns() for one in world.connections.values())]
     )
-    return Reach(tree_ns, client_ns + max(wait.values()))
+    return Reach(tree_ns, client_ns + max(wait.values()), world.limits.window)
 
 
 # Deliveries
@@ -198,13 +200,14 @@ def check_deliveries(events: list[Event], reach: Reach) -> Verdict:
     for pair, numbers in delivered.items():
         violations += _check_order(pair, numbers)
     required = 0
+    published = sum(len(client.published) for client in clients.values())
     for name, client in clients.items():
         missing = []
         possible = 0
         for publisher_name, publisher in clients.items():
             got = {*delivered.get((name, publisher_name), [])}
             for number, event in publisher.published.items():
-                must = _required(event, client, publisher, reach)
+                must = _required(event, client, publisher, reach, published)
                 required += must
                 if number not in got:
                     possible += _possible(event, client, reach)
@@ -221,7 +224,7 @@ def check_deliveries(events: list[Event], reach: Reach) -> Verdict:
             )
     return Verdict(
         tuple(violations),
-        published=sum(len(client.published) for client in clients.values()),
+        published=published,
         delivered=sum(map(len, delivered.values())),
         required=required,
         lost=sum(event.count or 0 for event in events if event.kind == "lost"),
@@ -274,16 +277,18 @@ def _possible(event: Event, client: History, reach: Reach) -> bool:
     )
 
 
-def _required(event: Event, client: History, publisher: History, reach: Reach) -> bool:
+def _required(
+    event: Event, client: History, publisher: History, reach: Reach, published: int
+) -> bool:
     assert event.attributes is not None
     leaves = next((time for time in publisher.left if time >= event.time_ns), inf)
     accepted = publisher.contact(event.time_ns, reach.client_ns, leaves)
     if accepted == inf:
         return False
     arrived = accepted + reach.tree_ns
-    # Deliveries wait for acknowledgements when the window is full; give each round its time.
-    rounds = 2 + len(publisher.published) // ACK_EVERY
-    receiving_ns = rounds * (3 * reach.client_ns + ACK_DELAY_NS)
+    # When the window is full, deliveries wait for an acknowledgement, as often as that may happen.
+    waits = published // reach.window
+    receiving_ns = 3 * reach.client_ns + waits * (2 * reach.client_ns + ACK_DELAY_NS)
 
     def settled(span: Span, spoken: History, trips: int) -> bool:
         contact = spoken.contact(span.start, reach.client_ns, span.end)
@@ -417,7 +422,7 @@ def _check_tables(world: World) -> Iterator[Violation]:
             for filter in world.clients[client].core.subscriptions:
                 for part in filter.parts():
                     _count(places, part, session.place)
-        yield from _same(f"{name} destinations", routing.destinations.places(), places)
+        yield from _same(f"{name} destinations", routing.destinations.counts(), places)
 
 
 def _count(places: dict[Filter, dict[int, int]], filter: Filter, place: int) -> None:

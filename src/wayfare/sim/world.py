@@ -8,7 +8,6 @@ byte, under any hash seed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from heapq import heappop
 from random import Random
 
 from wayfare.core.broker import DEFAULT_LIMITS, Broker
@@ -40,18 +39,26 @@ Watcher = Callable[[str, str, AnyMessage], None]  # sender, receiver, message
 class Host:
     """A core in the world: feed, perform, re-arm."""
 
-    __slots__ = ("_armed", "core", "pipes", "world")
+    __slots__ = ("_armed", "agenda", "core", "next_deadline", "pipes", "step", "world")
 
     def __init__(self, world: World, core: Broker | Client) -> None:
         self.world = world
+        self.agenda = world.agenda
         self.core = core
+        self.step = core.step
+        self.next_deadline = core.next_deadline
         self.pipes: dict[LinkId, Pipe] = {}
         self._armed: int | None = None  # Invariant: a tick is on the agenda for this time
 
     def receive(self, event: Received | LinkDown | Tick) -> None:
-        self.perform(self.core.step(event, self.world.agenda.now))
+        effects = self.step(event, self.agenda.now)
+        if effects:
+            self.perform(effects)
+        elif self.next_deadline() is not None:
+            self.arm()
 
     def perform(self, effects: list[Effect]) -> None:
+        """Do what the core decided, and see when it wants to be woken."""
         pipes, watched = self.pipes, self.world.watchers
         for effect in effects:
             if type(effect) is Send:
@@ -67,10 +74,14 @@ class Host:
             else:
                 assert type(effect) is Close
                 self.close(effect)
-        due = self.core.next_deadline()
+        if self.next_deadline() is not None:
+            self.arm()
+
+    def arm(self) -> None:
+        due = self.next_deadline()
         if due is not None and (self._armed is None or due < self._armed):
             self._armed = due
-            self.world.agenda.at(due, self._tick, due)
+            self.agenda.at(due, self._tick, due)
 
     def _tick(self, due: int) -> None:
         if due == self._armed:
@@ -109,7 +120,7 @@ class BrokerHost(Host):
         if self._queueing:
             self._queue(event)
         else:
-            self.perform(self.core.step(event, self.world.agenda.now))
+            self._leave_queue(event)
 
     def take_its_time(self, per_message_ns: int) -> None:
         """From now on a message takes so long; what waits already keeps its place."""
@@ -126,8 +137,7 @@ class BrokerHost(Host):
         self.worst_ns = max(self.worst_ns, self._busy_until - agenda.now)
         agenda.at(self._busy_until, self._leave_queue, event)
 
-    def _leave_queue(self, event: Received | LinkDown | Tick) -> None:
-        self.perform(self.core.step(event, self.world.agenda.now))
+    _leave_queue = Host.receive
 
     def close(self, effect: Close) -> None:
         self.mind_fault(effect)
@@ -270,14 +280,17 @@ class ClientHost(Host):
 
     def notified(self, effect: Notify) -> None:
         self.received.append(effect)
-        notification = effect.notification
-        self.world.log(
-            "delivered",
-            client=self.name,
-            publisher=notification.publisher,
-            number=notification.number,
-            delivery=self.core.delivered,
-            attributes=notification.attributes,
+        notification, core = effect.notification, self.core
+        self.world.record(
+            Event(
+                self.agenda.now,
+                "delivered",
+                client=core.name,
+                publisher=notification.publisher,
+                number=notification.number,
+                delivery=core.delivered,
+                attributes=notification.attributes,
+            )
         )
 
     def lost(self, effect: Lost) -> None:
@@ -392,24 +405,16 @@ class World:
 
     def run_until(self, time: int) -> None:
         """Let everything happen up to this time."""
-        agenda = self.agenda
-        heap = agenda.heap
-        while heap and heap[0][0] <= time:
-            agenda.now, _, action, argument = heappop(heap)
-            action(argument)
-        agenda.now = max(agenda.now, time)
+        self.agenda.run_until(time)
 
     def settle(self) -> None:
-        """Let everything happen that is under way, except what only the age of a backlog awaits."""
+        """Let everything happen that is under way, except what only waits for something to grow old."""
         agenda = self.agenda
-        heap = agenda.heap
-        horizon = self.limits.backlog_age_ns // 2
+        horizon = min(self.limits.backlog_age_ns, self.limits.away_ns) // 2
         left = SETTLE_MAX
-        while heap and heap[0][0] <= agenda.now + horizon:
-            agenda.now, _, action, argument = heappop(heap)
-            action(argument)
-            left -= 1
-            if not left:
+        while (next_time := agenda.next()) is not None and next_time <= agenda.now + horizon:
+            left -= agenda.run_until(next_time)
+            if left < 0:
                 raise UsageError(f"no quiet after {SETTLE_MAX} events: something goes on for ever")
 
     # Faults
@@ -480,7 +485,9 @@ class World:
     # Watching
 
     def log(self, kind: str, **facts: object) -> None:
-        event = Event(self.agenda.now, kind, **facts)  # type: ignore[arg-type]
+        self.record(Event(self.agenda.now, kind, **facts))  # type: ignore[arg-type]
+
+    def record(self, event: Event) -> None:
         self.events.append(event)
         for listener in self.listeners:
             listener(event)
