@@ -1,9 +1,9 @@
 """How fast is covering: the tables of a covering router, by index and by scan.
 
-The filters are as those of a city's services: a few that are wide, many that are narrow. A table keeps the filters
-that no other one covers: for each new filter, ask who covers it, and if nobody does, remove
-those that it covers. Times are CPU time; both sides see the same filters in the same run and must
-end with the same table.
+The filters are as those of a city's services: a few that are wide, many that are narrow. A table
+keeps the filters that no other one covers: for each new filter, ask who covers it, and if
+nobody does, remove those that it covers. Times are CPU time; both sides see the same filters in
+the same run and must end with the same table.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def _measured(wanted: list[Filter], published: list[Notification], rounds: int) 
     ) / len(published)
     naive_us = None
     if len(wanted) <= NAIVE_FILTERS_MAX:
-        naive_us = _naive_us(wanted, published, answers, 1 if len(wanted) > 1000 else rounds)
+        naive_us = _naive_us(wanted, published, answers, rounds)
     removed = range(0, len(wanted), max(1, len(wanted) // REMOVED))
     remove_us = _cpu_us(lambda: _remove(index, removed)) / len(removed)
     gone = set(removed)
@@ -104,7 +104,7 @@ def _naive_us(
     wanted: list[Filter], published: list[Notification], answers: list[list[int]], rounds: int
 ) -> float:
     tests = [(test, key) for key, each in enumerate(wanted) for test in each._tests]
-    sample = published if rounds > 1 else published[:100]
+    sample = published[: max(20, 400_000 // len(wanted))]
 
     def loop() -> None:
         for each, expected in zip(sample, answers, strict=False):

@@ -27,6 +27,25 @@ def candidate_of(key: Any, free: Conjunction, bound: Conjunction) -> Candidate:
     return compiled(free + bound) if free or bound else None, key, free, bound
 
 
+# Short lists are tuples: half the memory, and one place less to go to for what is seldom looked at.
+
+
+def _with(items: Any, item: Any) -> Any:
+    if type(items) is tuple:
+        if len(items) < GROUP_MAX:
+            return (*items, item)
+        items = list(items)
+    items.append(item)
+    return items
+
+
+def _without(items: Any, at: int) -> Any:
+    if type(items) is tuple:
+        return items[:at] + items[at + 1 :]
+    del items[at]
+    return items
+
+
 class Group:
     """Conjunctions of which the same predicates are known to be satisfied."""
 
@@ -39,26 +58,22 @@ class Group:
 
     def add(self, candidate: Candidate, statistics: Statistics) -> None:
         if candidate[0] is None:
-            if not self.sure:
-                self.sure = []
-            self.sure.append(candidate[1])
+            self.sure = _with(self.sure, candidate[1])
         elif self.lanes is None or not self.lanes.add(candidate):
-            if not self.tests:
-                self.tests = []
-            self.tests.append(candidate)
+            self.tests = _with(self.tests, candidate)
             if self.lanes is None and len(self.tests) > GROUP_MAX:
                 self.lanes = lanes = Lanes(statistics)
-                self.tests = [each for each in self.tests if not lanes.add(each)]
+                self.tests = tuple([each for each in self.tests if not lanes.add(each)])
 
     def remove(self, key: Any, free: Conjunction, bound: Conjunction) -> bool:
         if not free and not bound:
             if key not in self.sure:
                 return False
-            self.sure.remove(key)
+            self.sure = _without(self.sure, self.sure.index(key))
             return True
         for i, candidate in enumerate(self.tests):
             if candidate[1] == key:
-                del self.tests[i]
+                self.tests = _without(self.tests, i)
                 return True
         return self.lanes is not None and self.lanes.remove(key, free, bound)
 
