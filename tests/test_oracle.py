@@ -700,7 +700,7 @@ def test_a_filter_with_or_is_in_the_tables_by_its_parts():
 
 def test_a_notification_that_gets_lost_is_found():
     world = settled_world()
-    world.pipes["lisbon", "porto"].receive = lambda event: None
+    world.pipes["lisbon", "porto"].receive = lambda _: None
     world.clients["ticker"].publish({"price": 50})
     world.settle()
     assert check(world).violations == (

@@ -152,7 +152,7 @@ def test_nothing_is_left_when_everybody_left():
     for host in world.brokers.values():
         routing = host.core.routing
         assert not host.core.sessions
-        assert not routing.destinations.places()
+        assert not routing.destinations.counts()
         for tables in (routing.in_ads, routing.in_subs):
             assert not any(tables.values())
         for outs in (routing.out_ads, routing.out_subs):

@@ -1,0 +1,118 @@
+"""What happens in a world is written down so that people can read it."""
+
+import pytest
+
+from wayfare.core import messages as m
+from wayfare.core.filters import Filter
+from wayfare.core.messages import BrokerId, ClientId, Entry
+from wayfare.sim import World
+from wayfare.sim.scenario import read_attributes
+from wayfare.sim.trace import TEXTS, Trace, attributes_text, value_text
+
+ANNA, TICKER = ClientId("anna"), ClientId("ticker")
+WIDE, NARROW = Filter.parse("price > 10"), Filter.parse("price > 40")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (41, "41"),
+        (-1.5, "-1.5"),
+        (2.0, "2.0"),
+        (True, "true"),
+        (False, "false"),
+        ("A5", "'A5'"),
+        ("it's", "'it''s'"),
+        ("", "''"),
+    ],
+)
+def test_a_value(value, text):
+    assert value_text(value) == text
+
+
+def test_attributes_read_as_they_are_written():
+    attributes = {"price": 41, "road": "it's", "open": True, "kmh": 1.5}
+    assert attributes_text(attributes) == "{price: 41, road: 'it''s', open: true, kmh: 1.5}"
+    assert read_attributes(attributes_text(attributes)) == attributes
+    assert attributes_text({}) == "{}"
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (m.Notification(TICKER, 3, {"price": 41}), "Notification(ticker 3)"),
+        (m.Update(), "Update()"),
+        (
+            m.Update((Entry(WIDE),), (Entry(NARROW, ANNA),), (Entry(WIDE),), (Entry(NARROW),)),
+            "Update(+ad price > 10, +sub anna: price > 40, -sub price > 10, -ad price > 40)",
+        ),
+        (m.Attach(ANNA, 1, 0), "Attach(epoch 1, delivered 0)"),
+        (
+            m.Attach(ANNA, 2, 7, (WIDE,), (NARROW,), ((BrokerId("porto"), 1),)),
+            "Attach(epoch 2, delivered 7, sub price > 10, ad price > 40)",
+        ),
+        (m.Detach(), "Detach()"),
+        (m.Detach(leave=True), "Detach(leave)"),
+        (m.Subscribe(WIDE), "Subscribe(price > 10)"),
+        (m.Unsubscribe(WIDE), "Unsubscribe(price > 10)"),
+        (m.Advertise(WIDE), "Advertise(price > 10)"),
+        (m.Unadvertise(WIDE), "Unadvertise(price > 10)"),
+        (m.Publish(3, {"price": 41}), "Publish(3 {price: 41})"),
+        (m.Ack(9), "Ack(9)"),
+        (m.Welcome(2, 5), "Welcome(epoch 2, published 5)"),
+        (m.Deliver(4, m.Notification(TICKER, 3, {})), "Deliver(4: ticker 3)"),
+        (m.Gap(4, "backlog_age"), "Gap(4, backlog_age)"),
+        (m.Published(5), "Published(5)"),
+    ],
+)
+def test_a_message(message, text):
+    assert TEXTS[type(message)](message) == text
+
+
+def test_every_message_of_a_link_has_a_text():
+    kinds = {kind for union in (m.FromClient, m.ToClient, m.Between) for kind in union.__args__}
+    assert kinds == set(TEXTS)
+
+
+def played(**options):
+    world = World()
+    world.add_brokers([("porto", "lisbon")])
+    trace = Trace(world, **options)
+    world.add_client("ticker", "lisbon").advertise("price > 0")
+    world.add_client("anna", "porto").subscribe("price > 40")
+    world.settle()
+    world.clients["ticker"].publish({"price": 41})
+    world.settle()
+    return trace.lines
+
+
+def test_links_between_brokers_and_what_applications_see():
+    assert played() == [
+        "     2.0 ms  lisbon -> porto     Update(+ad price > 0)",
+        "    12.0 ms  porto -> lisbon     Update(+sub price > 40)",
+        "    24.0 ms  lisbon -> porto     Notification(ticker 1)",
+        "    36.0 ms  anna <=             ticker 1 {price: 41}",
+    ]
+
+
+def test_with_clients_their_links_too():
+    both = played(clients=True)
+    assert "     0.0 ms  anna -> porto       Subscribe(price > 40)" in both
+    assert "    34.0 ms  porto -> anna       Deliver(1: ticker 1)" in both
+    assert [line for line in both if line in played()] == played()
+
+
+def test_a_loss_is_told():
+    world = World()
+    world.add_brokers([], alone="porto")
+    trace = Trace(world)
+    world.add_client("anna", "porto")
+    world.log("lost", client="anna", count=3, reason="backlog_age")
+    assert trace.lines == ["     0.0 ms  anna <=             3 lost: backlog_age"]
+
+
+def test_lines_have_no_blanks_at_their_ends():
+    world = World()
+    trace = Trace(world)
+    trace.line("", "")
+    assert trace.lines == ["     0.0 ms"]
