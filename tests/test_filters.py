@@ -439,6 +439,8 @@ def test_a_contradiction_that_only_the_whole_range_shows():
     within = (attr("x") >= "aa") & (attr("x") <= "ab")
     assert where(within & ~attr("x").prefix("a")) == NOTHING
     assert where((attr("x") >= 1) & (attr("x") <= 1) & (attr("x") != 1)) == NOTHING
+    assert where((attr("x") >= 1) & (attr("x") <= 1) & (attr("x") >= 2)) == NOTHING
+    assert where((attr("x") >= 1) & (attr("x") <= 1) & (attr("x") <= 2)) == where(attr("x") == 1)
 
 
 # Filters from the wire

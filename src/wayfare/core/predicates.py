@@ -551,8 +551,6 @@ def disjoint(p: Predicate, q: Predicate) -> bool:
 
 def _join_ranges(p: Between, q: Between, gap: float) -> Predicate | None:
     """The range from the lower low to the higher high, if at most this share of it is new."""
-    if p.kind != q.kind:
-        return None
     first, second = (p, q) if _low_within(q, p) else (q, p)
     low, low_open = first.low, first.low_open
     wide = first if _high_within(second, first) else second
@@ -634,12 +632,11 @@ def _tighter(p: Between, q: Between) -> Predicate | None:
 
 
 def _intersection(ranges: list[Between]) -> Predicate | None:
+    """Of ranges no two of which are apart: so a single value, once reached, is in all of them."""
     tight: Predicate | None = ranges[0]
     for p in ranges[1:]:
         if type(tight) is Between:
             tight = _tighter(tight, p)
-        elif type(tight) is OneOf and not admits(p, tight.values[0]):
-            return None
     return tight
 
 
