@@ -160,7 +160,9 @@ class JsonLinesWriter(_FileWriter):
 
     def write(self, events: Iterable[Event]) -> None:
         for event in events:
-            fields = {name: value for name, value in row(event, self._run).items() if value is not None}
+            fields = {
+                name: value for name, value in row(event, self._run).items() if value is not None
+            }
             self._file.write(json.dumps(fields) + "\n")
 
     def _close(self) -> None:

@@ -23,6 +23,11 @@ BENCHES: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {
     "cover": covering.run,
     "sim": sim.run,
 }
+QUICK: dict[str, dict[str, Any]] = {
+    "matching": {"filters": (1000,)},
+    "cover": {"filters": (1000,)},
+    "sim": {},
+}
 
 
 def add_parser(commands: Any) -> None:
@@ -41,7 +46,8 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    results = BENCHES[arguments.what](seed=arguments.seed, quick=arguments.quick)
+    less = QUICK[arguments.what] if arguments.quick else {}
+    results = BENCHES[arguments.what](seed=arguments.seed, quick=arguments.quick, **less)
     if arguments.json:
         for result in results:
             print(json.dumps(result), flush=True)

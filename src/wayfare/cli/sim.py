@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
 
@@ -136,12 +136,9 @@ def _runs(jobs: list[Job], workers: int) -> Iterator[fuzz.Run]:
     if workers == 1:
         yield from map(_play, jobs)
         return
-    with ProcessPoolExecutor(workers, initializer=_leave_ctrl_c_to_the_parent) as pool:
-        try:
-            yield from pool.map(_play, jobs, chunksize=max(1, min(50, len(jobs) // (4 * workers))))
-        except KeyboardInterrupt:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    # Leaving the block ends the workers, however that comes about.
+    with Pool(workers, _leave_ctrl_c_to_the_parent) as pool:
+        yield from pool.imap(_play, jobs, chunksize=max(1, min(20, len(jobs) // (4 * workers))))
 
 
 def run_fuzz(arguments: argparse.Namespace) -> int:
@@ -166,7 +163,9 @@ def run_fuzz(arguments: argparse.Namespace) -> int:
             progress.advance(task)
     facts = {"seeds": arguments.seeds, "first_seed": arguments.first_seed, "runs": len(jobs)}
     if arguments.json:
-        violations = [{"command": run.command()} | msgspec.to_builtins(run.verdict) for run in failed]
+        violations = [
+            {"command": run.command()} | msgspec.to_builtins(run.verdict) for run in failed
+        ]
         print(json.dumps(facts | {"failed": len(failed)} | totals | {"failures": violations}))
     else:
         _report(facts | totals, failed)

@@ -165,25 +165,25 @@ class Broker:
             self._end(session)
         return []
 
-    def on_subscribe(self, session: Session, message: m.Subscribe, now: int) -> list[Effect]:  # noqa: ARG002
+    def on_subscribe(self, session: Session, message: m.Subscribe, now: int) -> list[Effect]:
         if message.filter not in session.subscriptions:
             session.subscriptions[message.filter] = None
             self.routing.subscribe(session.client, message.filter, session.place)
         return []
 
-    def on_unsubscribe(self, session: Session, message: m.Unsubscribe, now: int) -> list[Effect]:  # noqa: ARG002
+    def on_unsubscribe(self, session: Session, message: m.Unsubscribe, now: int) -> list[Effect]:
         if message.filter in session.subscriptions:
             del session.subscriptions[message.filter]
             self.routing.unsubscribe(session.client, message.filter, session.place)
         return []
 
-    def on_advertise(self, session: Session, message: m.Advertise, now: int) -> list[Effect]:  # noqa: ARG002
+    def on_advertise(self, session: Session, message: m.Advertise, now: int) -> list[Effect]:
         if message.filter not in session.advertisements:
             session.advertisements[message.filter] = None
             self.routing.advertise(session.client, message.filter)
         return []
 
-    def on_unadvertise(self, session: Session, message: m.Unadvertise, now: int) -> list[Effect]:  # noqa: ARG002
+    def on_unadvertise(self, session: Session, message: m.Unadvertise, now: int) -> list[Effect]:
         if message.filter in session.advertisements:
             del session.advertisements[message.filter]
             self.routing.unadvertise(session.client, message.filter)
@@ -201,7 +201,7 @@ class Broker:
         effects.append(Send(session.link, m.Published(session.published)))
         return effects
 
-    def on_ack(self, session: Session, message: m.Ack, now: int) -> list[Effect]:  # noqa: ARG002
+    def on_ack(self, session: Session, message: m.Ack, now: int) -> list[Effect]:
         kept = bool(session.backlog)
         session.backlog.acknowledge(message.number)
         if kept and not session.backlog:
@@ -210,7 +210,9 @@ class Broker:
 
     # Notifications
 
-    def _route(self, notification: Notification, came_from: LinkId | None, now: int) -> list[Effect]:
+    def _route(
+        self, notification: Notification, came_from: LinkId | None, now: int
+    ) -> list[Effect]:
         """Send a notification on to every neighbour and session that wants it."""
         links, limits, by_place = self._links, self.limits, self._by_place
         first_session = len(links)
@@ -246,7 +248,6 @@ class Broker:
         if link is None:
             return []
         return [Send(link, message) for message in session.backlog.take(self.limits.window)]
-
 
     # Sessions
 

@@ -142,17 +142,17 @@ class Client:
             self.link = self._ack_at = None
             return [Close(event.link, reason, fault=True)]
 
-    def on_link_down(self, event: LinkDown, now: int) -> list[Effect]:  # noqa: ARG002
+    def on_link_down(self, event: LinkDown, now: int) -> list[Effect]:
         if event.link == self.link:
             self.link = self._ack_at = None
         return []
 
-    def on_tick(self, event: Tick, now: int) -> list[Effect]:  # noqa: ARG002
+    def on_tick(self, event: Tick, now: int) -> list[Effect]:
         if self._ack_at is None or now < self._ack_at:
             return []
         return self._acknowledge()
 
-    def on_welcome(self, message: m.Welcome, now: int) -> list[Effect]:  # noqa: ARG002
+    def on_welcome(self, message: m.Welcome, now: int) -> list[Effect]:
         self.previous = self.previous[:1]
         self.welcomed = True
         self._forget_published(message.published)
@@ -168,7 +168,7 @@ class Client:
             effects.append(Notify(notification, subscriptions))
         return effects
 
-    def on_deliver(self, message: m.Deliver, now: int) -> list[Effect]:  # noqa: ARG002
+    def on_deliver(self, message: m.Deliver, now: int) -> list[Effect]:
         raise ProtocolError(f"delivery {message.number} after {self.delivered}")
 
     def on_gap(self, message: m.Gap, now: int) -> list[Effect]:
@@ -178,7 +178,7 @@ class Client:
         self.delivered = message.number
         return [*self._mind_ack(now), Lost(lost, message.reason)]
 
-    def on_published(self, message: m.Published, now: int) -> list[Effect]:  # noqa: ARG002
+    def on_published(self, message: m.Published, now: int) -> list[Effect]:
         self._forget_published(message.number)
         return []
 

@@ -57,7 +57,9 @@ class Term(Condition):
 
     __slots__ = ("fails", "holds")
 
-    def __init__(self, holds: Iterable[Predicate | None], fails: Iterable[Predicate | None]) -> None:
+    def __init__(
+        self, holds: Iterable[Predicate | None], fails: Iterable[Predicate | None]
+    ) -> None:
         self.holds = [(p,) for p in holds if p is not None]
         self.fails = [(p,) for p in fails if p is not None]
         self.depth, self.terms = 1, 1

@@ -177,9 +177,7 @@ class Update(Message, frozen=True, tag=30):
     remove_ads: tuple[Entry, ...] = ()
 
 
-FromClient = (
-    Attach | Detach | Subscribe | Unsubscribe | Advertise | Unadvertise | Publish | Ack
-)
+FromClient = Attach | Detach | Subscribe | Unsubscribe | Advertise | Unadvertise | Publish | Ack
 ToClient = Welcome | Deliver | Gap | Published
 Between = Notification | Update
 AnyMessage = Hello | FromClient | ToClient | Between

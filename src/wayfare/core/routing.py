@@ -128,7 +128,9 @@ class Routing:
         self.destinations = Destinations()
         self._ads = Sources()
         self._subs = Sources()
-        self._ads_from: dict[BrokerId, OverlapIndex[Entry]] = {n: OverlapIndex() for n in neighbours}
+        self._ads_from: dict[BrokerId, OverlapIndex[Entry]] = {
+            n: OverlapIndex() for n in neighbours
+        }
         self._subs_by_overlap: OverlapIndex[Entry] = OverlapIndex()
         self._changed = False
 

@@ -1,10 +1,10 @@
 """A deterministic universe for the protocol: virtual time, links, faults, movement, and an oracle.
 
-    world = World(seed=1)
-    world.add_brokers([("porto", "lisbon"), ("lisbon", "faro")])
-    anna = world.add_client("anna", "porto")
-    anna.subscribe("price > 40")
-    world.settle()
+world = World(seed=1)
+world.add_brokers([("porto", "lisbon"), ("lisbon", "faro")])
+anna = world.add_client("anna", "porto")
+anna.subscribe("price > 40")
+world.settle()
 """
 
 from wayfare.sim.faults import Crash, Cut, Disconnect, Faults, Slow

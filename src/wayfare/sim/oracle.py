@@ -20,7 +20,7 @@ import msgspec
 from wayfare.core.broker import DEFAULT_LIMITS
 from wayfare.core.client import ACK_DELAY_NS
 from wayfare.core.filters import Filter
-from wayfare.core.messages import BrokerId, ClientId, Entry
+from wayfare.core.messages import ClientId, Entry
 from wayfare.core.predicates import Attributes, satisfied
 from wayfare.core.reduction import STRATEGIES, Strategy, reduced
 from wayfare.eventlog import Event

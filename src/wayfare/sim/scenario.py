@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -139,7 +140,8 @@ class Stage:
 
     @property
     def trace(self) -> Trace:
-        assert self.world and self._trace is not None
+        assert self.world
+        assert self._trace is not None
         return self._trace
 
     def do(self, statement: str) -> None:
@@ -195,10 +197,8 @@ class Stage:
             if not all(re.fullmatch(r"[\w.]+", name) for name in chain):
                 raise ValueError(rest)
             alone = chain[0]
-            edges += zip(chain, chain[1:], strict=False)
-        world = World(
-            self._seed, self._routing, self._limits, self._broker_link, self._client_link
-        )
+            edges += pairwise(chain)
+        world = World(self._seed, self._routing, self._limits, self._broker_link, self._client_link)
         if self._log_messages:
             world.log_messages()
         world.add_brokers(edges, alone=alone)

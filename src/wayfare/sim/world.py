@@ -151,7 +151,9 @@ class Connection:
 
     __slots__ = ("broker", "client", "down", "link", "up", "world")
 
-    def __init__(self, client: ClientHost, broker: BrokerHost, link: LinkId, spec: LinkSpec) -> None:
+    def __init__(
+        self, client: ClientHost, broker: BrokerHost, link: LinkId, spec: LinkSpec
+    ) -> None:
         world = client.world
         self.world, self.client, self.broker, self.link = world, client, broker, link
         self.up = Pipe(world.agenda, world.random, spec, link, broker.receive)
@@ -226,9 +228,7 @@ class ClientHost(Host):
         self.left = False
         link = LinkId(f"{self.name}#{self.core.epoch + 1}")
         self.connection = Connection(self, host, link, world.client_link)
-        world.log(
-            "attached", client=self.name, broker=self.home, epoch=self.core.epoch + 1
-        )
+        world.log("attached", client=self.name, broker=self.home, epoch=self.core.epoch + 1)
         self.perform(self.core.attach(BrokerId(self.home), link))
 
     def detach(self, *, leave: bool = False) -> None:
@@ -351,7 +351,10 @@ class World:
     # Building
 
     def add_brokers(
-        self, edges: Sequence[tuple[str, str]], alone: str | None = None, limits: Limits | None = None
+        self,
+        edges: Sequence[tuple[str, str]],
+        alone: str | None = None,
+        limits: Limits | None = None,
     ) -> None:
         """All brokers and links of the tree, at once; `alone` names a single broker."""
         names = list(dict.fromkeys(end for edge in edges for end in edge)) or [alone or "b0"]
@@ -496,7 +499,9 @@ class World:
         connection = self.connections.get(effect.link)
         receiver = str(effect.link)
         if connection is not None:
-            receiver = connection.client.name if sender in self.brokers else connection.broker.core.name
+            receiver = (
+                connection.client.name if sender in self.brokers else connection.broker.core.name
+            )
         for watcher in self.watchers:
             watcher(sender, receiver, effect.message)
 

@@ -1,0 +1,188 @@
+"""The command line as a user meets it: what it prints, where, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from wayfare.cli import main
+from wayfare.core.reduction import STRATEGIES
+from wayfare.eventlog import SCHEMA
+from wayfare.sim import fuzz, scenario
+from wayfare.sim.oracle import Verdict, Violation
+
+
+def wayfare(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "wayfare", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_demo_is_readable_and_all_is_delivered(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo"]) == 0
+    out = capsys.readouterr().out
+    assert "anna wants  service = 'parking' and free > 0" in out
+    assert "[4, 5, 6]" in out
+    assert "0 lost, 0 twice, 0 out of" in out
+
+
+def test_the_demo_in_json_delivers_the_same_under_every_strategy(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["demo", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert list(facts) == list(STRATEGIES)
+    delivered = [
+        {name: sorted(got) for name, got in one["delivered"].items()} for one in facts.values()
+    ]
+    assert all(one == delivered[0] for one in delivered)
+    assert all(one["violations"] == [] for one in facts.values())
+    entries = [facts[routing]["table_entries"] for routing in STRATEGIES if routing != "flooding"]
+    assert entries == sorted(entries, reverse=True), (
+        "each strategy needs no more than the one before"
+    )
+
+
+def test_sim_lists_its_scenarios(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sim"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in scenario.shipped())
+    assert main(["sim", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out).keys() == scenario.shipped().keys()
+
+
+def test_sim_plays_a_scenario(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sim", "uncovering"]) == 0
+    out = capsys.readouterr().out
+    assert scenario.find("uncovering").trace.strip() in out
+
+
+def test_sim_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sim", "uncovering", "--json", "--seed", "3"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["seed"] == 3
+    assert facts["delivered"] == facts["published"] == 2
+    assert facts["violations"] == []
+    assert facts["trace"][-1].endswith("complete, once, in order, tidy")
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+def test_sim_writes_the_event_log(tmp_path: Path, suffix: str) -> None:
+    log = tmp_path / f"run{suffix}"
+    assert main(["sim", "uncovering", "--log", str(log)]) == 0
+    if suffix == ".parquet":
+        table = pq.read_table(log)
+        assert table.schema.equals(SCHEMA)
+        rows = table.to_pylist()
+    else:
+        rows = [json.loads(line) for line in log.read_text().splitlines()]
+    assert {"published", "delivered", "sent", "subscribed"} <= {row["kind"] for row in rows}
+    assert {row["run"] for row in rows} == {"uncovering-0"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["sim", "nowhere"], "there is no scenario or file 'nowhere'"),
+        (["sim", "uncovering", "--log", "x.csv"], "has to end in .parquet or .jsonl"),
+        (["sim", "uncovering", "--log", "/no/such/folder/x.jsonl"], "there is no folder"),
+        (["sim", "fuzz", "--seeds", "0"], "--seeds is at least 1"),
+        (["sim", "fuzz", "--workers", "0"], "--workers is at least 1"),
+    ],
+)
+def test_bad_input_gets_one_clear_sentence(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert says in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_a_scenario_of_the_users_own_names_the_bad_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.txt"
+    file.write_text("# mine\nbrokers a - b\nattach anna a\nsubscribe anna price >\n")
+    assert main(["sim", str(file)]) == 2
+    assert "line 4" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["bench"], ["sim", "a", "--seed", "x"]])
+def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+
+
+@pytest.mark.parametrize("arguments", [[], ["sim"], ["sim", "fuzz"], ["bench"]])
+def test_help_has_examples(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([*arguments, "--help"])
+    assert "examples:" in capsys.readouterr().out
+
+
+def test_fuzz_runs_every_strategy(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sim", "fuzz", "--seeds", "2", "--first-seed", "7", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["runs"] == 10
+    assert facts["failed"] == 0
+    assert facts["required"] > 0
+
+
+def test_a_failed_run_prints_the_command_that_repeats_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(seed: int, routing: str, faults: bool) -> fuzz.Run:
+        verdict = Verdict((Violation("once", "anna got ticker 1 twice"),), 1, 2, 1, 0)
+        return fuzz.Run(seed, routing, faults, 1, 1, 1, verdict)
+
+    monkeypatch.setattr(fuzz, "fuzz", broken)
+    assert main(["sim", "fuzz", "--seeds", "1", "--routing", "simple", "--workers", "1"]) == 1
+    out = capsys.readouterr().out
+    assert "wayfare sim fuzz --seeds 1 --first-seed 0 --routing simple" in out
+    assert "anna got ticker 1 twice" in out
+
+
+def test_ctrl_c_stops_cleanly() -> None:
+    command = [sys.executable, "-m", "wayfare", "sim", "fuzz", "--seeds", "100000"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert err.strip().endswith("wayfare: stopped")
+    assert "Traceback" not in out + err
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    command = f"{sys.executable} -m wayfare sim | head -1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("what", ["matching", "cover", "sim"])
+def test_benches_print_one_json_object_per_line(what: str) -> None:
+    done = wayfare("bench", what, "--quick", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert rows
+    assert all(isinstance(row, dict) for row in rows)
+
+
+def test_version() -> None:
+    assert wayfare("--version").stdout.startswith("wayfare ")
