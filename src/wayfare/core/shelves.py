@@ -82,8 +82,14 @@ class Group:
 
 
 def visit(group: Group, attributes: Attributes, out: list[Any]) -> None:
-    """Append the keys of all conjunctions of the group that match: the hottest loop of all."""
+    """Append the keys of all conjunctions of the group that match."""
     out += group.sure
+    if group.tests or group.lanes is not None:
+        visit_rest(group, attributes, out)
+
+
+def visit_rest(group: Group, attributes: Attributes, out: list[Any]) -> None:
+    """As `visit`, without what is sure: the hottest loop of all."""
     for test, key, _, _ in group.tests:
         if test(attributes):
             out.append(key)
@@ -91,28 +97,33 @@ def visit(group: Group, attributes: Attributes, out: list[Any]) -> None:
     if lanes is None:
         return
     get = attributes.get
-    for name, lane in lanes.texts.items():
-        value = get(name)
-        if type(value) is str:
-            found = lane.equal.get(value)
-            if found is not None:
-                visit(found, attributes, out)
-            for shelf in lane.shelves:
-                shelf.visit(value, attributes, out)
-    for name, lane in lanes.numbers.items():
-        value = get(name)
-        if type(value) is int or type(value) is float:
-            found = lane.equal.get(value)
-            if found is not None:
-                visit(found, attributes, out)
-            for shelf in lane.shelves:
-                shelf.visit(value, attributes, out)
-    for name, lane in lanes.truths.items():
-        value = get(name)
-        if type(value) is bool:
-            found = lane.equal.get(value)
-            if found is not None:
-                visit(found, attributes, out)
+    if lanes.texts:
+        for name, lane in lanes.texts.items():
+            value = get(name)
+            if type(value) is str:
+                found = lane.equal.get(value)
+                if found is not None:
+                    out += found.sure
+                    if found.tests or found.lanes is not None:
+                        visit_rest(found, attributes, out)
+                for shelf in lane.shelves:
+                    shelf.visit(value, attributes, out)
+    if lanes.numbers:
+        for name, lane in lanes.numbers.items():
+            value = get(name)
+            if type(value) is int or type(value) is float:
+                found = lane.equal.get(value)
+                if found is not None:
+                    visit(found, attributes, out)
+                for shelf in lane.shelves:
+                    shelf.visit(value, attributes, out)
+    if lanes.truths:
+        for name, lane in lanes.truths.items():
+            value = get(name)
+            if type(value) is bool:
+                found = lane.equal.get(value)
+                if found is not None:
+                    visit(found, attributes, out)
     if lanes.grid is not None:
         lanes.grid.visit(attributes, out)
 
