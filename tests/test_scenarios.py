@@ -124,6 +124,8 @@ def received(name, client):
         ("crash-with-publisher", "anna", [1, 2]),
         ("leaving", "bert", [1]),
         ("coming-back-after-leaving", "anna", [1, 3]),
+        ("away-too-long", "anna", [3]),
+        ("lost-goodbye", "anna", []),
         ("missing-attributes", "anna", [3]),
         ("missing-attributes", "bert", [2, 3]),
         ("missing-attributes", "carla", [1]),
