@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wayfare.core.history import Backlog, Limits, size_of
+from wayfare.core.history import ATTRIBUTE_BYTES, Backlog, Limits, size_of
 from wayfare.core.messages import Deliver, Gap, Notification
 from wayfare.errors import ProtocolError
 
@@ -176,9 +176,33 @@ def test_a_gap_may_be_acknowledged():
     assert (backlog.acked, len(backlog)) == (2, 1)
 
 
-def test_the_size_of_a_notification_is_that_of_its_parts():
+def test_the_size_of_a_notification_is_that_of_its_payload_texts_and_attributes():
     attributes = {"ab": "xyz", "n": 1, "f": 1.5, "t": True}
-    assert size_of(Notification("ticker", 1, attributes, b"1234")) == 4 + 5 + 9 + 9 + 9
+    sized = size_of(Notification("ticker", 1, attributes, b"1234"))
+    assert sized == 4 + 3 + 4 * ATTRIBUTE_BYTES
+
+
+# Passing on at once
+
+
+def test_where_nothing_waits_passing_on_is_putting_and_taking():
+    slow, fast = Backlog(), Backlog()
+    for number in (1, 2, 3):
+        slow.put(note(number), 1, number, ROOMY)
+        assert [fast.pass_on(note(number), 1, number, ROOMY)] == slow.take(WINDOW)
+    for name in Backlog.__slots__:
+        assert getattr(fast, name) == getattr(slow, name)
+
+
+@pytest.mark.parametrize("limits", [Limits(backlog_count=2), Limits(backlog_bytes=2)])
+def test_what_is_passed_on_counts_towards_the_limits(limits):
+    backlog = Backlog()
+    for number in (1, 2, 3):
+        assert backlog.pass_on(note(number), 1, 0, limits) == Deliver(number, note(number))
+    assert (len(backlog), backlog.bytes) == (2, 2)
+    backlog.resume(0)
+    gap, *rest = backlog.take(WINDOW)
+    assert (gap.number, rest) == (1, deliveries(2, 3))
 
 
 # Resuming
@@ -263,11 +287,17 @@ class Reader:
                 self.delivered = number
 
 
+def may_pass_on(backlog, limits):
+    return backlog.sent == backlog.last and len(backlog.unacked) < limits.window
+
+
 def run(steps, limits):
     """Drive a backlog through the steps; what was sent waits on a wire, until read or cut."""
     backlog, reader, wire, now, online = Backlog(), Reader(), [], 0, True
     for action, amount in steps:
         match action:
+            case "put" if online and amount % 2 and may_pass_on(backlog, limits):
+                wire.append(backlog.pass_on(note(backlog.last + 1), amount, now, limits))
             case "put":
                 backlog.put(note(backlog.last + 1), amount, now, limits)
             case "expire":
