@@ -768,6 +768,28 @@ def test_predicates_are_counted_when_multiplied_out():
         Filter.parse(text_of(size + 1))
 
 
+UNPARSABLE = {
+    "too long": lambda: attr("x").one_of(*(f"{'a' * 100}{i}" for i in range(100))),
+    "too many excluded": lambda: (
+        ~attr("x").one_of(*range(200)) & ~attr("x").one_of(*range(200, 400))
+    ),
+    "pattern": lambda: attr("x").like("_" + "\\" * 1000),
+    "int": lambda: attr("x") == 10**5000,
+}
+
+
+@pytest.mark.parametrize("build", UNPARSABLE.values(), ids=UNPARSABLE)
+def test_what_could_not_be_parsed_cannot_be_built_in_python(build):
+    with pytest.raises(FilterError):
+        Filter.where(build())
+
+
+def test_too_many_exclusions_are_refused_as_a_text_too():
+    lists = [", ".join(map(str, range(start, start + 200))) for start in (0, 200)]
+    with pytest.raises(FilterSyntaxError, match="excludes at most 256 values"):
+        Filter.parse(f"x not in ({lists[0]}) and x not in ({lists[1]})")
+
+
 def test_as_deep_as_allowed_is_accepted():
     assert Filter.parse("(" * 32 + "x = 1" + ")" * 32) == Filter.parse("x = 1")
     assert Filter.parse("not " * 31 + "x = 1") == Filter.parse("x <> 1")

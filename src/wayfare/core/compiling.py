@@ -13,9 +13,7 @@ comparison says no.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from functools import lru_cache
 from math import asin, cos, inf, nextafter, radians, sin, sqrt
 from typing import Any
 
@@ -25,7 +23,6 @@ from wayfare.core.conditions import Conjunction
 from wayfare.core.predicates import Attributes, Predicate, Test
 
 LINEAR_MAX = 4  # values of an `in` that are looked for one by one, without a set
-PATTERNS_MAX = 4096  # patterns whose expressions are kept
 
 Then = Test | None
 
@@ -200,7 +197,7 @@ def _like(p: ps.Like, then: Then) -> Test:
 
 def _pattern(p: ps.Like, then: Then) -> Test:
     wanted = not p.negated
-    parts = tuple(literals(p.pattern))
+    parts = tuple(patterns.literals(p.pattern))
 
     def like(
         a: Attributes,
@@ -215,39 +212,9 @@ def _pattern(p: ps.Like, then: Then) -> Test:
         for part in parts:  # most texts lack one, and need no expression to say so
             if part not in v:
                 return not yes and (then is None or then(a))
-        return (expression(x)(v) is not None) is yes and (then is None or then(a))
+        return (patterns.expression(x)(v) is not None) is yes and (then is None or then(a))
 
     return like
-
-
-def literals(pattern: str) -> list[str]:
-    """The parts of a pattern without wildcards."""
-    parts = [""]
-    for token in patterns.tokens(pattern):
-        if len(token) == 1:
-            parts[-1] += token
-        elif parts[-1]:
-            parts.append("")
-    return parts
-
-
-@lru_cache(maxsize=PATTERNS_MAX)
-def expression(pattern: str) -> Callable[[str], object]:
-    """A function that gives None for a text that the pattern does not match.
-
-    Each piece between two `%` is an atomic group: its first place is the best one, so nothing
-    is ever looked for twice.
-    """
-    pieces = [""]
-    one, many = patterns.tokens("_%")
-    for token in patterns.tokens(pattern):
-        if token == many:
-            pieces.append("")
-        else:
-            pieces[-1] += "." if token == one else re.escape(token)
-    first, *middle, last = [*pieces, None] if len(pieces) == 1 else pieces
-    between = "".join(f"(?>.*?{piece})" for piece in middle)
-    return re.compile(f"{first}{between}{'' if last is None else '.*' + last}", re.DOTALL).fullmatch
 
 
 def _exists(p: ps.Exists, then: Then) -> Test:

@@ -130,9 +130,8 @@ def _tries(group: list[Predicate]) -> Iterator[Value]:
         elif type(p) is ps.Between:
             yield from _inside(p)
         elif type(p) is ps.Like and not p.negated:
-            one, many = patterns.tokens("_%")
             for filler in _FILLERS:
-                literal = {one: filler[:1] or "\x01", many: filler}
+                literal = {patterns.ONE: filler[:1] or "\x01", patterns.MANY: filler}
                 yield "".join(literal.get(token, token) for token in patterns.tokens(p.pattern))
         elif type(p) is ps.NoneOf and p.kind == "number":
             yield from (0.123456789, -98765.4321)

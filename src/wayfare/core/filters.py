@@ -12,7 +12,7 @@ equal; its content is its identity, in tables and on the wire.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 
 import msgspec
@@ -22,7 +22,7 @@ from wayfare.core import syntax
 from wayfare.core.compiling import compiled
 from wayfare.core.conditions import CONJUNCTIONS_MAX, TERMS_MAX, Condition, Conjunction
 from wayfare.core.predicates import Attributes, Predicate, Test, Value
-from wayfare.errors import FilterError
+from wayfare.errors import FilterError, FilterSyntaxError
 
 
 class Filter(msgspec.Struct, frozen=True, array_like=True, dict=True, cache_hash=True):
@@ -38,12 +38,16 @@ class Filter(msgspec.Struct, frozen=True, array_like=True, dict=True, cache_hash
         state: Mapping[str, Value] | None = None,
     ) -> Filter:
         """The filter that a text describes; `myloc` and `my.<name>` take these values."""
-        return Filter.where(syntax.parse(text, location=location, state=state))
+        condition = syntax.parse(text, location=location, state=state)
+        try:
+            return Filter.where(condition)
+        except FilterError as error:  # no single place in the text is wrong: it is too much
+            raise FilterSyntaxError(text, 0, str(error)) from None
 
     @staticmethod
     def where(condition: Condition) -> Filter:
         """The filter that a condition built in Python describes."""
-        return Filter.of(condition.alternatives(negated=False))
+        return Filter.of(_sized(condition.alternatives(negated=False)))
 
     @staticmethod
     def of(conjunctions: Iterable[Iterable[Predicate]]) -> Filter:
@@ -122,7 +126,7 @@ class Filter(msgspec.Struct, frozen=True, array_like=True, dict=True, cache_hash
                 return None
             i, j, united = found
             left = [one for k, one in enumerate(left) if k not in (i, j)] + [united]
-        return Filter.of(left)
+        return None if _oversize(left) else Filter.of(left)
 
 
 EVERYTHING = Filter(((),))
@@ -135,14 +139,43 @@ def checked(given: Filter) -> Filter:
     """The filter, if it is one that `Filter.of` could have made; else FilterError."""
     if len(given.conjunctions) > CONJUNCTIONS_MAX:
         raise FilterError(f"a filter has at most {CONJUNCTIONS_MAX} conjunctions")
-    for conjunction in given.conjunctions:
-        if len(conjunction) > TERMS_MAX:
-            raise FilterError(f"a filter has at most {TERMS_MAX} predicates")
+    for conjunction in _sized(given.conjunctions):
         for p in conjunction:
             ps.check(p)
     if Filter.of(given.conjunctions) != given:
         raise FilterError("not a filter in normal form")
     return given
+
+
+PATTERNS_MAX = 2 * ps.TEXT_MAX  # comparing patterns takes the product of their lengths
+
+# Size: every filter can be printed as a text that can be parsed, and normalising stays cheap.
+# Normalising never lengthens a filter, so these are asked before it.
+
+
+def _oversize(conjunctions: Sequence[Conjunction]) -> str | None:
+    """What is too much, if anything."""
+    two_sided = [
+        p
+        for given in conjunctions
+        for p in given
+        if type(p) is ps.Between and p.low is not None and p.high is not None
+    ]  # they may print as two
+    patterns = sum(len(p.pattern) for given in conjunctions for p in given if type(p) is ps.Like)
+    for size, most, unit in (
+        (patterns, PATTERNS_MAX, "characters of patterns"),
+        (sum(map(len, conjunctions)) + len(two_sided), TERMS_MAX, "predicates"),
+        (len(syntax.text(tuple(conjunctions))), syntax.FILTER_TEXT_MAX, "characters"),
+    ):
+        if size > most:
+            return f"multiplied out, this filter has {size} {unit}, and at most {most} are allowed"
+    return None
+
+
+def _sized(conjunctions: Sequence[Conjunction]) -> Sequence[Conjunction]:
+    if reason := _oversize(conjunctions):
+        raise FilterError(f"{reason}: split it into several subscriptions")
+    return conjunctions
 
 
 def _normal(given: Iterable[Predicate]) -> Conjunction | None:

@@ -12,6 +12,7 @@ connection and never changes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from math import isfinite
 from typing import NewType
@@ -28,6 +29,7 @@ LinkId = NewType("LinkId", str)
 
 PROTOCOL_VERSION = 1
 ATTRIBUTES_MAX = 128  # of one notification
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -64,6 +66,8 @@ def check_attributes(attributes: Mapping[str, Value]) -> None:
             raise InvalidNotification(
                 f"{name} is a {kind.__name__}; attributes are str, int, float or bool"
             )
+        if kind is str and not value.isascii() and _SURROGATE.search(value):  # type: ignore[union-attr, arg-type]
+            raise InvalidNotification(f"{name} contains half of a surrogate pair, no character")
         if kind is float and not isfinite(value):  # type: ignore[arg-type]
             raise InvalidNotification(f"{name} is {value}; NaN and infinities are not values")
         if kind is int and not INT_MIN <= value <= INT_MAX:  # type: ignore[operator]

@@ -12,14 +12,16 @@ is sound, reflexive and transitive (maps of tokens compose), though it does not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable
 from functools import lru_cache
 
 ANY = "%"
 
-# Wildcard tokens are longer than one character, so that no literal character equals them.
-_ONE = "one"
-_MANY = "many"
+# Wildcards among the characters of a pattern: halves of surrogate pairs, which no text contains.
+ONE = "\udc01"
+MANY = "\udc02"
+_WILD = re.compile(f"[{ONE}{MANY}]")
 
 
 def literal(text: str) -> str:
@@ -52,61 +54,56 @@ def is_canonical(pattern: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def tokens(pattern: str) -> tuple[str, ...]:
+def tokens(pattern: str) -> str:
+    """The pattern with a character for each thing that it says."""
     out: list[str] = []
     characters = iter(pattern)
     for character in characters:
         if character == "\\":
             out.append(next(characters))
         else:
-            out.append(_ONE if character == "_" else _MANY if character == "%" else character)
-    return tuple(out)
+            out.append(ONE if character == "_" else MANY if character == "%" else character)
+    return "".join(out)
 
 
-def _takes(wide: Sequence[str], narrow: Sequence[str]) -> bool:
-    """Whether `wide` matches `narrow`, a text or the tokens of another pattern.
+@lru_cache(maxsize=4096)
+def expression(pattern: str) -> Callable[[str], object]:
+    """A function that gives None for what the pattern does not match: a text, or tokens of another.
 
-    Steps back only to the last `%`, so the time is bounded by the product of the lengths.
+    Each piece between two `%` is an atomic group: as it has a fixed length, its first place is
+    the best one, so nothing is ever looked for twice. A `_` does not take another pattern's `%`.
     """
-    at = here = 0
-    restart, resume = -1, 0
-    while here < len(narrow):
-        token = wide[at] if at < len(wide) else None
-        if token == _MANY:
-            restart, resume = at, here
-            at += 1
-        elif token is not None and (
-            narrow[here] != _MANY if token == _ONE else token == narrow[here]
-        ):
-            at += 1
-            here += 1
-        elif restart >= 0:
-            resume += 1
-            at, here = restart + 1, resume
-        else:
-            return False
-    return all(token == _MANY for token in wide[at:])
+    first, *others = [
+        "".join(f"[^{MANY}]" if one == ONE else re.escape(one) for one in piece)
+        for piece in tokens(pattern).split(MANY)
+    ]
+    if not others:
+        return re.compile(first).fullmatch
+    *middle, last = others
+    between = "".join(f"(?>.*?{piece})" for piece in middle)
+    return re.compile(f"{first}{between}.*{last}", re.DOTALL).fullmatch
+
+
+def literals(pattern: str) -> list[str]:
+    """The parts of a pattern without wildcards."""
+    return [part for part in _WILD.split(tokens(pattern)) if part] or [""]
 
 
 def includes(wide: str, narrow: str) -> bool:
     """Whether every text that `narrow` matches is matched by `wide` (see the module's text)."""
-    return wide in (narrow, ANY) or _takes(tokens(wide), tokens(narrow))
+    return wide in (narrow, ANY) or expression(wide)(tokens(narrow)) is not None
 
 
 @lru_cache(maxsize=4096)
 def literal_prefix(pattern: str) -> str:
     """What every text that matches begins with."""
-    parts = tokens(pattern)
-    end = next((i for i, token in enumerate(parts) if len(token) > 1), len(parts))
-    return "".join(parts[:end])
+    return _WILD.split(tokens(pattern), maxsplit=1)[0]
 
 
 @lru_cache(maxsize=4096)
 def literal_suffix(pattern: str) -> str:
     """What every text that matches ends with."""
-    parts = tokens(pattern)
-    start = next((i for i in range(len(parts), 0, -1) if len(parts[i - 1]) > 1), 0)
-    return "".join(parts[start:])
+    return _WILD.split(tokens(pattern))[-1]
 
 
 def disjoint(a: str, b: str) -> bool:
@@ -120,19 +117,17 @@ def disjoint(a: str, b: str) -> bool:
 
 def shape(pattern: str) -> tuple[str, str]:
     """How the pattern is best written: (`=` | prefix | suffix | contains | like, its text)."""
-    parts = tokens(pattern)
-    wild = [i for i, token in enumerate(parts) if len(token) > 1]
-    if not wild:
-        return "=", "".join(parts)
-    if all(parts[i] == _MANY for i in wild) and len(parts) > len(wild):
-        last = len(parts) - 1
-        if wild == [last]:
-            return "prefix", "".join(parts[:-1])
-        if wild == [0]:
-            return "suffix", "".join(parts[1:])
-        if wild == [0, last]:
-            return "contains", "".join(parts[1:-1])
+    said = tokens(pattern)
+    if _WILD.search(said) is None:
+        return "=", said
+    inner = said.strip(MANY)
+    if inner and _WILD.search(inner) is None:
+        ends = said.startswith(MANY), said.endswith(MANY)
+        return _SHAPES[ends], inner
     return "like", pattern
+
+
+_SHAPES = {(False, True): "prefix", (True, False): "suffix", (True, True): "contains"}
 
 
 @lru_cache(maxsize=4096)
@@ -147,5 +142,5 @@ def matcher(pattern: str) -> Callable[[str], bool]:
         return lambda value: value.endswith(text)
     if word == "contains":
         return lambda value: text in value
-    parts = tokens(pattern)
-    return lambda value: _takes(parts, value)
+    fits = expression(pattern)
+    return lambda value: fits(value) is not None

@@ -127,7 +127,7 @@ def names(p: Predicate) -> tuple[str, ...]:
 
 def checked_name(name: str) -> str:
     if type(name) is not str or not 0 < len(name) <= NAME_MAX:
-        raise FilterError(f"an attribute's name is a text of 1 to {NAME_MAX} characters: {name!r}")
+        raise FilterError(f"an attribute's name is a text of 1 to {NAME_MAX} characters")
     return _checked_text(name, NAME_MAX)
 
 
@@ -148,7 +148,7 @@ def checked_value(value: Value) -> Value:
             raise FilterError("NaN and infinities are not values")
         return int(value) if value.is_integer() and INT_MIN <= value <= INT_MAX else value
     if type(value) is int and not INT_MIN <= value <= INT_MAX:
-        raise FilterError(f"an int has at most 64 bits: {value}")
+        raise FilterError("an int has at most 64 bits")
     if type(value) not in KINDS:
         raise FilterError(f"a value is a str, int, float or bool, not {type(value).__name__}")
     return value
@@ -232,6 +232,7 @@ def like(
 
 def _like(name: str, pattern: str, negated: bool) -> Predicate | None:
     word, text = patterns.shape(pattern)
+    _checked_text(text, TEXT_MAX)  # as it is printed, and so can be parsed
     if word == "=":
         return (NoneOf if negated else OneOf)(name, "text", (text,))
     if pattern == patterns.ANY and negated:

@@ -10,7 +10,7 @@ from math import inf
 from typing import Any
 
 from wayfare.core import predicates as ps
-from wayfare.core.compiling import literals
+from wayfare.core.patterns import literals
 from wayfare.core.predicates import Predicate
 
 

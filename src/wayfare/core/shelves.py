@@ -8,7 +8,7 @@ from typing import Any
 
 from wayfare.core import patterns
 from wayfare.core import predicates as ps
-from wayfare.core.compiling import compiled, literals, number_span, text_span
+from wayfare.core.compiling import compiled, number_span, text_span
 from wayfare.core.conditions import Conjunction
 from wayfare.core.predicates import Attributes, Predicate, Test
 from wayfare.core.selectivity import Statistics
@@ -289,7 +289,7 @@ def _shelf_type(p: ps.Between | ps.Like) -> type[_Shelf]:
         return _Prefixes if _affix(p) else _TextRanges
     assert type(p) is ps.Like
     begin, end = len(patterns.literal_prefix(p.pattern)), len(patterns.literal_suffix(p.pattern))
-    longest = max(len(part) for part in literals(p.pattern))
+    longest = max(len(part) for part in patterns.literals(p.pattern))
     if max(begin, end) >= min(longest, GRAM):
         return _Prefixes if begin >= end else _Suffixes
     return _Grams
@@ -374,7 +374,7 @@ class _Grams(_Prefixes):
     @staticmethod
     def text(p: ps.Like | ps.Between) -> tuple[str, bool]:
         assert type(p) is ps.Like
-        longest = max(literals(p.pattern), key=len)
+        longest = max(patterns.literals(p.pattern), key=len)
         return longest[-GRAM:], False
 
     def visit(self, value: Any, attributes: Attributes, out: list[Any]) -> None:

@@ -17,8 +17,8 @@ One regular expression cuts the text into tokens and never steps back (its repet
 possessive), and the parser looks one token ahead, so the time is linear. What is no token becomes
 a `stray` one: the parser meets it where it stands and knows what would have been right there.
 
-Whatever `parse` accepts can be printed and parsed again, so the limits hold for the text as it
-is written and for the filter multiplied out, which may be longer.
+Every filter can be printed and parsed again, so the limits hold for the text as it is written
+and (in filters.py) for the filter multiplied out, which may be longer.
 """
 
 from __future__ import annotations
@@ -125,27 +125,7 @@ def parse(
     if half := _SURROGATE.search(text):
         raise FilterSyntaxError(text, half.start(), "half of a surrogate pair is not a character")
     places = [location] if isinstance(location, str) else list(location or ())
-    condition = _Parser(text, places, state or {}).whole()
-    _check_multiplied_out(text, condition)
-    return condition
-
-
-def _check_multiplied_out(source: str, condition: Condition) -> None:
-    """Normalising never lengthens a filter, so what passes here can be printed and parsed."""
-    try:
-        conjunctions = condition.alternatives(negated=False)
-    except FilterError as error:
-        raise FilterSyntaxError(source, 0, str(error)) from None
-    terms, length = sum(map(len, conjunctions)), len(text(tuple(conjunctions)))
-    for size, most, unit in (
-        (terms, TERMS_MAX, "predicates"),
-        (length, FILTER_TEXT_MAX, "characters"),
-    ):
-        if size > most:
-            reason = (
-                f"multiplied out, this filter has {size} {unit}, and at most {most} are allowed"
-            )
-            raise FilterSyntaxError(source, 0, f"{reason}: split it into several subscriptions")
+    return _Parser(text, places, state or {}).whole()
 
 
 class _Parser:
