@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from wayfare.core.history import ATTRIBUTE_BYTES, Backlog, Limits, size_of
 from wayfare.core.messages import Deliver, Gap, Notification
-from wayfare.errors import ProtocolError
+from wayfare.errors import ProtocolError, UsageError
 
 ROOMY = Limits()
 WINDOW = ROOMY.window
@@ -174,6 +174,12 @@ def test_a_gap_may_be_acknowledged():
     backlog.take(WINDOW)
     backlog.acknowledge(2)
     assert (backlog.acked, len(backlog)) == (2, 1)
+
+
+@pytest.mark.parametrize("name", Limits.__struct_fields__)
+def test_no_limit_is_zero(name):
+    with pytest.raises(UsageError, match=f"the limit {name} is 0; it is at least 1"):
+        Limits(**{name: 0})
 
 
 def test_the_size_of_a_notification_is_that_of_its_payload_texts_and_attributes():

@@ -207,6 +207,18 @@ def test_an_advertiser_that_goes_does_not_hide_the_one_it_covered():
     assert net.brokers["faro"].routing.in_subs == {"lisbon": {}}
 
 
+def test_what_many_filters_are_merged_to_is_understood_by_the_neighbour():
+    """However long the texts in them are, and however many."""
+    net = network(*LINE, routing="merging")
+    net.advertise("tom", "exists word")
+    for n in range(300):
+        net.subscribe("anna", f"word = '{'a' * 40}{n:03}'")
+    net.settle()
+    net.publish("tom", word="a" * 40 + "299")
+    net.settle()
+    assert net.got("anna") == [{"word": "a" * 40 + "299"}]
+
+
 def test_a_subscriber_elsewhere_costs_no_second_copy_on_a_link():
     net = network(*LINE)
     net.subscribe("bert", "x > 0")

@@ -195,6 +195,21 @@ def test_a_neighbours_subscription_is_not_sent_back_to_it():
     assert here.destinations.wanting({"x": 2}) == [0]  # faro's place
 
 
+def test_a_subscription_stays_as_long_as_somebody_has_it():
+    here = tables("faro", "porto")
+    here.apply("faro", Update(add_ads=es("x > 0")))
+    here.subscribe("anna", f("x > 1"), HERE)
+    here.apply("porto", Update(add_subs=es("x > 1")))
+    here.updates()
+    here.unsubscribe("anna", f("x > 1"), HERE)
+    assert here.updates() == []
+    here.apply("faro", Update(remove_ads=es("x > 0")))
+    assert here.updates() == [
+        ("faro", Update(remove_subs=es("x > 1"))),
+        ("porto", Update(remove_ads=es("x > 0"))),
+    ]
+
+
 def test_what_a_leaving_subscription_covered_is_forwarded_first():
     here = tables("faro")
     here.apply("faro", Update(add_ads=es("x > 0")))
