@@ -89,7 +89,7 @@ def test_sim_writes_the_event_log(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["sim", "nowhere"], "there is no scenario or file 'nowhere'"),
+        (["sim", "nowhere"], "there is no scenario 'nowhere'"),
         (["sim", "uncovering", "--log", "x.csv"], "has to end in .parquet or .jsonl"),
         (["sim", "uncovering", "--log", "/no/such/folder/x.jsonl"], "there is no folder"),
         (["sim", "fuzz", "--seeds", "0"], "--seeds is at least 1"),

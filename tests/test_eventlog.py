@@ -38,7 +38,7 @@ FILLED = {
     "unadvertised": {"client", "filter"},
     "attached": {"client", "broker", "epoch"},
     "detached": {"client", "broker", "epoch"},
-    "left": {"client", "broker"},
+    "left": {"client", "broker", "epoch"},
     "sent": {"sender", "receiver", "message", "size"},
 }
 

@@ -377,7 +377,8 @@ def test_whatever_happens_all_arrive_once_in_order_and_in_the_worst_time(spec, a
         else:
             line.pipe.shape(act)
         assert len(line.pipe) == len(sent) - len(line.out)
-    line.pipe.heal()
+    for _ in range(acts.count("cut")):  # who goes down twice comes up twice
+        line.pipe.heal()
     line.run()
     assert line.numbers() == list(sent)
     assert all(time - sent[number] <= line.pipe.worst_ns for time, number in line.out)
@@ -393,7 +394,7 @@ def test_ties_happen_in_the_order_of_the_calls():
     for name in "cab":
         agenda.at(5, seen.append, name)
     agenda.at(4, seen.append, "first")
-    assert agenda.run_until(5) == 4
+    agenda.run_until(5)
     assert seen == ["first", "c", "a", "b"]
     assert agenda.next() is None
 
@@ -419,10 +420,7 @@ def test_nothing_happens_in_the_past():
 
 # Everything at one moment
 
-just_arrived = pytest.mark.xfail(reason="what has happened in this moment counts as on its way")
 
-
-@just_arrived
 @pytest.mark.parametrize("latency_ns", [0, 10])
 @pytest.mark.parametrize("jitter_ns", [0, 1])
 def test_a_link_that_is_cut_at_the_moment_of_an_arrival_does_not_send_it_again(
@@ -452,7 +450,6 @@ def test_a_link_that_is_cut_and_healed_in_the_moment_of_an_arrival_loses_nothing
     assert line.numbers() == [1, 2]
 
 
-@just_arrived
 def test_what_has_just_arrived_is_not_on_its_way():
     line = Line(LinkSpec(latency_ns=10))
     seen = []

@@ -88,17 +88,17 @@ def played(**options):
 
 def test_links_between_brokers_and_what_applications_see():
     assert played() == [
-        "     2.0 ms  lisbon -> porto     Update(+ad price > 0)",
-        "    12.0 ms  porto -> lisbon     Update(+sub price > 40)",
-        "    24.0 ms  lisbon -> porto     Notification(ticker 1)",
-        "    36.0 ms  anna <=             ticker 1 {price: 41}",
+        "     2.0 ms  lisbon -> porto         Update(+ad price > 0)",
+        "    12.0 ms  porto -> lisbon         Update(+sub price > 40)",
+        "    24.0 ms  lisbon -> porto         Notification(ticker 1)",
+        "    36.0 ms  anna <=                 ticker 1 {price: 41}",
     ]
 
 
 def test_with_clients_their_links_too():
     both = played(clients=True)
-    assert "     0.0 ms  anna -> porto       Subscribe(price > 40)" in both
-    assert "    34.0 ms  porto -> anna       Deliver(1: ticker 1)" in both
+    assert "     0.0 ms  anna -> porto           Subscribe(price > 40)" in both
+    assert "    34.0 ms  porto -> anna           Deliver(1: ticker 1)" in both
     assert [line for line in both if line in played()] == played()
 
 
@@ -108,7 +108,7 @@ def test_a_loss_is_told():
     trace = Trace(world)
     world.add_client("anna", "porto")
     world.log("lost", client="anna", count=3, reason="backlog_age")
-    assert trace.lines == ["     0.0 ms  anna <=             3 lost: backlog_age"]
+    assert trace.lines == ["     0.0 ms  anna <=                 3 lost: backlog_age"]
 
 
 def test_lines_have_no_blanks_at_their_ends():

@@ -60,8 +60,8 @@ def test_a_link_is_two_pipes():
         (lambda world: world.link("porto", "faro"), "there is no link porto - faro"),
         (lambda world: world.link("porto", "porto"), "there is no link porto - porto"),
         (lambda world: world.add_client("bert", "braga"), "there is no broker 'braga'"),
-        (lambda world: world.add_client("anna", "porto"), "there is a anna already"),
-        (lambda world: world.add_client("porto", "porto"), "there is a porto already"),
+        (lambda world: world.add_client("anna", "porto"), "anna is there already"),
+        (lambda world: world.add_client("porto", "porto"), "porto is there already"),
         (lambda world: world.client("anna").attach("braga"), "there is no broker 'braga'"),
         (
             lambda _: World(routing="magic"),

@@ -1,7 +1,7 @@
 """The one schema of what happened, live and simulated: one row per fact, append-only.
 
     published      client, number, attributes
-    delivered      client, publisher, number, delivery
+    delivered      client, publisher, number, delivery, attributes
     lost           client, count, reason            (a Gap reached the application)
     subscribed, unsubscribed, advertised, unadvertised     client, filter
     attached, detached, left                        client, broker, epoch
@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 from wayfare.core.filters import Filter
 from wayfare.core.predicates import Value
+from wayfare.errors import UsageError
 
 BATCH_ROWS = 50_000
 
@@ -170,5 +171,13 @@ class JsonLinesWriter(_FileWriter):
 
 
 def writer(path: Path, run: str = "") -> ParquetWriter | JsonLinesWriter:
-    """The writer that the file's name asks for: .parquet, or .jsonl."""
-    return ParquetWriter(path, run) if path.suffix == ".parquet" else JsonLinesWriter(path, run)
+    """The writer that the file's name asks for."""
+    if path.suffix not in WRITERS:
+        raise UsageError(f"{path}: the name of an event log ends in {' or '.join(WRITERS)}")
+    return WRITERS[path.suffix](path, run)
+
+
+WRITERS: dict[str, type[ParquetWriter] | type[JsonLinesWriter]] = {
+    ".parquet": ParquetWriter,
+    ".jsonl": JsonLinesWriter,
+}

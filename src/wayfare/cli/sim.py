@@ -23,9 +23,9 @@ from wayfare.sim import fuzz, scenario
 
 EXAMPLES = """examples:
   wayfare sim                               list the scenarios
-  wayfare sim away_and_back                 play one, print its trace
+  wayfare sim away-and-back                 play one, print its trace
   wayfare sim my.txt --seed 7 --json        a scenario of your own, for a program to read
-  wayfare sim lossy_link --log run.parquet  write the event log (.parquet or .jsonl)
+  wayfare sim lossy-link --log run.parquet  write the event log (.parquet or .jsonl)
   wayfare sim fuzz --seeds 1000             random runs (see wayfare sim fuzz --help)
 
 statements of a scenario:
@@ -87,8 +87,8 @@ def run_scenario(arguments: argparse.Namespace) -> int:
         return _list_scenarios(arguments.json)
     story = scenario.find(arguments.scenario)
     log: Path | None = arguments.log
-    if log is not None and log.suffix not in (".parquet", ".jsonl"):
-        raise UsageError(f"--log {log}: the name has to end in .parquet or .jsonl")
+    if log is not None and log.suffix not in eventlog.WRITERS:
+        raise UsageError(f"--log {log}: the name has to end in {' or '.join(eventlog.WRITERS)}")
     if log is not None and not log.parent.is_dir():
         raise UsageError(f"--log {log}: there is no folder {log.parent}")
     outcome = scenario.play(story, arguments.seed, log_messages=log is not None)

@@ -230,8 +230,7 @@ class Broker:
                 session = by_place[place]
                 link, backlog = session.link, session.backlog
                 unacked = backlog.unacked
-                if not unacked and not backlog.waiting:
-                    self._wait_for(now + limits.backlog_age_ns)
+                first = not unacked and not backlog.waiting
                 if link is None:
                     backlog.put(notification, size, now, limits)
                 elif backlog.sent == backlog.last and len(unacked) < limits.window:
@@ -240,6 +239,8 @@ class Broker:
                 else:
                     backlog.put(notification, size, now, limits)
                     effects += self._push(session)
+                if first and backlog:  # a limit may have dropped it at once
+                    self._wait_for(now + limits.backlog_age_ns)
         return effects
 
     def _push(self, session: Session) -> list[Effect]:

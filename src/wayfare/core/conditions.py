@@ -90,6 +90,8 @@ class _Several(Condition):
             if not isinstance(part, Condition):
                 raise FilterError(f"a condition was expected, not {part!r}")
             self.parts.extend(part.parts if type(part) is type(self) else [part])
+        if not self.parts:
+            raise FilterError("a condition was expected, not nothing")
         self.depth = 1 + max(part.depth for part in self.parts)
         self.terms = sum(part.terms for part in self.parts)
         _check_limits(self)
@@ -121,6 +123,8 @@ class Not(Condition):
     __slots__ = ("part",)
 
     def __init__(self, part: Condition) -> None:
+        if not isinstance(part, Condition):
+            raise FilterError(f"a condition was expected, not {part!r}")
         self.part = part
         self.depth, self.terms = 1 + part.depth, part.terms
         _check_limits(self)
@@ -150,6 +154,8 @@ def _sum(parts: list[list[Conjunction]]) -> list[Conjunction]:
 
 
 def _product(parts: list[list[Conjunction]]) -> list[Conjunction]:
+    if not all(parts):
+        return []
     size = 1
     for part in parts:
         size *= len(part)

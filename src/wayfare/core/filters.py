@@ -126,7 +126,7 @@ class Filter(msgspec.Struct, frozen=True, array_like=True, dict=True, cache_hash
                 return None
             i, j, united = found
             left = [one for k, one in enumerate(left) if k not in (i, j)] + [united]
-        return None if _oversize(left) else Filter.of(left)
+        return None if oversize(left) else Filter.of(left)
 
 
 EVERYTHING = Filter(((),))
@@ -153,7 +153,7 @@ PATTERNS_MAX = 2 * ps.TEXT_MAX  # comparing patterns takes the product of their 
 # Normalising never lengthens a filter, so these are asked before it.
 
 
-def _oversize(conjunctions: Sequence[Conjunction]) -> str | None:
+def oversize(conjunctions: Sequence[Conjunction]) -> str | None:
     """What is too much, if anything."""
     two_sided = [
         p
@@ -173,7 +173,7 @@ def _oversize(conjunctions: Sequence[Conjunction]) -> str | None:
 
 
 def _sized(conjunctions: Sequence[Conjunction]) -> Sequence[Conjunction]:
-    if reason := _oversize(conjunctions):
+    if reason := oversize(conjunctions):
         raise FilterError(f"{reason}: split it into several subscriptions")
     return conjunctions
 

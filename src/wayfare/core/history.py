@@ -14,7 +14,7 @@ from collections import deque
 import msgspec
 
 from wayfare.core.messages import Deliver, Gap, Notification
-from wayfare.errors import ProtocolError
+from wayfare.errors import ProtocolError, UsageError
 
 SECOND_NS = 1_000_000_000
 ATTRIBUTE_BYTES = 24  # a name and a number, roughly
@@ -31,6 +31,11 @@ class Limits(msgspec.Struct, frozen=True):
     backlog_age_ns: int = 24 * 3600 * SECOND_NS
     away_ns: int = 7 * 24 * 3600 * SECOND_NS  # then the session of a client that is away ends
     window: int = 256  # deliveries on the way to a client without an acknowledgement
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if getattr(self, name) < 1:
+                raise UsageError(f"the limit {name} is {getattr(self, name)}; it is at least 1")
 
 
 def size_of(notification: Notification) -> int:

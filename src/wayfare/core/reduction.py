@@ -15,15 +15,17 @@ pure function of the candidates, whatever the order in which they came:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import msgspec
 
 from wayfare.core import predicates as ps
 from wayfare.core.covering import CoverIndex
-from wayfare.core.filters import Filter
+from wayfare.core.filters import Filter, oversize
 from wayfare.core.messages import Entry
+
+LIST_CHARACTERS_MAX = 4096  # of all values that are merged into one list, with 16 more for each
 
 
 class OutTable:
@@ -54,6 +56,10 @@ class OutTable:
                 (added if now else removed).append(entry)
         self._before.clear()
         return added, removed
+
+    def sent(self) -> list[Entry]:
+        """What the neighbour has to know."""
+        return [entry for entry, sent in self.entries.items() if sent]
 
     def _set(self, entry: Entry, sent: bool) -> None:
         self._before.setdefault(entry, self.entries.get(entry, False))
@@ -151,6 +157,9 @@ class MergingTable(OutTable):
                     self.entries[entry] = sent
         return added, removed
 
+    def sent(self) -> list[Entry]:
+        return self._merged.sent()
+
     def _change(self, filter: Filter, step: int, add: bool) -> None:
         variables = _variables(filter)
         if step == len(variables):
@@ -180,43 +189,58 @@ class MergingTable(OutTable):
 Family = tuple[ps.Predicate | str, ...]
 
 
-def _variables(filter: Filter) -> list[int]:
-    """The predicates that may differ within a family: lists and ranges. Merging keeps them such."""
+def _variables(filter: Filter) -> list[str]:
+    """The attributes whose list or range may differ within a family, in the order of merging."""
     (conjunction,) = filter.conjunctions
-    return [at for at, p in enumerate(conjunction) if type(p) in (ps.OneOf, ps.Between)]
+    return [p.name for p in conjunction if type(p) in (ps.OneOf, ps.Between)]
 
 
-def _family(filter: Filter, at: int) -> Family:
+def _split(filter: Filter, name: str) -> tuple[ps.OneOf | ps.Between, tuple[ps.Predicate, ...]]:
+    """The list or range of this attribute, of which there is one, and the rest."""
     (conjunction,) = filter.conjunctions
-    kind = ps.kind_of(conjunction[at])
-    assert kind is not None
-    return (conjunction[at].name, kind, *conjunction[:at], *conjunction[at + 1 :])
+    variable, *_ = [p for p in conjunction if p.name == name and type(p) in (ps.OneOf, ps.Between)]
+    assert isinstance(variable, ps.OneOf | ps.Between)
+    return variable, tuple(p for p in conjunction if p is not variable)
 
 
-def _merged(members: Iterable[Filter], at: int, imperfection: float) -> list[Filter]:
+def _family(filter: Filter, name: str) -> Family:
+    variable, rest = _split(filter, name)
+    return name, variable.kind, *rest
+
+
+def _merged(members: Collection[Filter], name: str, imperfection: float) -> list[Filter]:
     """The fewest filters that match what the members of one family match."""
     ranges: list[ps.Between] = []
     points: list[ps.OneOf] = []
     rest: tuple[ps.Predicate, ...] = ()
     for member in members:
-        (conjunction,) = member.conjunctions
-        p = conjunction[at]
-        rest = (*conjunction[:at], *conjunction[at + 1 :])
-        if type(p) is ps.Between:
-            ranges.append(p)
-        elif type(p) is ps.OneOf:
-            points.append(p)
+        variable, rest = _split(member, name)
+        if type(variable) is ps.Between:
+            ranges.append(variable)
+        elif type(variable) is ps.OneOf:
+            points.append(variable)
     joined = _joined(ranges, imperfection)
     variants: list[ps.Predicate] = [*joined, *_lists(points, joined)]
-    return [Filter.of([(*rest, p)]) for p in variants]
+    merged = [(*rest, p) for p in variants]
+    if any(oversize([one]) for one in merged):
+        return list(members)  # a neighbour would refuse it
+    return [Filter.of([one]) for one in merged]
 
 
 def _lists(points: list[ps.OneOf], ranges: list[ps.Between]) -> list[ps.OneOf]:
     """All values that lie in none of the ranges, in as few lists as may be."""
     values = {value for p in points for value in p.values}
     loose = sorted(value for value in values if not any(ps.admits(p, value) for p in ranges))
-    steps = range(0, len(loose), ps.VALUES_MAX)
-    return [ps.one_of(points[0].name, loose[at : at + ps.VALUES_MAX]) for at in steps]
+    lists: list[list[ps.Value]] = []
+    room = 0
+    for value in loose:
+        size = len(str(value)) + LIST_CHARACTERS_MAX // ps.VALUES_MAX
+        if room < size:
+            lists.append([])
+            room = LIST_CHARACTERS_MAX + size
+        lists[-1].append(value)
+        room -= size
+    return [ps.one_of(points[0].name, values) for values in lists]
 
 
 def _joined(ranges: list[ps.Between], imperfection: float) -> list[ps.Between]:

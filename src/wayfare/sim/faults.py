@@ -19,7 +19,7 @@ class Cut(msgspec.Struct, frozen=True):
     a: str
     b: str
     at_ns: int
-    for_ns: int
+    for_ns: int | None  # None: until somebody heals it
 
 
 class Crash(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ class Slow(msgspec.Struct, frozen=True):
 
     broker: str
     at_ns: int
-    for_ns: int
+    for_ns: int | None  # None: for ever
     per_message_ns: int
 
 

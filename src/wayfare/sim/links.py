@@ -7,8 +7,9 @@ breaks, what was on its way is gone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
+from operator import length_hint
 from random import Random
 from typing import Any
 
@@ -41,13 +42,15 @@ class Agenda:
     ties are in order by themselves.
     """
 
-    __slots__ = ("actions", "now", "times")
+    __slots__ = ("_due", "_left", "actions", "now", "times")
 
     def __init__(self) -> None:
         self.now = 0
         # Invariant: the heap holds the keys of `actions`, each once.
         self.times: list[int] = []
         self.actions: dict[int, list[Action]] = {}
+        self._due: list[Action] = []  # what happens now
+        self._left = iter(self._due)  # ... and has not happened yet
 
     def at(self, time: int, action: Callable[[Any], None], argument: Any = None) -> None:
         time = max(time, self.now)
@@ -58,21 +61,27 @@ class Agenda:
         else:
             actions.append((action, argument))
 
-    def run_until(self, time: int) -> int:
-        """Let everything happen up to this time; says how many actions that was."""
-        times, actions = self.times, self.actions
-        done = 0
+    def step(self) -> int:
+        """Let happen what comes next, all of one time; says how many actions that was."""
+        self.now = time = heappop(self.times)
+        self._due = due = self.actions.pop(time)
+        self._left = left = iter(due)
+        for action, argument in left:
+            action(argument)
+        return len(due)
+
+    def run_until(self, time: int) -> None:
+        """Let everything happen up to this time."""
+        times, step = self.times, self.step
         while times and times[0] <= time:
-            now = self.now = times[0]
-            due = actions[now]
-            # An action may add to the list of this very time: the loop gets there too.
-            for action, argument in due:
-                action(argument)
-            done += len(due)
-            heappop(times)
-            del actions[now]
+            step()
         self.now = max(self.now, time)
-        return done
+
+    def ahead(self) -> Iterator[tuple[int, list[Action], int]]:
+        """Every time with its actions, in order, and from which one on they are still to come."""
+        yield self.now, self._due, len(self._due) - length_hint(self._left)
+        for time in sorted(self.actions):
+            yield time, self.actions[time], 0
 
     def next(self) -> int | None:
         return self.times[0] if self.times else None
@@ -126,7 +135,8 @@ class Pipe:
         self._held: list[tuple[Received, int]] = []
         self._free_at = 0  # when the last byte put on the line has left
         self._last_arrival = 0
-        self._down = self._gone = False
+        self._down = 0  # how many reasons there are for being down
+        self._gone = False
         self.messages = 0
         self.bytes = 0  # counted where bandwidth is limited
         self.worst_ns = 0  # the longest that a message took
@@ -134,7 +144,8 @@ class Pipe:
 
     def shape(self, spec: LinkSpec) -> None:
         """Behave like this from now on."""
-        self._last_arrival = max(self._last_arrival, self._agenda.now + self.worst_ns)
+        if self.messages:
+            self._last_arrival = max(self._last_arrival, self._agenda.now + self.worst_ns)
         self.spec = spec
         self._latency_ns = spec.latency_ns
         self._set_careful()
@@ -144,7 +155,7 @@ class Pipe:
         spec = self.spec
         limited = spec.bandwidth_bps is not None or bool(spec.loss) or bool(spec.jitter_ns)
         overtaking = self._agenda.now + spec.latency_ns < self._last_arrival
-        self._careful = self._down or limited or overtaking
+        self._careful = self._gone or self._down > 0 or limited or overtaking
         if not self._careful:
             self.worst_ns = max(self.worst_ns, spec.latency_ns)
 
@@ -164,9 +175,10 @@ class Pipe:
             actions.append(action)
 
     def _send_with_care(self, event: Received, since: int) -> None:
+        if self._gone:
+            return
         if self._down:
-            if not self._gone:
-                self._held.append((event, since))
+            self._held.append((event, since))
             return
         arrival = max(self._arrival(event.message), self._last_arrival)
         self._last_arrival = arrival
@@ -193,20 +205,22 @@ class Pipe:
 
     def __len__(self) -> int:
         """How many messages are on their way."""
-        agenda = self._agenda
-        return len(self._held) + sum(sum(map(self._mine, due)) for due in agenda.actions.values())
+        ahead = self._agenda.ahead()
+        return len(self._held) + sum(sum(map(self._mine, due[done:])) for _, due, done in ahead)
 
     def cut(self) -> None:
-        """Go down; what is on its way stays with the sender."""
-        if not self._down:
-            self._down = self._careful = True
-            self._held += self._recall()
+        """Go down; what is on its way stays with the sender. Who goes down twice comes up twice."""
+        self._down += 1
+        self._careful = True
+        self._held += self._recall()
 
     def heal(self) -> None:
         """Come up again, and send what did not arrive, in order."""
         if not self._down:
             return
-        self._down = False
+        self._down -= 1
+        if self._down:
+            return
         self._last_arrival = self._free_at = self._agenda.now
         again, self._held = self._held, []
         for event, since in again:
@@ -215,17 +229,16 @@ class Pipe:
 
     def drop(self) -> None:
         """Go down for good; what is on its way is gone."""
-        self._down = self._careful = self._gone = True
+        self._gone = self._careful = True
         self._recall()
         self._held.clear()
 
     def _recall(self) -> list[tuple[Received, int]]:
         """Take what is on its way off the agenda."""
         out: list[tuple[Received, int]] = []
-        for time in sorted(self._agenda.actions):
-            due = self._agenda.actions[time]
-            for at, action in enumerate(due):
-                if self._mine(action):
-                    out.append((action[1], time - self.worst_ns))
+        for time, due, done in self._agenda.ahead():
+            for at in range(done, len(due)):
+                if self._mine(due[at]):
+                    out.append((due[at][1], time - self.worst_ns))
                     due[at] = (_nothing, None)  # not removed: the list may be under way
         return out

@@ -25,7 +25,7 @@ from wayfare.core.predicates import Attributes, satisfied
 from wayfare.core.reduction import STRATEGIES, Strategy, reduced
 from wayfare.eventlog import Event
 from wayfare.sim import topology
-from wayfare.sim.world import World
+from wayfare.sim.world import ClientHost, World
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -187,7 +187,8 @@ def matches(filter: Filter, attributes: Attributes) -> bool:
 def check_deliveries(events: list[Event], reach: Reach) -> Verdict:
     clients = histories(events)
     delivered: dict[tuple[str, str], list[int]] = {}  # (client, publisher) -> numbers
-    lost: dict[str, float] = {}  # inf: nobody knows how many
+    lost: dict[str, int] = {}
+    forgotten: dict[str, int] = {}  # when a client was last told that nobody knows how many
     violations: list[Violation] = []
     for event in events:
         if event.kind == "delivered":
@@ -196,7 +197,10 @@ def check_deliveries(events: list[Event], reach: Reach) -> Verdict:
             delivered.setdefault((event.client, event.publisher), []).append(event.number)
         elif event.kind == "lost":
             assert event.client and event.count is not None
-            lost[event.client] = lost.get(event.client, 0) + (event.count or inf)
+            if event.count:
+                lost[event.client] = lost.get(event.client, 0) + event.count
+            else:
+                forgotten[event.client] = event.time_ns
     for pair, numbers in delivered.items():
         violations += _check_order(pair, numbers)
     required = 0
@@ -211,14 +215,14 @@ def check_deliveries(events: list[Event], reach: Reach) -> Verdict:
                 required += must
                 if number not in got:
                     possible += _possible(event, client, reach)
-                    if must:
+                    if must and event.time_ns > forgotten.get(name, -1):
                         missing.append(f"{publisher_name} {number}")
         told = lost.get(name, 0)
         if len(missing) > told:
             but = f" (it was told of {told})" if told else ""
             listed = ", ".join(missing[:5])
             violations.append(Violation("complete", f"{name} did not get {listed}{but}"))
-        if possible < told < inf:
+        if told > possible:
             violations.append(
                 Violation("gap", f"{name} was told of {told} lost, but misses {possible} at most")
             )
@@ -336,15 +340,37 @@ def check_quiet(world: World) -> list[Violation]:
 
 def _check_sessions(world: World, away: set[str]) -> Iterator[Violation]:
     for name, host in world.brokers.items():
-        for client, session in host.core.sessions.items():
+        core = host.core
+        for client, session in core.sessions.items():
             if client in away:
                 continue
             if len(session.backlog):
                 yield Violation("tidy", f"{name} keeps {len(session.backlog)} for {client}")
             if world.clients[client].left or world.clients[client].home != name:
                 yield Violation("tidy", f"{name} has a session of {client}, which is not here")
-        if host.core.next_deadline() is not None and not away:
+        if core.next_deadline() is not None and not away:
             yield Violation("tidy", f"{name} still waits for a deadline")
+    for client_host in world.clients.values():
+        if client_host.connection is not None:
+            yield from _check_attached(world, client_host)
+    for link, connection in world.connections.items():
+        if connection.client.connection is not connection:
+            yield Violation("tidy", f"{connection.broker.core.name} keeps the connection {link}")
+
+
+def _check_attached(world: World, host: ClientHost) -> Iterator[Violation]:
+    """What its broker knows of a client that is attached, and what it knows itself."""
+    client, session = host.core, world.broker(host.home).core.sessions.get(host.core.name)
+    if session is None:
+        yield Violation("tidy", f"{host.home} has no session of {host.name}, which is attached")
+    elif (session.link, session.epoch) != (client.link, client.epoch):
+        yield Violation("tidy", f"{host.home} knows another attachment of {host.name}")
+    elif {*session.subscriptions} != {*client.subscriptions}:
+        yield Violation("tidy", f"{host.home} knows other subscriptions of {host.name}")
+    elif {*session.advertisements} != {*client.advertisements}:
+        yield Violation("tidy", f"{host.home} knows other advertisements of {host.name}")
+    if client.next_deadline() is not None:
+        yield Violation("tidy", f"{host.name} still waits for a deadline")
 
 
 class Tables:

@@ -25,7 +25,9 @@ import msgspec
 
 from wayfare.core.history import Limits
 from wayfare.core.predicates import Value
-from wayfare.errors import ScenarioError, WayfareError
+from wayfare.core.reduction import STRATEGIES
+from wayfare.errors import ScenarioError, UsageError, WayfareError
+from wayfare.sim import topology
 from wayfare.sim.faults import Crash, Cut, Slow
 from wayfare.sim.links import MS_NS, LinkSpec
 from wayfare.sim.oracle import Verdict, check
@@ -33,8 +35,8 @@ from wayfare.sim.trace import Trace
 from wayfare.sim.world import CLIENT_LINK, World
 
 SEPARATOR = "----"
+_BETWEEN_STATEMENTS = re.compile(r"\s;\s(?=(?:[^']*'[^']*')*[^']*$)")  # not within quotes
 UNITS_NS = {"ns": 1, "us": 1_000, "ms": MS_NS, "s": 1000 * MS_NS, "h": 3600 * 1000 * MS_NS}
-FOR_EVER_NS = 10**15
 
 
 class Scenario(msgspec.Struct, frozen=True):
@@ -62,7 +64,7 @@ def read(name: str, text: str) -> Scenario:
         (number, statement.strip())
         for number, line in enumerate(script.splitlines(), 1)
         if line.strip() and not line.startswith("#")
-        for statement in re.split(r"\s;\s", line)
+        for statement in _BETWEEN_STATEMENTS.split(line)
     ]
     return Scenario(name, " ".join(about), tuple(statements), script, trace)
 
@@ -80,18 +82,18 @@ def shipped() -> dict[str, Scenario]:
 
 def find(name: str) -> Scenario:
     """The scenario of that name, or in that file."""
-    path = Path(name)
-    if path.is_file():
-        try:
-            return read(path.stem, path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise ScenarioError(1, f"cannot read {name}: {error}") from None
     scenarios = shipped()
-    if name not in scenarios:
-        raise WayfareError(
-            f"there is no scenario or file {name!r}; `wayfare sim` lists the scenarios"
-        )
-    return scenarios[name]
+    if name in scenarios:
+        return scenarios[name]
+    try:
+        return read(Path(name).stem, Path(name).read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise UsageError(f"{name} is not a text in UTF-8") from None
+    except OSError as error:
+        raise UsageError(
+            f"there is no scenario {name[:80]!r}, and no such file ({error.strerror});"
+            " `wayfare sim` lists the scenarios"
+        ) from None
 
 
 def play(scenario: Scenario, seed: int = 0, *, log_messages: bool = False) -> Outcome:
@@ -104,7 +106,10 @@ def play(scenario: Scenario, seed: int = 0, *, log_messages: bool = False) -> Ou
             raise
         except WayfareError as error:
             raise ScenarioError(line, str(error)) from error
-    world = stage.world
+    try:
+        world = stage.world
+    except WayfareError as error:
+        raise ScenarioError(len(scenario.script.splitlines()) or 1, str(error)) from None
     world.settle()
     verdict = check(world)
     return Outcome(world, [*stage.trace.lines, *judgement(verdict)], verdict)
@@ -116,6 +121,26 @@ def judgement(verdict: Verdict) -> list[str]:
     if verdict.violations:
         return [f"{counts}: NOT AS PROMISED", *(f"  {one}" for one in verdict.violations)]
     return [f"{counts}: complete, once, in order, tidy"]
+
+
+class Misread(Exception):
+    """A statement that is not written as it should be."""
+
+
+def _words(rest: str, count: int) -> list[str]:
+    """That many words, the last of which may be a text with blanks."""
+    words = rest.split(maxsplit=count - 1)
+    if len(words) != count:
+        raise Misread
+    return words
+
+
+def _ends(rest: str) -> tuple[str, str]:
+    """The two ends of a link, as in `porto - lisbon`."""
+    match = re.fullmatch(r"(\S+)\s+-\s+(\S+)", rest)
+    if match is None:
+        raise Misread
+    return match[1], match[2]
 
 
 class Stage:
@@ -151,13 +176,15 @@ class Stage:
         usage, act = STATEMENTS[word]
         try:
             act(self, rest.strip())
-        except (ValueError, IndexError):
-            raise WayfareError(f"this is written: {word} {usage}") from None
+        except Misread:
+            raise WayfareError(f"this is written: {word} {usage}".rstrip()) from None
 
     # Before the brokers are there
 
     def routing(self, rest: str) -> None:
         self._before_brokers()
+        if rest not in STRATEGIES:
+            raise Misread
         self._routing = rest
 
     def link(self, rest: str) -> None:
@@ -170,17 +197,15 @@ class Stage:
 
     def backlog(self, rest: str) -> None:
         self._before_brokers()
-        what, value = rest.split()
-        amount = _time_ns(value) if what == "age" else int(value)
-        field = {"count": "backlog_count", "bytes": "backlog_bytes", "age": "backlog_age_ns"}
-        names = {**field, "window": "window"}
-        if what not in names:
-            raise ValueError(what)
-        self._limits = msgspec.structs.replace(self._limits, **{names[what]: amount})
+        what, value = _words(rest, 2)
+        if what not in LIMITS:
+            raise Misread
+        field, read = LIMITS[what]
+        self._limits = msgspec.structs.replace(self._limits, **{field: read(value)})
 
     def trace_all(self, rest: str) -> None:
         if rest != "all":
-            raise ValueError(rest)
+            raise Misread
         self._before_brokers()
         self._trace_clients = True
 
@@ -191,27 +216,31 @@ class Stage:
     def brokers(self, rest: str) -> None:
         self._before_brokers()
         edges: list[tuple[str, str]] = []
-        alone: str | None = None
+        names: dict[str, None] = {}
         for branch in rest.split(","):
             chain = [name.strip() for name in branch.split(" - ")]
             if not all(re.fullmatch(r"[\w.]+", name) for name in chain):
-                raise ValueError(rest)
-            alone = chain[0]
+                raise Misread
+            names.update(dict.fromkeys(chain))
             edges += pairwise(chain)
+        if (wrong := topology.check_tree(list(names), edges)) is not None:
+            raise WayfareError(wrong)
         world = World(self._seed, self._routing, self._limits, self._broker_link, self._client_link)
         if self._log_messages:
             world.log_messages()
-        world.add_brokers(edges, alone=alone)
+        world.add_brokers(edges, alone=next(iter(names)))
         self._world, self._trace = world, Trace(world, clients=self._trace_clients)
 
     # What clients do
 
     def attach(self, rest: str) -> None:
-        name, *broker = rest.split()
-        if name in self.world.clients:
+        name, *broker = rest.split() or [""]
+        if name in self.world.clients and len(broker) < 2:
             self.world.client(name).attach(broker[0] if broker else None)
-        else:
+        elif len(broker) == 1:
             self.world.add_client(name, broker[0])
+        else:
+            raise Misread
 
     def detach(self, rest: str) -> None:
         self.world.client(rest).detach()
@@ -223,43 +252,41 @@ class Stage:
         self.world.client(rest).disconnect()
 
     def subscribe(self, rest: str) -> None:
-        name, filter = rest.split(maxsplit=1)
+        name, filter = _words(rest, 2)
         self.world.client(name).subscribe(filter)
 
     def unsubscribe(self, rest: str) -> None:
-        name, filter = rest.split(maxsplit=1)
+        name, filter = _words(rest, 2)
         self.world.client(name).unsubscribe(filter)
 
     def advertise(self, rest: str) -> None:
-        name, filter = rest.split(maxsplit=1)
+        name, filter = _words(rest, 2)
         self.world.client(name).advertise(filter)
 
     def unadvertise(self, rest: str) -> None:
-        name, filter = rest.split(maxsplit=1)
+        name, filter = _words(rest, 2)
         self.world.client(name).unadvertise(filter)
 
     def publish(self, rest: str) -> None:
-        name, attributes = rest.split(maxsplit=1)
+        name, attributes = _words(rest, 2)
         self.world.client(name).publish(read_attributes(attributes))
 
     # What happens to the network
 
     def cut(self, rest: str) -> None:
-        a, b = rest.split(" - ")
-        self.world.cut(Cut(a.strip(), b.strip(), self.world.now, FOR_EVER_NS))
+        link, _, time = rest.partition(" for ")
+        self.world.cut(Cut(*_ends(link), self.world.now, _time_ns(time) if time else None))
 
     def heal(self, rest: str) -> None:
-        a, b = rest.split(" - ")
-        self.world.heal(Cut(a.strip(), b.strip(), self.world.now, FOR_EVER_NS))
+        self.world.heal(Cut(*_ends(rest), self.world.now, None))
 
     def crash(self, rest: str) -> None:
-        broker, time = rest.split()
-        self.world.broker(broker)
+        broker, time = _words(rest, 2)
         self.world.crash(Crash(broker, self.world.now, _time_ns(time)))
 
     def slow(self, rest: str) -> None:
-        broker, per_message = rest.split()
-        self.world.slow_down(Slow(broker, self.world.now, FOR_EVER_NS, _time_ns(per_message)))
+        broker, per_message = _words(rest, 2)
+        self.world.slow_down(Slow(broker, self.world.now, None, _time_ns(per_message)))
 
     # Time
 
@@ -268,7 +295,7 @@ class Stage:
 
     def settle(self, rest: str) -> None:
         if rest:
-            raise ValueError(rest)
+            raise Misread
         self.world.settle()
 
     def note(self, rest: str) -> None:
@@ -276,25 +303,28 @@ class Stage:
 
     def show(self, rest: str) -> None:
         """Write a broker's tables into the trace."""
-        routing = self.world.broker(rest).core.routing
-        for other in self.world.broker(rest).core.neighbours:
-            for table, entries in (
-                ("in_ads", dict.fromkeys(routing.in_ads[other], True)),
-                ("in_subs", dict.fromkeys(routing.in_subs[other], True)),
-                ("out_ads", routing.out_ads[other].entries),
-                ("out_subs", routing.out_subs[other].entries),
+        core = self.world.broker(rest).core
+        routing = core.routing
+        for other in core.neighbours:
+            out_ads, out_subs = routing.out_ads[other], routing.out_subs[other]
+            for table, entries, sent in (
+                ("in_ads", routing.in_ads[other], routing.in_ads[other]),
+                ("in_subs", routing.in_subs[other], routing.in_subs[other]),
+                ("out_ads", out_ads.entries, dict.fromkeys(out_ads.sent())),
+                ("out_subs", out_subs.entries, dict.fromkeys(out_subs.sent())),
             ):
-                for entry, sent in entries.items():
+                for entry in {**entries, **sent}:
+                    remark = "" if entry in sent else "   (not sent)"
+                    remark = remark if entry in entries else "   (merged)"
                     owner = f"{entry.client}: " if entry.client else ""
-                    unsent = "" if sent else "   (not sent)"
-                    self.trace.line(f"{rest} {table} {other}", f"{owner}{entry.filter}{unsent}")
+                    self.trace.line(f"{rest} {table} {other}", f"{owner}{entry.filter}{remark}")
 
 
 STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {
     "routing": ("flooding | simple | identity | covering | merging", Stage.routing),
     "link": ("10ms [+5ms jitter] [256kbps] [loss 0.1]", Stage.link),
     "client_link": ("2ms [+1ms jitter] [128kbps] [loss 0.1]", Stage.client_link),
-    "backlog": ("count 3 | bytes 1000 | age 10s | window 32", Stage.backlog),
+    "backlog": ("count 3 | bytes 1000 | age 10s | away 60s | window 64", Stage.backlog),
     "trace": ("all", Stage.trace_all),
     "brokers": ("porto - lisbon - faro, lisbon - braga", Stage.brokers),
     "attach": ("anna porto", Stage.attach),
@@ -306,7 +336,7 @@ STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {
     "advertise": ("ticker price > 0", Stage.advertise),
     "unadvertise": ("ticker price > 0", Stage.unadvertise),
     "publish": ("ticker {price: 41, road: 'A5'}", Stage.publish),
-    "cut": ("porto - lisbon", Stage.cut),
+    "cut": ("porto - lisbon [for 500ms]", Stage.cut),
     "heal": ("porto - lisbon", Stage.heal),
     "crash": ("lisbon 2s", Stage.crash),
     "slow": ("lisbon 5ms", Stage.slow),
@@ -325,8 +355,23 @@ def help_text() -> str:
 def _time_ns(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(ns|us|ms|s|h)", text.strip())
     if match is None:
-        raise ValueError(text)
+        raise Misread
     return int(float(match[1]) * UNITS_NS[match[2]])
+
+
+def _whole(text: str) -> int:
+    if not re.fullmatch(r"\d{1,15}", text):
+        raise Misread
+    return int(text)
+
+
+LIMITS: dict[str, tuple[str, Callable[[str], int]]] = {
+    "count": ("backlog_count", _whole),
+    "bytes": ("backlog_bytes", _whole),
+    "age": ("backlog_age_ns", _time_ns),
+    "away": ("away_ns", _time_ns),
+    "window": ("window", _whole),
+}
 
 
 def _link_spec(text: str) -> LinkSpec:
@@ -335,7 +380,7 @@ def _link_spec(text: str) -> LinkSpec:
         text,
     )
     if match is None:
-        raise ValueError(text)
+        raise Misread
     return LinkSpec(
         latency_ns=_time_ns(match["latency"]),
         jitter_ns=_time_ns(match["jitter"]) if match["jitter"] else 0,
@@ -350,14 +395,16 @@ _ATTRIBUTE = re.compile(r"\s*([\w.$]+)\s*:\s*('(?:[^']|'')*'|true|false|[-+\d.eE
 def read_attributes(text: str) -> dict[str, Value]:
     """{price: 41, road: 'A5', open: true}"""
     if not (text.startswith("{") and text.endswith("}")):
-        raise ValueError(text)
+        raise Misread
     inner = text[1:-1].strip()
     out: dict[str, Value] = {}
     at = 0
     while at < len(inner):
         match = _ATTRIBUTE.match(inner, at)
         if match is None:
-            raise ValueError(text)
+            raise Misread
+        if match[1] in out:
+            raise WayfareError(f"{match[1]} is given twice")
         out[match[1]] = _value(match[2])
         at = match.end()
     return out
@@ -368,4 +415,7 @@ def _value(text: str) -> Value:
         return text[1:-1].replace("''", "'")
     if text in ("true", "false"):
         return text == "true"
-    return int(text) if re.fullmatch(r"[-+]?\d+", text) else float(text)
+    try:
+        return int(text) if re.fullmatch(r"[-+]?\d{1,20}", text) else float(text)
+    except ValueError:
+        raise Misread from None

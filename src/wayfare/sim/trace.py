@@ -82,7 +82,7 @@ class Trace:
         world.listeners.append(self._on_event)
 
     def line(self, subject: str, what: str) -> None:
-        self.lines.append(f"{self._world.now / MS_NS:8.1f} ms  {subject:<18}  {what}".rstrip())
+        self.lines.append(f"{self._world.now / MS_NS:8.1f} ms  {subject:<22}  {what}".rstrip())
 
     def _on_message(self, sender: str, receiver: str, message: m.AnyMessage) -> None:
         brokers = self._world.brokers
@@ -95,4 +95,5 @@ class Trace:
             what = f"{event.publisher} {event.number} {attributes_text(event.attributes)}"
             self.line(f"{event.client} <=", what)
         elif event.kind == "lost":
-            self.line(f"{event.client} <=", f"{event.count} lost: {event.reason}")
+            count = event.count or "nobody knows how many"
+            self.line(f"{event.client} <=", f"{count} lost: {event.reason}")

@@ -24,7 +24,7 @@ from wayfare.errors import UsageError
 from wayfare.eventlog import Event
 from wayfare.sim import topology
 from wayfare.sim.faults import Crash, Cut, Disconnect, Faults, Slow
-from wayfare.sim.links import MS_NS, Agenda, LinkSpec, Pipe
+from wayfare.sim.links import MS_NS, Action, Agenda, LinkSpec, Pipe
 
 BROKER_LINK = LinkSpec(latency_ns=10 * MS_NS)
 CLIENT_LINK = LinkSpec(latency_ns=2 * MS_NS)
@@ -81,9 +81,9 @@ class Host:
         due = self.next_deadline()
         if due is not None and (self._armed is None or due < self._armed):
             self._armed = due
-            self.agenda.at(due, self._tick, due)
+            self.agenda.at(due, self.wake, due)
 
-    def _tick(self, due: int) -> None:
+    def wake(self, due: int) -> None:
         if due == self._armed:
             self._armed = None
             self.receive(TICK)
@@ -222,10 +222,10 @@ class ClientHost(Host):
         host = world.broker(self.home)
         if self.connection is not None:
             self.connection.break_off(noticed=False)
+        self.left = False
         if self.home in world.stopped:
             world.agenda.at(world.now + RETRY_NS, world.come_back, self)
             return
-        self.left = False
         link = LinkId(f"{self.name}#{self.core.epoch + 1}")
         self.connection = Connection(self, host, link, world.client_link)
         world.log("attached", client=self.name, broker=self.home, epoch=self.core.epoch + 1)
@@ -236,7 +236,7 @@ class ClientHost(Host):
         if self.connection is not None:
             self.left = leave
             if leave:
-                self.world.log("left", client=self.name, broker=self.home)
+                self.world.log("left", client=self.name, broker=self.home, epoch=self.core.epoch)
             self.perform(self.core.detach(leave=leave))
 
     def disconnect(self) -> None:
@@ -376,7 +376,7 @@ class World:
 
     def add_client(self, name: str, broker: str, *, attach: bool = True) -> ClientHost:
         if name in self.clients or name in self.brokers:
-            raise UsageError(f"there is a {name} already")
+            raise UsageError(f"{name} is there already")
         self.broker(broker)
         core = Client(ClientId(name), outbox_max=self.outbox_max)
         client = self.clients[name] = ClientHost(self, core, broker)
@@ -411,14 +411,25 @@ class World:
         self.agenda.run_until(time)
 
     def settle(self) -> None:
-        """Let everything happen that is under way, except what only waits for something to grow old."""
+        """Let everything happen that is under way, until brokers only wait for something to grow old."""
         agenda = self.agenda
-        horizon = min(self.limits.backlog_age_ns, self.limits.away_ns) // 2
         left = SETTLE_MAX
-        while (next_time := agenda.next()) is not None and next_time <= agenda.now + horizon:
-            left -= agenda.run_until(next_time)
+        while agenda.times and not self._quiet():
+            left -= agenda.step()
             if left < 0:
                 raise UsageError(f"no quiet after {SETTLE_MAX} events: something goes on for ever")
+
+    def _quiet(self) -> bool:
+        """Whether nothing is on the agenda but the ticks of brokers; asked before each step."""
+        actions = self.agenda.actions
+
+        def waits(action: Action) -> bool:
+            host = getattr(action[0], "__self__", None)
+            return isinstance(host, BrokerHost) and action[0] == host.wake
+
+        return all(map(waits, actions[self.agenda.times[0]])) and all(
+            waits(action) for due in actions.values() for action in due
+        )
 
     # Faults
 
@@ -440,33 +451,40 @@ class World:
     def cut(self, cut: Cut) -> None:
         for pipe in self.link(cut.a, cut.b):
             pipe.cut()
-        self.agenda.at(self.now + cut.for_ns, self.heal, cut)
+        if cut.for_ns is not None:
+            self.agenda.at(self.now + cut.for_ns, self.heal, cut)
 
     def heal(self, cut: Cut) -> None:
-        if cut.a not in self.stopped and cut.b not in self.stopped:
-            for pipe in self.link(cut.a, cut.b):
-                pipe.heal()
+        for pipe in self.link(cut.a, cut.b):
+            pipe.heal()
 
     def crash(self, crash: Crash) -> None:
+        host = self.broker(crash.broker)
+        if crash.broker in self.stopped:
+            return
         self.stopped.add(crash.broker)
-        for (a, b), pipe in self.pipes.items():
-            if crash.broker in (a, b):
-                pipe.cut()
+        for pipe in self._pipes_of(crash.broker):
+            pipe.cut()
         for connection in list(self.connections.values()):
-            if connection.broker is self.brokers[crash.broker]:
+            if connection.broker is host:
+                in_use = connection.client.connection is connection
                 connection.break_off(noticed=True)
-                self.agenda.at(self.now + RETRY_NS, self.come_back, connection.client)
+                if in_use:  # else the client has hung up, and does not care
+                    self.agenda.at(self.now + RETRY_NS, self.come_back, connection.client)
         self.agenda.at(self.now + crash.for_ns, self.restart, crash)
 
     def restart(self, crash: Crash) -> None:
         self.stopped.discard(crash.broker)
-        for (a, b), pipe in self.pipes.items():
-            if crash.broker in (a, b) and not {a, b} & self.stopped:
-                pipe.heal()
+        for pipe in self._pipes_of(crash.broker):
+            pipe.heal()
+
+    def _pipes_of(self, broker: str) -> list[Pipe]:
+        return [pipe for ends, pipe in self.pipes.items() if broker in ends]
 
     def slow_down(self, slow: Slow) -> None:
         self.broker(slow.broker).take_its_time(slow.per_message_ns)
-        self.agenda.at(self.now + slow.for_ns, self._speed_up, slow)
+        if slow.for_ns is not None:
+            self.agenda.at(self.now + slow.for_ns, self._speed_up, slow)
 
     def _speed_up(self, slow: Slow) -> None:
         self.broker(slow.broker).take_its_time(0)
