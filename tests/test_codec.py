@@ -345,6 +345,12 @@ BAD = {
     "too many conjunctions": pack(
         subscribe(*[[[5, f"x{i:03}"]] for i in range(CONJUNCTIONS_MAX + 1)])
     ),
+    **{
+        f"predicates out of order in {kind.__name__}": pack([tag, [[[[5, "y"], [5, "x"]]]]])
+        for tag, kind in ((13, m.Unsubscribe), (14, m.Advertise), (15, m.Unadvertise))
+    },
+    "a bad subscription in Attach": pack([10, "a", 1, 0, [[[]], [[[[5, "y"], [5, "x"]]]]]]),
+    "a bad advertisement in Attach": pack([10, "a", 1, 0, [], [[[[[5, "y"], [5, "x"]]]]]]),
     "an entry of no conjunction": pack([30, [[[[]], ""]]]),
     "an entry of two conjunctions": pack([30, [[[[[[5, "x"]], [[5, "y"]]]], ""]]]),
     "an entry not in normal form": pack([30, [], [], [[[[[[5, "y"], [5, "x"]]]], ""]]]),

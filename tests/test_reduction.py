@@ -119,14 +119,21 @@ def test_more_values_than_a_list_may_have_become_several_lists():
     assert sorted(value for values in lists for value in values) == list(numbers)
 
 
+def test_what_would_be_too_long_a_filter_is_not_merged():
+    long = " and ".join(f"y{i} = '{'y' * 999}'" for i in range(7))
+    given = [entry(f"x = '{i}{'x' * 40}' and {long}") for i in range(30)]
+    assert set(reduced(STRATEGIES["merging"], given)) == set(given)
+
+
+@pytest.mark.xfail(reason="the room for merged lists splits a list that nothing is merged with")
+def test_a_filter_by_itself_is_sent_as_it_is():
+    alone = entry("x in (" + ", ".join(f"'{i}{'x' * 999}'" for i in range(7)) + ")")
+    assert reduced(STRATEGIES["merging"], [alone]) == [alone]
+
+
 def test_values_that_lie_in_a_range_are_left_out_of_the_list():
     table = table_of("merging", "x between 1 and 5", "x in (3, 9)")
-    assert sent_by("merging", table) == entries("x between 1 and 5", "x = 9")
-
-
-def sent_by(name, table):
-    """What a table would tell a neighbour that knows nothing."""
-    return set(reduced(STRATEGIES[name], table.entries))
+    assert set(table.sent()) == entries("x between 1 and 5", "x = 9")
 
 
 def test_imperfect_merging_bridges_small_holes():
@@ -182,7 +189,7 @@ def candidates_for(name, pool):
 
 @every_table
 @given(history=histories(), data=st.data())
-@settings(max_examples=250)
+@settings(max_examples=150)
 def test_the_neighbour_always_has_what_the_definition_says_and_never_a_blackout(
     name, history, data
 ):
@@ -207,7 +214,7 @@ def test_the_neighbour_always_has_what_the_definition_says_and_never_a_blackout(
             assert set(removed) <= neighbour
             during = neighbour | set(added)
             after = during - set(removed)
-            assert after == set(reduced(STRATEGIES[name], there))
+            assert after == set(table.sent()) == set(reduced(STRATEGIES[name], there))
             for staying in before.keys() & there.keys():
                 assert_served(staying.filter, neighbour, data)
                 assert_served(staying.filter, during, data)
@@ -228,7 +235,7 @@ def assert_served(wanted, sent, data):
 
 @pytest.mark.parametrize("name", THINNING)
 @given(pool=pools(), data=st.data())
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_what_is_sent_matches_exactly_what_the_candidates_match(name, pool, data):
     sent = [one.filter for one in reduced(STRATEGIES[name], map(Entry, pool))]
     for attributes in data.draw(st.lists(telling_attributes(*pool, *sent), min_size=1, max_size=8)):
@@ -238,7 +245,7 @@ def test_what_is_sent_matches_exactly_what_the_candidates_match(name, pool, data
 
 @pytest.mark.parametrize("name", THINNING)
 @given(pool=pools(), data=st.data())
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_the_order_in_which_filters_come_does_not_matter(name, pool, data):
     other = data.draw(st.permutations(pool))
     tables = []
@@ -280,7 +287,7 @@ def test_an_emptied_table_takes_everything_back(name, pool):
 # Merging where several predicates speak of one attribute: normalising may drop the merged range, and
 # a list stands behind `near` where a range stands before it.
 
-broken = pytest.mark.xfail(reason="merging finds what differs by its position, which may change")
+broken = pytest.mark.xfail(reason="merging counts on a range that normalising has dropped")
 
 
 @broken
@@ -293,14 +300,14 @@ def test_a_merged_range_may_vanish_behind_a_pattern():
     assert reduced(STRATEGIES["merging"], given) == [entry("y like 'a_%'")]
 
 
-@broken
 def test_lists_and_ranges_beside_near_are_all_sent():
-    given = entries("lat < 1 and near(0, 0, 1000000)", "lat = 2 and near(0, 0, 1000000)")
-    table = MergingTable()
-    for one in given:
-        table.add(one)
-    assert set(table.difference()[0]) == given
-    assert set(reduced(STRATEGIES["merging"], given)) == given
+    given = [entry(f"{lat} and near(0, 0, 1000000)") for lat in ("lat < 1", "lat = 2")]
+    for order in (given, given[::-1]):
+        table = MergingTable()
+        for one in order:
+            table.add(one)
+        assert set(table.difference()[0]) == set(given)
+        assert set(reduced(STRATEGIES["merging"], order)) == set(given)
 
 
 CROWDED = [
