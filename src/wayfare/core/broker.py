@@ -42,6 +42,7 @@ class Broker:
         self.sessions: dict[ClientId, Session] = {}
         self.routing = Routing(self.neighbours, STRATEGIES[routing])
         self.limits = limits
+        self._wanting = self.routing.destinations.wanting
         self._floods = STRATEGIES[routing].floods
         self._by_link: dict[LinkId, Session] = {}
         # Where notifications go: first the neighbours, then one place per session, never reused.
@@ -220,22 +221,23 @@ class Broker:
         if self._floods:
             effects += [Send(link, notification) for link in links if link != came_from]
         size = -1
-        for place in self.routing.destinations.wanting(notification.attributes):
+        for place in self._wanting(notification.attributes):
             if place < first_session:
-                if links[place] != came_from:
-                    effects.append(Send(links[place], notification))
+                link = links[place]
+                if link != came_from:
+                    effects.append(Send(link, notification))
             else:
                 if size < 0:
                     size = size_of(notification)
                 session = by_place[place]
-                link, backlog = session.link, session.backlog
+                connection, backlog = session.link, session.backlog
                 unacked = backlog.unacked
                 first = not unacked and not backlog.waiting
-                if link is None:
+                if connection is None:
                     backlog.put(notification, size, now, limits)
                 elif backlog.sent == backlog.last and len(unacked) < limits.window:
                     deliver = backlog.pass_on(notification, size, now, limits)
-                    effects.append(Send(link, deliver))
+                    effects.append(Send(connection, deliver))
                 else:
                     backlog.put(notification, size, now, limits)
                     effects += self._push(session)

@@ -78,7 +78,10 @@ class Filter(msgspec.Struct, frozen=True, array_like=True, dict=True, cache_hash
 
     def matches(self, attributes: Attributes) -> bool:
         """Whether a notification with these attributes is wanted."""
-        return any(test(attributes) for test in self._tests)
+        for test in self._tests:  # noqa: SIM110  a generator takes twice as long
+            if test(attributes):
+                return True
+        return False
 
     @cached_property
     def _tests(self) -> tuple[Test, ...]:

@@ -31,7 +31,7 @@ from wayfare.core.conditions import Conjunction
 from wayfare.core.filters import Filter
 from wayfare.core.predicates import Attributes
 from wayfare.core.selectivity import Statistics
-from wayfare.core.shelves import Group, Lanes, candidate_of, visit
+from wayfare.core.shelves import Group, Lanes, candidate_of, visit, visit_rest
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -39,11 +39,14 @@ Key = TypeVar("Key", bound=Hashable)
 class FilterIndex(Generic[Key]):
     """Filters by key. The same history of calls gives the same order of results."""
 
-    __slots__ = ("_by_type", "_filters", "_lanes", "_several", "_statistics", "_top")
+    __slots__ = ("_by_type", "_filters", "_lanes", "_several", "_statistics", "_top", "_topics")
 
     def __init__(self) -> None:
         self._filters: dict[Key, Filter | tuple[_Part, ...]] = {}
         self._several = 0  # filters of more than one conjunction
+        # Where every filter has a text for the same attribute, as topics have: that attribute, and
+        # the groups by text. () if that is not so, None if nobody has looked since the last change.
+        self._topics: tuple[str, dict[str, Group]] | tuple[()] | None = None
         self._statistics = Statistics()
         self._top = Group()
         self._top.lanes = self._lanes = lanes = Lanes(self._statistics)
@@ -64,6 +67,7 @@ class FilterIndex(Generic[Key]):
         """File the filter under this key; KeyError if the key is taken."""
         if key in self._filters:
             raise KeyError(key)
+        self._topics = None
         for conjunction in given.conjunctions:
             for p in conjunction:
                 self._statistics.observe(p)
@@ -84,6 +88,7 @@ class FilterIndex(Generic[Key]):
     def remove(self, key: Key) -> None:
         """Forget this key and its filter; KeyError if it is not there."""
         filed = self._filters.pop(key)
+        self._topics = None
         if type(filed) is Filter:
             found = self._top.remove(key, filed.conjunctions[0], ())
         else:
@@ -93,6 +98,28 @@ class FilterIndex(Generic[Key]):
 
     def match(self, attributes: Attributes) -> list[Key]:
         """The keys of the filters that match, each once."""
+        topics = self._topics
+        if topics is None:
+            topics = self._topics = self._find_topics()
+        if topics:
+            found = topics[1].get(attributes.get(topics[0]))  # type: ignore[arg-type]
+            if found is None:
+                return []
+            out = list(found.sure)
+            if found.tests or found.lanes is not None:
+                visit_rest(found, attributes, out)
+            return out
+        return self._match(attributes)
+
+    def _find_topics(self) -> tuple[str, dict[str, Group]] | tuple[()]:
+        top, lanes = self._top, self._lanes
+        alone = lanes.count == len(lanes.texts) == 1 and lanes.grid is None
+        if not alone or top.sure or top.tests or self._several:
+            return ()
+        ((name, lane),) = lanes.texts.items()
+        return () if lane.shelves else (name, lane.equal)
+
+    def _match(self, attributes: Attributes) -> list[Key]:
         out: list[Any] = []
         lanes = self._lanes
         if lanes.count < len(attributes):

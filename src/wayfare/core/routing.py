@@ -25,48 +25,53 @@ LOCAL = BrokerId("")  # the source of what the broker's own sessions want or off
 UPDATE_MAX = 500  # entries in one Update, so that no frame grows without limit
 
 
+class Audience:
+    """The places that want what one filter matches."""
+
+    __slots__ = ("counts", "places")
+
+    def __init__(self) -> None:
+        self.counts: dict[int, int] = {}  # place -> how often it asked
+        self.places: list[int] = []  # the same places in ascending order
+
+
 class Destinations:
     """Which places want a notification. A place is a small integer: a neighbour's or a session's."""
 
-    __slots__ = ("_counts", "_index", "_sorted")
+    __slots__ = ("_audiences", "_index")
 
     def __init__(self) -> None:
-        self._index: FilterIndex[Filter] = FilterIndex()
-        self._counts: dict[Filter, dict[int, int]] = {}  # filter -> place -> how often it asked
-        self._sorted: dict[Filter, list[int]] = {}  # the same places, ready for use
+        self._audiences: dict[Filter, Audience] = {}
+        self._index: FilterIndex[Audience] = FilterIndex()
 
     def add(self, filter: Filter, place: int) -> None:
-        counts = self._counts.get(filter)
-        if counts is None:
-            counts = self._counts[filter] = {}
-            self._index.add(filter, filter)
-        counts[place] = counts.get(place, 0) + 1
-        self._sorted[filter] = sorted(counts)
+        audience = self._audiences.get(filter)
+        if audience is None:
+            audience = self._audiences[filter] = Audience()
+            self._index.add(audience, filter)
+        audience.counts[place] = audience.counts.get(place, 0) + 1
+        audience.places = sorted(audience.counts)
 
     def remove(self, filter: Filter, place: int) -> None:
-        counts = self._counts[filter]
-        counts[place] -= 1
-        if not counts[place]:
-            del counts[place]
-        if counts:
-            self._sorted[filter] = sorted(counts)
-        else:
-            del self._counts[filter], self._sorted[filter]
-            self._index.remove(filter)
+        audience = self._audiences[filter]
+        audience.counts[place] -= 1
+        if not audience.counts[place]:
+            del audience.counts[place]
+            audience.places = sorted(audience.counts)
+            if not audience.places:
+                del self._audiences[filter]
+                self._index.remove(audience)
 
     def counts(self) -> dict[Filter, dict[int, int]]:
         """Who wants what, and how often each said so."""
-        return self._counts
+        return {filter: audience.counts for filter, audience in self._audiences.items()}
 
     def wanting(self, attributes: Attributes) -> list[int]:
         """The places, in ascending order, each once."""
         found = self._index.match(attributes)
-        if not found:
-            return []
         if len(found) == 1:
-            return self._sorted[found[0]]
-        places = self._sorted
-        return sorted({place for filter in found for place in places[filter]})
+            return found[0].places
+        return sorted({place for audience in found for place in audience.places})
 
 
 class Sources:

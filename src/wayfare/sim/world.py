@@ -39,11 +39,12 @@ Watcher = Callable[[str, str, AnyMessage], None]  # sender, receiver, message
 class Host:
     """A core in the world: feed, perform, re-arm."""
 
-    __slots__ = ("_armed", "agenda", "core", "next_deadline", "pipes", "step", "world")
+    __slots__ = ("_armed", "agenda", "core", "next_deadline", "pipes", "step", "watchers", "world")
 
     def __init__(self, world: World, core: Broker | Client) -> None:
         self.world = world
         self.agenda = world.agenda
+        self.watchers = world.watchers
         self.core = core
         self.step = core.step
         self.next_deadline = core.next_deadline
@@ -51,22 +52,18 @@ class Host:
         self._armed: int | None = None  # Invariant: a tick is on the agenda for this time
 
     def receive(self, event: Received | LinkDown | Tick) -> None:
-        effects = self.step(event, self.agenda.now)
-        if effects:
-            self.perform(effects)
-        elif self.next_deadline() is not None:
-            self.arm()
+        self.perform(self.step(event, self.agenda.now))
 
     def perform(self, effects: list[Effect]) -> None:
         """Do what the core decided, and see when it wants to be woken."""
-        pipes, watched = self.pipes, self.world.watchers
+        pipes, watchers = self.pipes, self.watchers
         for effect in effects:
             if type(effect) is Send:
-                pipe = pipes.get(effect.link)
-                if pipe is not None:
-                    if watched:
+                link = effect.link
+                if link in pipes:
+                    if watchers:
                         self.world.saw_sent(self.core.name, effect)
-                    pipe.send(effect.message)
+                    pipes[link].send(effect.message)
             elif type(effect) is Notify:
                 self.notified(effect)
             elif type(effect) is Lost:
@@ -74,14 +71,13 @@ class Host:
             else:
                 assert type(effect) is Close
                 self.close(effect)
-        if self.next_deadline() is not None:
-            self.arm()
-
-    def arm(self) -> None:
         due = self.next_deadline()
         if due is not None and (self._armed is None or due < self._armed):
-            self._armed = due
-            self.agenda.at(due, self.wake, due)
+            self.arm(due)
+
+    def arm(self, due: int) -> None:
+        self._armed = due
+        self.agenda.at(due, self.wake, due)
 
     def wake(self, due: int) -> None:
         if due == self._armed:
@@ -117,10 +113,24 @@ class BrokerHost(Host):
         self._busy_until = 0
 
     def receive(self, event: Received | LinkDown | Tick) -> None:
+        """As `Host.receive`; what a broker mostly does is to send notifications on."""
         if self._queueing:
             self._queue(event)
-        else:
-            self._leave_queue(event)
+            return
+        agenda, pipes = self.agenda, self.pipes
+        now = agenda.now
+        effects = self.step(event, now)
+        if self.watchers:
+            self.perform(effects)
+            return
+        for effect in effects:
+            if type(effect) is not Send:
+                self.perform([effect])
+            elif effect.link in pipes:
+                pipes[effect.link].send(effect.message)
+        due = self.next_deadline()
+        if due is not None and (self._armed is None or due < self._armed):
+            self.arm(due)
 
     def take_its_time(self, per_message_ns: int) -> None:
         """From now on a message takes so long; what waits already keeps its place."""
