@@ -123,6 +123,8 @@ class Broker:
         if link in self._neighbour_links:
             if type(message) is not m.Update:
                 raise ProtocolError(f"{type(message).__name__} from a broker")
+            if self._floods:
+                raise ProtocolError("Update from a broker, but this one floods")
             self.routing.apply(BrokerId(link), message)
             return []
         if type(message) is m.Attach:
@@ -235,7 +237,7 @@ class Broker:
                 first = not unacked and not backlog.waiting
                 if connection is None:
                     backlog.put(notification, size, now, limits)
-                elif backlog.sent == backlog.last and len(unacked) < limits.window:
+                elif backlog.last == backlog.sent < backlog.acked + limits.window:
                     deliver = backlog.pass_on(notification, size, now, limits)
                     effects.append(Send(connection, deliver))
                 else:

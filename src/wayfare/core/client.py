@@ -19,11 +19,19 @@ from wayfare.core.filters import Filter
 from wayfare.core.matching import FilterIndex
 from wayfare.core.messages import BrokerId, ClientId, LinkId
 from wayfare.core.predicates import Value
-from wayfare.errors import InvalidNotification, NotAdvertised, OutboxFull, ProtocolError
+from wayfare.errors import (
+    FilterError,
+    InvalidNotification,
+    NotAdvertised,
+    OutboxFull,
+    ProtocolError,
+)
 
 ACK_EVERY = 32  # deliveries; must be well below the broker's window
 ACK_DELAY_NS = 1_000_000_000  # that an acknowledgement may wait for more deliveries
 OUTBOX_MAX = 10_000  # publications without an acknowledgement; then publish refuses
+PROFILE_CHARACTERS_MAX = 1_000_000  # of all filters that a client holds, as text: they fit a frame
+PUBLICATION_BYTES_MAX = 4 * 1024 * 1024  # of payload and attributes
 
 
 class Client:
@@ -41,6 +49,7 @@ class Client:
         self.previous: tuple[tuple[BrokerId, int], ...] = ()
         self.welcomed = False
         self._outbox_max = outbox_max
+        self._characters = 0  # of all filters that are held
         self._wanted: FilterIndex[Filter] = FilterIndex()
         self._acked = 0
         self._ack_at: int | None = None
@@ -78,28 +87,35 @@ class Client:
         return [] if link is None else [Send(link, m.Detach(leave)), Close(link, "detached")]
 
     def subscribe(self, filter: Filter) -> list[Effect]:
-        if not _count_up(self.subscriptions, filter):
+        if not self._count_up(self.subscriptions, filter):
             return []
         self._wanted.add(filter, filter)
         return self._say(m.Subscribe(filter))
 
     def unsubscribe(self, filter: Filter) -> list[Effect]:
-        if not _count_down(self.subscriptions, filter):
+        if not self._count_down(self.subscriptions, filter):
             return []
         self._wanted.remove(filter)
         return self._say(m.Unsubscribe(filter))
 
     def advertise(self, filter: Filter) -> list[Effect]:
-        return self._say(m.Advertise(filter)) if _count_up(self.advertisements, filter) else []
+        if not self._count_up(self.advertisements, filter):
+            return []
+        return self._say(m.Advertise(filter))
 
     def unadvertise(self, filter: Filter) -> list[Effect]:
-        return self._say(m.Unadvertise(filter)) if _count_down(self.advertisements, filter) else []
+        if not self._count_down(self.advertisements, filter):
+            return []
+        return self._say(m.Unadvertise(filter))
 
     def publish(self, attributes: Mapping[str, Value], payload: bytes = b"") -> list[Effect]:
         """Publish once, now or at the next attachment."""
         m.check_attributes(attributes)
         if type(payload) is not bytes:
             raise InvalidNotification(f"a payload is bytes, not {type(payload).__name__}")
+        size = len(payload) + sum(4 * len(one) for one in attributes.values() if type(one) is str)
+        if size > PUBLICATION_BYTES_MAX:
+            raise InvalidNotification(f"a publication has at most {PUBLICATION_BYTES_MAX} bytes")
         if not any(filter.matches(attributes) for filter in self.advertisements):
             raise NotAdvertised(
                 f"no advertisement of {self.name} matches {dict(attributes)}: advertise it first"
@@ -112,6 +128,31 @@ class Client:
         publish = m.Publish(self.published, dict(attributes), payload)
         self.outbox.append(publish)
         return self._say(publish)
+
+    def _count_up(self, counts: dict[Filter, int], filter: Filter) -> bool:
+        """True for the first."""
+        if filter in counts:
+            counts[filter] += 1
+            return False
+        characters = self._characters + len(str(filter))
+        if characters > PROFILE_CHARACTERS_MAX:
+            raise FilterError(
+                f"all filters of {self.name} have at most {PROFILE_CHARACTERS_MAX} characters"
+            )
+        self._characters = characters
+        counts[filter] = 1
+        return True
+
+    def _count_down(self, counts: dict[Filter, int], filter: Filter) -> bool:
+        """True for the last."""
+        if filter not in counts:
+            return False
+        counts[filter] -= 1
+        if counts[filter]:
+            return False
+        self._characters -= len(str(filter))
+        del counts[filter]
+        return True
 
     def _say(self, message: m.FromClient) -> list[Effect]:
         return [] if self.link is None else [Send(self.link, message)]
@@ -197,23 +238,6 @@ class Client:
     def _acknowledge(self) -> list[Effect]:
         self._acked, self._ack_at = self.delivered, None
         return self._say(m.Ack(self.delivered))
-
-
-def _count_up(counts: dict[Filter, int], filter: Filter) -> bool:
-    """True for the first."""
-    counts[filter] = counts.get(filter, 0) + 1
-    return counts[filter] == 1
-
-
-def _count_down(counts: dict[Filter, int], filter: Filter) -> bool:
-    """True for the last."""
-    if filter not in counts:
-        return False
-    counts[filter] -= 1
-    if counts[filter]:
-        return False
-    del counts[filter]
-    return True
 
 
 EVENTS: dict[type, Callable[[Client, Any, int], list[Effect]]] = {

@@ -105,11 +105,12 @@ class Backlog:
     def take(self, window: int) -> list[Deliver | Gap]:
         """What may be sent now: first what says that something is gone, then what is there."""
         out: list[Deliver | Gap] = []
-        if self.lost_to > self.sent:
+        last = self.acked + window  # by number: what a limit dropped is still on its way
+        if self.sent < self.lost_to and self.sent < last:
             out.append(Gap(self.lost_to, self.lost_why))
             self.sent = self.lost_to
         waiting, unacked = self.waiting, self.unacked
-        while waiting and len(unacked) < window:
+        while waiting and self.sent < last:
             item = waiting.popleft()
             unacked.append(item)
             self.sent = item[0]

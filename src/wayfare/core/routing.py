@@ -22,7 +22,7 @@ from wayfare.core.reduction import OutTable, Strategy
 from wayfare.errors import ProtocolError
 
 LOCAL = BrokerId("")  # the source of what the broker's own sessions want or offer
-UPDATE_MAX = 500  # entries in one Update, so that no frame grows without limit
+UPDATE_MAX = 200  # entries in one Update: as many of the longest filters fit a frame
 
 
 class Audience:
