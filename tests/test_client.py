@@ -1,5 +1,6 @@
 """The client core: what it remembers, what it says again, and what the application is told."""
 
+from contextlib import suppress
 from math import nan
 
 import pytest
@@ -26,7 +27,7 @@ from wayfare.core.messages import (
     Update,
     Welcome,
 )
-from wayfare.errors import CodecError, InvalidNotification, NotAdvertised, OutboxFull
+from wayfare.errors import FilterError, InvalidNotification, NotAdvertised, OutboxFull
 
 X = Filter.parse("x > 1")
 NARROW = Filter.parse("x > 2")
@@ -193,6 +194,28 @@ def test_what_was_withdrawn_while_away_is_not_said_again():
     assert (send.message.subscriptions, send.message.advertisements) == ((NARROW,), (X,))
 
 
+@pytest.mark.xfail(reason="a client may subscribe more often than any broker accepts in an Attach")
+def test_whatever_was_asked_for_can_be_said_in_one_attach():
+    client = Client("anna")
+    with suppress(FilterError):
+        for n in range(codec.PROFILE_MAX + 1):
+            client.subscribe(Filter.parse(f"x = {n}"))
+    (send,) = client.attach("porto", "link")
+    assert codec.decode(codec.encode(send.message)[4:]) == send.message
+
+
+def test_all_filters_together_have_a_limit(monkeypatch):
+    monkeypatch.setattr("wayfare.core.client.PROFILE_CHARACTERS_MAX", 20)
+    client = attached()
+    client.subscribe(Filter.parse("x = 1"))
+    client.advertise(Filter.parse("x = 11"))
+    with pytest.raises(FilterError, match="all filters of anna have at most 20 characters"):
+        client.subscribe(Filter.parse("x = 1111111"))
+    assert list(client.subscriptions) == [Filter.parse("x = 1")]
+    client.unadvertise(Filter.parse("x = 11"))
+    assert len(client.subscribe(Filter.parse("x = 1111111"))) == 1
+
+
 # Publishing
 
 
@@ -308,7 +331,6 @@ def test_half_a_surrogate_pair_is_refused(attributes):
         client.publish(attributes)
 
 
-@unsendable
 @pytest.mark.parametrize(
     ("attributes", "payload"),
     [({}, bytes(codec.FRAME_MAX)), ({"x": "x" * codec.FRAME_MAX}, b"")],
@@ -321,18 +343,28 @@ def test_what_fits_no_frame_is_refused(attributes, payload):
         client.publish(attributes, payload)
 
 
-@pytest.mark.xfail(
-    reason="a Publish that just fits its frame becomes a Deliver that does not", raises=CodecError
+@pytest.mark.parametrize(
+    ("text", "payload"),
+    [
+        ("", bytes),
+        pytest.param(
+            "\N{BICYCLE}",
+            lambda size: b"",
+            marks=pytest.mark.xfail(reason="a text counts its characters, not its bytes"),
+        ),
+    ],
+    ids=["payload", "text"],
 )
-def test_whatever_may_be_published_can_be_delivered():
+def test_the_largest_publication_can_be_delivered(text, payload):
     client = attached()
     client.advertise(ALL)
-    try:
-        (send,) = client.publish({}, bytes(codec.FRAME_MAX - 10))
-    except InvalidNotification:
-        return
-    codec.encode(send.message)
-    codec.encode(Deliver(10**18, Notification("n" * 256, 1, {}, send.message.payload)))
+    names = {f"{i:0127}\N{BICYCLE}": i for i in range(m.ATTRIBUTES_MAX - 1)}
+    for size in range(codec.FRAME_MAX, 0, -(2**16)):
+        with suppress(InvalidNotification):
+            (send,) = client.publish({**names, "text": text * size}, payload(size))
+            break
+    largest = Notification("n" * 256, 1, send.message.attributes, send.message.payload)
+    assert codec.decode(codec.encode(Deliver(codec.NUMBER_MAX, largest))[4:])
 
 
 # Deliveries
