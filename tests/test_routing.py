@@ -364,13 +364,6 @@ def test_entries_of_nobody_are_refused_where_routing_is_by_client():
         here.apply("faro", Update(add_ads=es("x > 0")))
 
 
-@mixed
-def test_any_update_is_refused_where_everything_is_flooded():
-    here = tables("faro", "porto", strategy="flooding")
-    with pytest.raises(ProtocolError):
-        here.apply("faro", Update(add_subs=es("x > 0")))
-
-
 # Long updates
 
 
