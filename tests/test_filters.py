@@ -22,6 +22,7 @@ from strategies import (
     telling_attributes,
     telling_values,
 )
+from wayfare.core import algebra
 from wayfare.core import predicates as ps
 from wayfare.core.conditions import CONJUNCTIONS_MAX, TERMS_MAX, Condition, Constant, attr, near
 from wayfare.core.filters import EVERYTHING, NOTHING, Filter, checked
@@ -136,7 +137,7 @@ def _wider(f: Filter, data: st.DataObject) -> Filter:
     else:
         other = data.draw(strategies.predicates_on(p.name))
         if ps.names(other) == ps.names(p):
-            out[at][i] = ps.unite(p, other, gap=0.5) or p
+            out[at][i] = algebra.unite(p, other, gap=0.5) or p
     return Filter.of(out)
 
 

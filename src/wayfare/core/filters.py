@@ -17,8 +17,8 @@ from functools import cached_property
 
 import msgspec
 
+from wayfare.core import algebra, syntax
 from wayfare.core import predicates as ps
-from wayfare.core import syntax
 from wayfare.core.compiling import compiled
 from wayfare.core.conditions import CONJUNCTIONS_MAX, TERMS_MAX, Condition, Conjunction
 from wayfare.core.predicates import Attributes, Predicate, Test, Value
@@ -190,15 +190,15 @@ def _normal(given: Iterable[Predicate]) -> Conjunction | None:
             circles.append(p)
         else:
             groups.setdefault(p.name, []).append(p)
-    if any(ps.disjoint(p, q) for i, p in enumerate(circles) for q in circles[:i]):
+    if any(algebra.disjoint(p, q) for i, p in enumerate(circles) for q in circles[:i]):
         return None
-    out: list[Predicate] = ps.needed(sorted(circles, key=repr))
+    out: list[Predicate] = algebra.needed(sorted(circles, key=repr))
     for name in sorted(groups):
-        tight = ps.conjoin(sorted(dict.fromkeys(groups[name]), key=repr))
+        tight = algebra.conjoin(sorted(dict.fromkeys(groups[name]), key=repr))
         if tight is None:
             return None
         if circles and name in ("lat", "lon"):
-            if any(ps.disjoint(p, circle) for p in tight for circle in circles):
+            if any(algebra.disjoint(p, circle) for p in tight for circle in circles):
                 return None
             tight = [p for p in tight if type(p) is not ps.Exists]
         out.extend(tight)
@@ -233,7 +233,7 @@ def _atoms_cover(wide: Groups, narrow: Groups) -> bool:
             return False
         for p in needed:
             for q in given:
-                if ps.implies(q, p):
+                if algebra.implies(q, p):
                     break
             else:
                 return False
@@ -246,7 +246,7 @@ def _apart(a: Groups, b: Groups) -> bool:
     for name, mine in a.items():
         for q in b.get(name, ()):
             for p in mine:
-                if ps.disjoint(p, q):
+                if algebra.disjoint(p, q):
                     return True
     return False
 
@@ -276,5 +276,5 @@ def _united(a: Conjunction, b: Conjunction, imperfection: float) -> Conjunction 
     only_b = [p for p in b if p not in a]
     if len(only_a) != 1 or len(only_b) != 1 or ps.names(only_a[0]) != ps.names(only_b[0]):
         return None
-    p = ps.unite(only_a[0], only_b[0], imperfection)
+    p = algebra.unite(only_a[0], only_b[0], imperfection)
     return None if p is None else _normal([*(q for q in a if q in b), p])

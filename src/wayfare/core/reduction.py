@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from wayfare.core import algebra
 from wayfare.core import predicates as ps
 from wayfare.core.covering import CoverIndex
 from wayfare.core.filters import Filter, oversize
@@ -251,7 +252,7 @@ def _joined(ranges: list[ps.Between], imperfection: float) -> list[ps.Between]:
 
     out: list[ps.Between] = []
     for p in sorted(ranges, key=from_below):
-        united = ps.unite(out[-1], p, imperfection) if out else None
+        united = algebra.unite(out[-1], p, imperfection) if out else None
         if type(united) is ps.Between:
             out[-1] = united
         else:
