@@ -10,8 +10,8 @@ from wayfare.core.messages import Notification
 from wayfare.errors import InvalidNotification, NotAdvertised, OutboxFull, UsageError
 from wayfare.sim import Crash, LinkSpec, World, check
 from wayfare.sim import world as world_module
+from wayfare.sim.hosts import NOTICE_NS, as_filter
 from wayfare.sim.links import MS_NS
-from wayfare.sim.world import NOTICE_NS, as_filter
 
 
 def line(*names, **options):

@@ -8,12 +8,11 @@ the same run and must end with the same table.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from random import Random
-from time import process_time
 from typing import Any
 
+from wayfare.bench.timing import cpu_us
 from wayfare.core import predicates as ps
 from wayfare.core.covering import CoverIndex
 from wayfare.core.filters import Filter
@@ -39,19 +38,19 @@ def _measured(drawn: list[Filter], questions: list[Filter]) -> dict[str, Any]:
     for each in (*drawn, *questions):
         each.covers(each)  # what a filter keeps of itself is made once, for both sides
     table = CoverIndex()
-    insert_us = _cpu_us(lambda: _insert_by_index(table, drawn)) / len(drawn)
+    insert_us = cpu_us(lambda: _insert_by_index(table, drawn)) / len(drawn)
     scan_us = None
     if len(drawn) <= SCAN_FILTERS_MAX:
         scanned: dict[Filter, None] = {}
-        scan_us = _cpu_us(lambda: _insert_by_scan(scanned, drawn)) / len(drawn)
+        scan_us = cpu_us(lambda: _insert_by_scan(scanned, drawn)) / len(drawn)
         assert len(table) == len(scanned), "the index and the scan disagree"
         assert all(each in table for each in scanned), "the index and the scan disagree"
         _check(table, list(scanned), questions)
     everything = CoverIndex()
     for each in drawn:
         everything.add(each)
-    coverers_us = _cpu_us(lambda: [everything.coverers(each) for each in questions])
-    covered_us = _cpu_us(lambda: [everything.covered(each) for each in questions])
+    coverers_us = cpu_us(lambda: [everything.coverers(each) for each in questions])
+    covered_us = cpu_us(lambda: [everything.covered(each) for each in questions])
     return {
         "kept": len(table),
         "insert_us": round(insert_us, 1),
@@ -82,16 +81,6 @@ def _check(table: CoverIndex, members: list[Filter], questions: list[Filter]) ->
     for each in questions[:50]:
         assert table.coverers(each) == [member for member in members if member.covers(each)]
         assert table.covered(each) == [member for member in members if each.covers(member)]
-
-
-def _cpu_us(work: Callable[[], object]) -> float:
-    gc.collect()
-    gc.disable()
-    start = process_time()
-    work()
-    spent = process_time() - start
-    gc.enable()
-    return spent * 1e6
 
 
 def _filter(random: Random, count: int) -> Filter:

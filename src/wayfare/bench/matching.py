@@ -15,9 +15,9 @@ import gc
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from random import Random
-from time import process_time
 from typing import Any
 
+from wayfare.bench.timing import cpu_us
 from wayfare.core import predicates as ps
 from wayfare.core.filters import Filter
 from wayfare.core.matching import FilterIndex
@@ -56,16 +56,16 @@ def run(
 
 def _measured(wanted: list[Filter], published: list[Notification], rounds: int) -> dict[str, Any]:
     index: FilterIndex[int] = FilterIndex()
-    insert_us = _cpu_us(lambda: _insert(index, wanted)) / len(wanted)
+    insert_us = cpu_us(lambda: _insert(index, wanted)) / len(wanted)
     answers = [sorted(index.match(each)) for each in published]
     match_us = min(
-        _cpu_us(lambda: [index.match(each) for each in published]) for _ in range(rounds)
+        cpu_us(lambda: [index.match(each) for each in published]) for _ in range(rounds)
     ) / len(published)
     naive_us = None
     if len(wanted) <= NAIVE_FILTERS_MAX:
         naive_us = _naive_us(wanted, published, answers, rounds)
     removed = range(0, len(wanted), max(1, len(wanted) // REMOVED))
-    remove_us = _cpu_us(lambda: _remove(index, removed)) / len(removed)
+    remove_us = cpu_us(lambda: _remove(index, removed)) / len(removed)
     gone = set(removed)
     for each, before in zip(published[:50], answers, strict=False):
         assert sorted(index.match(each)) == [key for key in before if key not in gone]
@@ -90,16 +90,6 @@ def _remove(index: FilterIndex[int], keys: Iterable[int]) -> None:
         index.remove(key)
 
 
-def _cpu_us(work: Callable[[], object]) -> float:
-    gc.collect()
-    gc.disable()
-    start = process_time()
-    work()
-    spent = process_time() - start
-    gc.enable()
-    return spent * 1e6
-
-
 def _naive_us(
     wanted: list[Filter], published: list[Notification], answers: list[list[int]], rounds: int
 ) -> float:
@@ -111,7 +101,7 @@ def _naive_us(
             found = [key for test, key in tests if test(each)]
             assert found == expected, "the index and the loop disagree"
 
-    return min(_cpu_us(loop) for _ in range(rounds)) / len(sample)
+    return min(cpu_us(loop) for _ in range(rounds)) / len(sample)
 
 
 def _bytes(wanted: list[Filter]) -> int:

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     with Console(stderr=True).status(f"measuring {arguments.what} ..."):
         rows = list(results)
-    table = Table(*rows[0])
+    table = Table(*(name.replace("_", " ") for name in rows[0]))
     for row in rows:
         table.add_row(*("-" if value is None else str(value) for value in row.values()))
     Console().print(table)

@@ -14,10 +14,11 @@ from wayfare.core.history import Limits
 from wayfare.core.predicates import Value
 from wayfare.sim import topology
 from wayfare.sim.faults import Faults
+from wayfare.sim.hosts import ClientHost
 from wayfare.sim.links import MS_NS, LinkSpec
 from wayfare.sim.movement import Stay, play, random_walk
 from wayfare.sim.oracle import Verdict, check
-from wayfare.sim.world import ClientHost, World
+from wayfare.sim.world import World
 
 TOPICS = ("gas", "oil", "wind")
 NAMES = ("a", "ab", "abc", "b", "ba")

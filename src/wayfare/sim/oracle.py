@@ -25,7 +25,8 @@ from wayfare.core.predicates import Attributes, satisfied
 from wayfare.core.reduction import STRATEGIES, Strategy, reduced
 from wayfare.eventlog import Event
 from wayfare.sim import topology
-from wayfare.sim.world import ClientHost, World
+from wayfare.sim.hosts import ClientHost
+from wayfare.sim.world import World
 
 
 class Violation(msgspec.Struct, frozen=True):

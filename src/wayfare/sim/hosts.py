@@ -1,0 +1,315 @@
+"""The hosts of the simulated world, as thin as those of the live network.
+
+They feed a core with events, perform the effects, and wake it when it asked to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from wayfare.core.broker import Broker
+from wayfare.core.client import Client
+from wayfare.core.conditions import Condition
+from wayfare.core.effects import Close, Effect, LinkDown, Lost, Notify, Received, Send, Tick
+from wayfare.core.filters import Filter
+from wayfare.core.messages import BrokerId, LinkId
+from wayfare.core.predicates import Value
+from wayfare.eventlog import Event
+from wayfare.sim.links import MS_NS, LinkSpec, Pipe
+
+if TYPE_CHECKING:
+    from wayfare.sim.world import World
+
+NOTICE_NS = 50 * MS_NS  # until a broker notices that a connection broke
+RETRY_NS = 100 * MS_NS  # until a client tries again to reach a broker that is down
+
+TICK = Tick()
+
+
+class Host:
+    """A core in the world: feed, perform, re-arm."""
+
+    __slots__ = ("_armed", "agenda", "core", "next_deadline", "pipes", "step", "watchers", "world")
+
+    def __init__(self, world: World, core: Broker | Client) -> None:
+        self.world = world
+        self.agenda = world.agenda
+        self.watchers = world.watchers
+        self.core = core
+        self.step = core.step
+        self.next_deadline = core.next_deadline
+        self.pipes: dict[LinkId, Pipe] = {}
+        self._armed: int | None = None  # Invariant: a tick is on the agenda for this time
+
+    def receive(self, event: Received | LinkDown | Tick) -> None:
+        self.perform(self.step(event, self.agenda.now))
+
+    def perform(self, effects: list[Effect]) -> None:
+        """Do what the core decided, and see when it wants to be woken."""
+        pipes, watchers = self.pipes, self.watchers
+        for effect in effects:
+            if type(effect) is Send:
+                link = effect.link
+                if link in pipes:
+                    if watchers:
+                        self.world.saw_sent(self.core.name, effect)
+                    pipes[link].send(effect.message)
+            elif type(effect) is Notify:
+                self.notified(effect)
+            elif type(effect) is Lost:
+                self.lost(effect)
+            else:
+                assert type(effect) is Close
+                self.close(effect)
+        due = self.next_deadline()
+        if due is not None and (self._armed is None or due < self._armed):
+            self.arm(due)
+
+    def arm(self, due: int) -> None:
+        self._armed = due
+        self.agenda.at(due, self.wake, due)
+
+    def wake(self, due: int) -> None:
+        if due == self._armed:
+            self._armed = None
+            self.receive(TICK)
+
+    def notified(self, effect: Notify) -> None:
+        raise AssertionError(f"{self.core.name} is no client")
+
+    def lost(self, effect: Lost) -> None:
+        raise AssertionError(f"{self.core.name} is no client")
+
+    def close(self, effect: Close) -> None:
+        raise AssertionError(f"{self.core.name} cannot close links")
+
+    def mind_fault(self, effect: Close) -> None:
+        """In the world everybody keeps to the protocol; a fault is a bug."""
+        if effect.fault:
+            self.world.broken.append(f"{self.core.name} closed {effect.link}: {effect.reason}")
+
+
+class BrokerHost(Host):
+    """A broker. While it is slow, messages wait for their turn."""
+
+    __slots__ = ("_busy_until", "_queueing", "_slow_ns", "worst_ns")
+    core: Broker
+
+    def __init__(self, world: World, core: Broker) -> None:
+        super().__init__(world, core)
+        self.worst_ns = 0  # the longest that a message waited here
+        self._slow_ns = 0
+        self._queueing = False
+        self._busy_until = 0
+
+    def receive(self, event: Received | LinkDown | Tick) -> None:
+        """As `Host.receive`; what a broker mostly does is to send notifications on."""
+        if self._queueing:
+            self._queue(event)
+            return
+        agenda, pipes = self.agenda, self.pipes
+        now = agenda.now
+        effects = self.step(event, now)
+        if self.watchers:
+            self.perform(effects)
+            return
+        for effect in effects:
+            if type(effect) is not Send:
+                self.perform([effect])
+            elif effect.link in pipes:
+                pipes[effect.link].send(effect.message)
+        due = self.next_deadline()
+        if due is not None and (self._armed is None or due < self._armed):
+            self.arm(due)
+
+    def take_its_time(self, per_message_ns: int) -> None:
+        """From now on a message takes so long; what waits already keeps its place."""
+        self._slow_ns = per_message_ns
+        self._queueing = True
+
+    def _queue(self, event: Received | LinkDown | Tick) -> None:
+        agenda = self.world.agenda
+        if not self._slow_ns and self._busy_until < agenda.now:
+            self._queueing = False
+            self._leave_queue(event)
+            return
+        self._busy_until = max(self._busy_until, agenda.now) + self._slow_ns
+        self.worst_ns = max(self.worst_ns, self._busy_until - agenda.now)
+        agenda.at(self._busy_until, self._leave_queue, event)
+
+    _leave_queue = Host.receive
+
+    def close(self, effect: Close) -> None:
+        self.mind_fault(effect)
+        connection = self.world.connections.get(effect.link)
+        if connection is not None:
+            connection.break_off(noticed=True)
+
+
+class Connection:
+    """A client's connection to a broker; the same link id at both ends."""
+
+    __slots__ = ("broker", "client", "down", "link", "up", "world")
+
+    def __init__(
+        self, client: ClientHost, broker: BrokerHost, link: LinkId, spec: LinkSpec
+    ) -> None:
+        world = client.world
+        self.world, self.client, self.broker, self.link = world, client, broker, link
+        self.up = Pipe(world.agenda, world.random, spec, link, broker.receive)
+        self.down = Pipe(world.agenda, world.random, spec, link, client.receive)
+        client.pipes[link] = self.up
+        broker.pipes[link] = self.down
+        world.connections[link] = self
+
+    def break_off(self, *, noticed: bool) -> None:
+        """Both directions are gone. Without `noticed`, the broker finds out later."""
+        self.up.drop()
+        self.down.drop()
+        self.client.pipes.pop(self.link, None)
+        self.client.receive(LinkDown(self.link))
+        self.client.gone(self)
+        self.world.agenda.at(self.world.now + (0 if noticed else NOTICE_NS), self._noticed)
+
+    def hang_up(self) -> None:
+        """The client goes; what it sent still arrives, what comes down does not."""
+        self.down.drop()
+        self.client.pipes.pop(self.link, None)
+        self.client.gone(self)
+        self.world.agenda.at(self.world.now + NOTICE_NS, self._end)
+
+    def _end(self, _: None) -> None:
+        if len(self.up):
+            self.world.agenda.at(self.world.now + NOTICE_NS, self._end)
+        else:
+            self._noticed(None)
+
+    def _noticed(self, _: None) -> None:
+        world = self.world
+        if world.connections.pop(self.link, None) is not None:
+            world.closed_messages += self.up.messages + self.down.messages
+            world.closed_worst_ns = max(world.closed_worst_ns, self.worst_ns())
+            self.broker.pipes.pop(self.link, None)
+            self.broker.receive(LinkDown(self.link))
+
+    def worst_ns(self) -> int:
+        return max(self.up.worst_ns, self.down.worst_ns)
+
+
+class ClientHost(Host):
+    """A client, and what its application does."""
+
+    __slots__ = ("connection", "home", "left", "received")
+    core: Client
+
+    def __init__(self, world: World, core: Client, home: str) -> None:
+        super().__init__(world, core)
+        self.home = home  # the broker that it attaches to when none is named
+        self.connection: Connection | None = None
+        self.left = False
+        self.received: list[Notify] = []
+
+    @property
+    def name(self) -> str:
+        return self.core.name
+
+    # Application
+
+    def attach(self, broker: str | None = None) -> None:
+        """Attach at this broker, where it was before by default, leaving a connection behind."""
+        world = self.world
+        self.home = broker or self.home
+        host = world.broker(self.home)
+        if self.connection is not None:
+            self.connection.break_off(noticed=False)
+        self.left = False
+        if self.home in world.stopped:
+            world.agenda.at(world.now + RETRY_NS, world.come_back, self)
+            return
+        link = LinkId(f"{self.name}#{self.core.epoch + 1}")
+        self.connection = Connection(self, host, link, world.client_link)
+        world.log("attached", client=self.name, broker=self.home, epoch=self.core.epoch + 1)
+        self.perform(self.core.attach(BrokerId(self.home), link))
+
+    def detach(self, *, leave: bool = False) -> None:
+        """Say goodbye; with `leave`, for good."""
+        if self.connection is not None:
+            self.left = leave
+            if leave:
+                self.world.log("left", client=self.name, broker=self.home, epoch=self.core.epoch)
+            self.perform(self.core.detach(leave=leave))
+
+    def disconnect(self) -> None:
+        """The connection breaks without a word."""
+        if self.connection is not None:
+            self.connection.break_off(noticed=False)
+
+    def subscribe(self, filter: str | Filter | Condition) -> Filter:
+        wanted = as_filter(filter)
+        self.world.log("subscribed", client=self.name, filter=wanted)
+        self.perform(self.core.subscribe(wanted))
+        return wanted
+
+    def unsubscribe(self, filter: str | Filter | Condition) -> None:
+        wanted = as_filter(filter)
+        self.world.log("unsubscribed", client=self.name, filter=wanted)
+        self.perform(self.core.unsubscribe(wanted))
+
+    def advertise(self, filter: str | Filter | Condition) -> Filter:
+        offered = as_filter(filter)
+        self.world.log("advertised", client=self.name, filter=offered)
+        self.perform(self.core.advertise(offered))
+        return offered
+
+    def unadvertise(self, filter: str | Filter | Condition) -> None:
+        offered = as_filter(filter)
+        self.world.log("unadvertised", client=self.name, filter=offered)
+        self.perform(self.core.unadvertise(offered))
+
+    def publish(self, attributes: Mapping[str, Value], payload: bytes = b"") -> None:
+        effects = self.core.publish(attributes, payload)
+        self.world.log(
+            "published",
+            client=self.name,
+            number=self.core.published,
+            attributes=dict(attributes),
+        )
+        self.perform(effects)
+
+    # Host
+
+    def notified(self, effect: Notify) -> None:
+        self.received.append(effect)
+        notification, core = effect.notification, self.core
+        self.world.record(
+            Event(
+                self.agenda.now,
+                "delivered",
+                client=core.name,
+                publisher=notification.publisher,
+                number=notification.number,
+                delivery=core.delivered,
+                attributes=notification.attributes,
+            )
+        )
+
+    def lost(self, effect: Lost) -> None:
+        self.world.log("lost", client=self.name, count=effect.count, reason=effect.reason)
+
+    def close(self, effect: Close) -> None:
+        self.mind_fault(effect)
+        if self.connection is not None and self.connection.link == effect.link:
+            self.connection.hang_up()
+
+    def gone(self, connection: Connection) -> None:
+        if self.connection is connection:
+            self.connection = None
+            self.world.log("detached", client=self.name, broker=self.home, epoch=self.core.epoch)
+
+
+def as_filter(given: str | Filter | Condition) -> Filter:
+    """The filter that a text, a condition or a filter is."""
+    if isinstance(given, Filter):
+        return given
+    return Filter.parse(given) if isinstance(given, str) else Filter.where(given)
