@@ -31,7 +31,7 @@ from wayfare.core.conditions import Conjunction
 from wayfare.core.filters import Filter
 from wayfare.core.predicates import Attributes
 from wayfare.core.selectivity import Statistics
-from wayfare.core.shelves import Group, Lanes, candidate_of, visit, visit_rest
+from wayfare.core.shelves import Group, Groups, Lanes, candidate_of, visit
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -46,7 +46,7 @@ class FilterIndex(Generic[Key]):
         self._several = 0  # filters of more than one conjunction
         # Where every filter has a text for the same attribute, as topics have: that attribute, and
         # the groups by text. () if that is not so, None if nobody has looked since the last change.
-        self._topics: tuple[str, dict[str, Group]] | tuple[()] | None = None
+        self._topics: tuple[str, Groups] | tuple[()] | None = None
         self._statistics = Statistics()
         self._top = Group()
         self._top.lanes = self._lanes = lanes = Lanes(self._statistics)
@@ -102,16 +102,16 @@ class FilterIndex(Generic[Key]):
         if topics is None:
             topics = self._topics = self._find_topics()
         if topics:
-            found = topics[1].get(attributes.get(topics[0]))  # type: ignore[arg-type]
-            if found is None:
-                return []
-            out = list(found.sure)
-            if found.tests or found.lanes is not None:
-                visit_rest(found, attributes, out)
+            found = topics[1].get(attributes.get(topics[0]))
+            if type(found) is tuple:
+                return list(found)
+            out: list[Key] = []
+            if found is not None:
+                visit(found, attributes, out)
             return out
         return self._match(attributes)
 
-    def _find_topics(self) -> tuple[str, dict[str, Group]] | tuple[()]:
+    def _find_topics(self) -> tuple[str, Groups] | tuple[()]:
         top, lanes = self._top, self._lanes
         alone = lanes.count == len(lanes.texts) == 1 and lanes.grid is None
         if not alone or top.sure or top.tests or self._several:
