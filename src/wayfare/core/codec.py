@@ -7,20 +7,17 @@ do not understand each other. Whatever is wrong with the bytes of a peer ends in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from wayfare.core import filters
 from wayfare.core import messages as m
-from wayfare.core.filters import Filter
 from wayfare.errors import CodecError, WayfareError
 
 FRAME_MAX = 8 * 1024 * 1024  # bytes of one message
 NAME_MAX = 256  # characters of a client's or broker's name
-PROFILE_MAX = 10_000  # subscriptions, or advertisements, of one client
-PREVIOUS_MAX = 1_000  # attachments without a welcome
 REASON_MAX = 1_000  # characters
 NUMBER_MAX = 2**63 - 1
 
@@ -106,11 +103,6 @@ def _check_number(number: int) -> None:
     _require(0 <= number <= NUMBER_MAX, "a number is not negative and has at most 63 bits")
 
 
-def _check_filters(given: Iterable[Filter]) -> None:
-    for filter in given:
-        filters.checked(filter)
-
-
 def _check_hello(message: m.Hello) -> None:
     _check_name(message.name)
 
@@ -125,16 +117,13 @@ def _check_attach(message: m.Attach) -> None:
     _check_name(message.client)
     _check_number(message.epoch)
     _check_number(message.delivered)
-    _require(
-        max(len(message.subscriptions), len(message.advertisements)) <= PROFILE_MAX,
-        f"a client has at most {PROFILE_MAX} subscriptions and {PROFILE_MAX} advertisements",
-    )
-    _require(len(message.previous) <= PREVIOUS_MAX, "too many previous attachments")
     for broker, epoch in message.previous:
         _check_name(broker)
         _check_number(epoch)
-    _check_filters(message.subscriptions)
-    _check_filters(message.advertisements)
+    left = m.PROFILE_CHARACTERS_MAX
+    for given in (*message.subscriptions, *message.advertisements):
+        left -= len(str(filters.checked(given)))
+        _require(left >= 0, "more filters than a client may have")
 
 
 def _check_filter(message: Any) -> None:

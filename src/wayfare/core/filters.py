@@ -88,14 +88,14 @@ class Filter(msgspec.Struct, frozen=True, array_like=True, dict=True, cache_hash
         return tuple(compiled(conjunction) for conjunction in self.conjunctions)
 
     @cached_property
-    def _atoms(self) -> tuple[dict[str, list[Predicate]], ...]:
-        return tuple(_atoms(conjunction) for conjunction in self.conjunctions)
+    def _groups(self) -> tuple[dict[str, list[Predicate]], ...]:
+        return tuple(_by_name(conjunction) for conjunction in self.conjunctions)
 
     def covers(self, other: Filter) -> bool:
         """True only if this filter matches everything that the other one matches."""
-        for narrow in other._atoms:
-            for wide in self._atoms:
-                if _atoms_cover(wide, narrow):
+        for narrow in other._groups:
+            for wide in self._groups:
+                if _includes(wide, narrow):
                     break
             else:
                 return False
@@ -103,8 +103,8 @@ class Filter(msgspec.Struct, frozen=True, array_like=True, dict=True, cache_hash
 
     def overlaps(self, other: Filter) -> bool:
         """False only if no notification matches both."""
-        for mine in self._atoms:
-            for theirs in other._atoms:
+        for mine in self._groups:
+            for theirs in other._groups:
                 if not _apart(mine, theirs):
                     return True
         return False
@@ -142,9 +142,12 @@ def checked(given: Filter) -> Filter:
     """The filter, if it is one that `Filter.of` could have made; else FilterError."""
     if len(given.conjunctions) > CONJUNCTIONS_MAX:
         raise FilterError(f"a filter has at most {CONJUNCTIONS_MAX} conjunctions")
-    for conjunction in _sized(given.conjunctions):
+    if sum(map(len, given.conjunctions)) > TERMS_MAX:
+        raise FilterError(f"a filter has at most {TERMS_MAX} predicates")
+    for conjunction in given.conjunctions:
         for p in conjunction:
             ps.check(p)
+    _sized(given.conjunctions)
     if Filter.of(given.conjunctions) != given:
         raise FilterError("not a filter in normal form")
     return given
@@ -209,24 +212,18 @@ def _order(p: Predicate) -> tuple[str, str]:
     return p.name, repr(p)
 
 
-def _atoms(conjunction: Conjunction) -> dict[str, list[Predicate]]:
-    """By attribute; `not in (1, 2)` is two atoms, so that different predicates may imply them."""
+def _by_name(conjunction: Conjunction) -> dict[str, list[Predicate]]:
     groups: dict[str, list[Predicate]] = {}
     for p in conjunction:
-        single = (
-            [ps.NoneOf(p.name, p.kind, (value,)) for value in p.values]
-            if type(p) is ps.NoneOf
-            else [p]
-        )
         for name in ps.names(p):
-            groups.setdefault(name, []).extend(single)
+            groups.setdefault(name, []).append(p)
     return groups
 
 
 # Routing asks these two more often than anything else: plain loops take half the time of `any`.
 
 
-def _atoms_cover(wide: Groups, narrow: Groups) -> bool:
+def _includes(wide: Groups, narrow: Groups) -> bool:
     for name, needed in wide.items():
         given = narrow.get(name)
         if given is None:
@@ -236,7 +233,8 @@ def _atoms_cover(wide: Groups, narrow: Groups) -> bool:
                 if algebra.implies(q, p):
                     break
             else:
-                return False
+                if type(p) is not ps.NoneOf or not algebra.exclude(given, p):
+                    return False
     return True
 
 
@@ -252,7 +250,7 @@ def _apart(a: Groups, b: Groups) -> bool:
 
 
 def _covers(wide: Conjunction, narrow: Conjunction) -> bool:
-    return _atoms_cover(_atoms(wide), _atoms(narrow))
+    return _includes(_by_name(wide), _by_name(narrow))
 
 
 def _mergeable_pair(

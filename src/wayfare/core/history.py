@@ -30,6 +30,7 @@ class Limits(msgspec.Struct, frozen=True):
     backlog_bytes: int = 16 * 1024 * 1024
     backlog_age_ns: int = 24 * 3600 * SECOND_NS
     away_ns: int = 7 * 24 * 3600 * SECOND_NS  # then the session of a client that is away ends
+    filters: int = 10_000  # subscriptions, or advertisements, of one client
     window: int = 256  # deliveries on the way to a client without an acknowledgement
 
     def __post_init__(self) -> None:
@@ -128,11 +129,10 @@ class Backlog:
 
     def resume(self, delivered: int) -> None:
         """A new connection, of a client that got everything up to `delivered`."""
-        if not self.acked <= delivered <= self.last:
+        if not self.acked <= delivered <= self.sent:
             raise ProtocolError(
-                f"got {delivered} deliveries, but {self.acked} were acknowledged of {self.last}"
+                f"got {delivered} deliveries, but {self.sent} were sent, {self.acked} acknowledged"
             )
-        self.sent = max(self.sent, delivered)
         self.acknowledge(delivered)
         self.waiting.extendleft(reversed(self.unacked))
         self.unacked.clear()

@@ -15,9 +15,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from math import isfinite
-from typing import NewType
+from typing import Annotated, NewType
 
 import msgspec
+from msgspec import Meta
 
 from wayfare.core.filters import Filter
 from wayfare.core.predicates import INT_MAX, INT_MIN, KINDS, NAME_MAX, Value
@@ -30,6 +31,15 @@ LinkId = NewType("LinkId", str)
 PROTOCOL_VERSION = 1
 ATTRIBUTES_MAX = 128  # of one notification
 _SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+FILTERS_MAX = 10_000  # subscriptions, or advertisements, of one client
+PROFILE_CHARACTERS_MAX = 1_000_000  # of all filters of one client, as text: they fit a frame
+PREVIOUS_MAX = 100  # attachments without a welcome that a client remembers
+UPDATE_MAX = 200  # entries in one Update: as many of the longest filters fit a frame
+
+# The decoder checks lengths before it looks at what is in there.
+Filters = Annotated[tuple[Filter, ...], Meta(max_length=FILTERS_MAX)]
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -61,6 +71,8 @@ def check_attributes(attributes: Mapping[str, Value]) -> None:
             raise InvalidNotification(
                 f"an attribute's name is a text of 1 to {NAME_MAX} characters: {name!r}"
             )
+        if not name.isascii() and _SURROGATE.search(name):
+            raise InvalidNotification(f"the name {name!r} contains half of a surrogate pair")
         kind = type(value)
         if kind not in KINDS:
             raise InvalidNotification(
@@ -83,10 +95,10 @@ class Attach(Message, frozen=True, tag=10):
     client: ClientId
     epoch: int
     delivered: int  # number of the last delivery that it got
-    subscriptions: tuple[Filter, ...] = ()
-    advertisements: tuple[Filter, ...] = ()
+    subscriptions: Filters = ()
+    advertisements: Filters = ()
     # Attachments that may still hold its session, newest first, back to the last Welcome.
-    previous: tuple[tuple[BrokerId, int], ...] = ()
+    previous: Annotated[tuple[tuple[BrokerId, int], ...], Meta(max_length=PREVIOUS_MAX)] = ()
     welcomed: bool = False  # a session of it is, or was, somewhere
 
 
@@ -169,16 +181,19 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, cache_hash=True, gc=Fa
     client: ClientId = ClientId("")
 
 
+Entries = Annotated[tuple[Entry, ...], Meta(max_length=UPDATE_MAX)]
+
+
 class Update(Message, frozen=True, tag=30):
     """How the sender's tables changed, to be applied in this order and as a whole.
 
     Additions come first: what a leaving filter covered is there before it goes.
     """
 
-    add_ads: tuple[Entry, ...] = ()
-    add_subs: tuple[Entry, ...] = ()
-    remove_subs: tuple[Entry, ...] = ()
-    remove_ads: tuple[Entry, ...] = ()
+    add_ads: Entries = ()
+    add_subs: Entries = ()
+    remove_subs: Entries = ()
+    remove_ads: Entries = ()
 
 
 FromClient = Attach | Detach | Subscribe | Unsubscribe | Advertise | Unadvertise | Publish | Ack

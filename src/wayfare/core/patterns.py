@@ -60,7 +60,7 @@ def tokens(pattern: str) -> str:
     characters = iter(pattern)
     for character in characters:
         if character == "\\":
-            out.append(next(characters))
+            out.append(next(characters, "\\"))
         else:
             out.append(ONE if character == "_" else MANY if character == "%" else character)
     return "".join(out)

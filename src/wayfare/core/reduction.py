@@ -129,26 +129,28 @@ class MergingTable(OutTable):
     """Candidates that differ in one predicate only are merged; what comes out is covered.
 
     Merging goes from attribute to attribute, in the order of their names: what the families of the
-    first one are merged to is sorted into families of the second one, and so on. So it is a
+    first one are merged to is sorted into families of the next one, and so on. So it is a
     function of the candidates, and a change touches one family for each attribute.
     """
 
-    __slots__ = ("_families", "_imperfection", "_merged", "_results")
+    __slots__ = ("_counts", "_families", "_imperfection", "_merged", "_results")
 
     def __init__(self, imperfection: float = 0.0) -> None:
         super().__init__()
         self._imperfection = imperfection
-        self._families: dict[Family, dict[Filter, None]] = {}
+        # Members, and how often each came here: a merge may equal another one, or a candidate.
+        self._families: dict[Family, dict[Filter, int]] = {}
         self._results: dict[Family, list[Filter]] = {}  # what each family is merged to
+        self._counts: dict[Filter, int] = {}  # what came out of all merging, and how often
         self._merged = CoveringTable()
 
     def add(self, entry: Entry) -> None:
         self.entries[entry] = False
-        self._change(entry.filter, 0, add=True)
+        self._add(entry.filter, "")
 
     def remove(self, entry: Entry) -> None:
         del self.entries[entry]
-        self._change(entry.filter, 0, add=False)
+        self._remove(entry.filter, "")
 
     def difference(self) -> tuple[list[Entry], list[Entry]]:
         added, removed = self._merged.difference()
@@ -161,39 +163,67 @@ class MergingTable(OutTable):
     def sent(self) -> list[Entry]:
         return self._merged.sent()
 
-    def _change(self, filter: Filter, step: int, add: bool) -> None:
-        variables = _variables(filter)
-        if step == len(variables):
-            (self._merged.add if add else self._merged.remove)(Entry(filter))
+    def _add(self, filter: Filter, behind: str) -> None:
+        """Merge on, from the first variable attribute behind this one."""
+        name = _variable(filter, behind)
+        if name is None:
+            if _count_up(self._counts, filter):
+                self._merged.add(Entry(filter))
             return
-        family = _family(filter, variables[step])
-        members = self._families.setdefault(family, {})
+        family = _family(filter, name)
+        if _count_up(self._families.setdefault(family, {}), filter):
+            self._merge(family, name)
+
+    def _remove(self, filter: Filter, behind: str) -> None:
+        name = _variable(filter, behind)
+        if name is None:
+            if _count_down(self._counts, filter):
+                self._merged.remove(Entry(filter))
+            return
+        family = _family(filter, name)
+        if _count_down(self._families[family], filter):
+            self._merge(family, name)
+
+    def _merge(self, family: Family, name: str) -> None:
+        """See what a family that changed is merged to now, and pass on the difference."""
         before = self._results.pop(family, [])
-        if add:
-            members[filter] = None
-        else:
-            del members[filter]
-        after = _merged(members, variables[step], self._imperfection)
-        if members:
+        after = _merged(self._families[family], name, self._imperfection)
+        if after:
             self._results[family] = after
         else:
             del self._families[family]
         for new in after:
             if new not in before:
-                self._change(new, step + 1, add=True)
+                self._add(new, name)
         for old in before:
             if old not in after:
-                self._change(old, step + 1, add=False)
+                self._remove(old, name)
+
+
+def _count_up(counts: dict[Filter, int], filter: Filter) -> bool:
+    """True for the first."""
+    counts[filter] = counts.get(filter, 0) + 1
+    return counts[filter] == 1
+
+
+def _count_down(counts: dict[Filter, int], filter: Filter) -> bool:
+    """True for the last."""
+    counts[filter] -= 1
+    if counts[filter]:
+        return False
+    del counts[filter]
+    return True
 
 
 # What all members of a family have: the name and kind of what differs, then the other predicates.
 Family = tuple[ps.Predicate | str, ...]
 
 
-def _variables(filter: Filter) -> list[str]:
-    """The attributes whose list or range may differ within a family, in the order of merging."""
+def _variable(filter: Filter, behind: str) -> str | None:
+    """The first attribute behind this one whose list or range may differ within a family."""
     (conjunction,) = filter.conjunctions
-    return [p.name for p in conjunction if type(p) in (ps.OneOf, ps.Between)]
+    names = (p.name for p in conjunction if type(p) in (ps.OneOf, ps.Between))
+    return next((name for name in names if name > behind), None)
 
 
 def _split(filter: Filter, name: str) -> tuple[ps.OneOf | ps.Between, tuple[ps.Predicate, ...]]:
@@ -211,6 +241,8 @@ def _family(filter: Filter, name: str) -> Family:
 
 def _merged(members: Collection[Filter], name: str, imperfection: float) -> list[Filter]:
     """The fewest filters that match what the members of one family match."""
+    if len(members) < 2:
+        return list(members)
     ranges: list[ps.Between] = []
     points: list[ps.OneOf] = []
     rest: tuple[ps.Predicate, ...] = ()
@@ -218,7 +250,7 @@ def _merged(members: Collection[Filter], name: str, imperfection: float) -> list
         variable, rest = _split(member, name)
         if type(variable) is ps.Between:
             ranges.append(variable)
-        elif type(variable) is ps.OneOf:
+        else:
             points.append(variable)
     joined = _joined(ranges, imperfection)
     variants: list[ps.Predicate] = [*joined, *_lists(points, joined)]
@@ -295,20 +327,21 @@ def reduced(strategy: Strategy, entries: Iterable[Entry]) -> list[Entry]:
 
 
 def _all_merged(filters: list[Filter]) -> list[Filter]:
-    done: list[Filter] = []
-    step = 0
-    while filters:
+    done: dict[Filter, None] = {}
+    left: dict[str, dict[Filter, None]] = {}  # by the attribute that is merged next
+
+    def pass_on(filter: Filter, behind: str) -> None:
+        name = _variable(filter, behind)
+        (done if name is None else left.setdefault(name, {}))[filter] = None
+
+    for filter in filters:
+        pass_on(filter, "")
+    while left:
+        name = min(left)
         families: dict[Family, list[Filter]] = {}
-        for filter in filters:
-            variables = _variables(filter)
-            if step == len(variables):
-                done.append(filter)
-            else:
-                families.setdefault(_family(filter, variables[step]), []).append(filter)
-        filters = [
-            merged
-            for members in families.values()
-            for merged in _merged(members, _variables(members[0])[step], imperfection=0.0)
-        ]
-        step += 1
-    return done
+        for filter in left.pop(name):
+            families.setdefault(_family(filter, name), []).append(filter)
+        for members in families.values():
+            for merged in _merged(members, name, imperfection=0.0):
+                pass_on(merged, name)
+    return list(done)

@@ -16,13 +16,12 @@ from collections.abc import Iterable, Sequence
 from wayfare.core.covering import OverlapIndex
 from wayfare.core.filters import Filter
 from wayfare.core.matching import FilterIndex
-from wayfare.core.messages import BrokerId, ClientId, Entry, Update
+from wayfare.core.messages import UPDATE_MAX, BrokerId, ClientId, Entry, Update
 from wayfare.core.predicates import Attributes
 from wayfare.core.reduction import OutTable, Strategy
 from wayfare.errors import ProtocolError
 
 LOCAL = BrokerId("")  # the source of what the broker's own sessions want or offer
-UPDATE_MAX = 200  # entries in one Update: as many of the longest filters fit a frame
 
 
 class Audience:
@@ -169,6 +168,10 @@ class Routing:
     def apply(self, neighbour: BrokerId, update: Update) -> None:
         """Take over a neighbour's update; checked as a whole before anything changes."""
         ads, subs = self.in_ads[neighbour], self.in_subs[neighbour]
+        per_client = self._strategy.per_client
+        for entries in (update.add_ads, update.add_subs):
+            if any(bool(entry.client) != per_client for entry in entries):
+                raise ProtocolError(f"an update for another strategy than {self._strategy.name}")
         _check_changes(ads, update.add_ads, update.remove_ads)
         _check_changes(subs, update.add_subs, update.remove_subs)
         place = self._neighbours.index(neighbour)
