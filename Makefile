@@ -34,14 +34,14 @@ demo: .venv/.ready ## the whole system, once
 test: .venv/.ready ## everything that CI runs: format, lint, types, all tests with coverage
 	@$(BEGIN) \
 	$(STATIC) \
-	run tests $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --maxprocesses 8 \
-		--cov --cov-report=term:skip-covered; \
+	run tests $(PYTEST) -m "not slow" --cov --cov-report=term:skip-covered; \
+	run "slow tests" $(PYTEST) -m slow; \
 	$(END)
 
 check: .venv/.ready ## the quick round before a commit: as `test`, without slow tests and coverage
 	@$(BEGIN) \
 	$(STATIC) \
-	run tests $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --maxprocesses 8 -m "not slow"; \
+	run tests $(PYTEST) -m "not slow"; \
 	$(END)
 
 bench: .venv/.ready ## benchmarks, as JSON
@@ -56,6 +56,8 @@ clean: ## remove .venv and everything that was built or cached
 
 # ---- steps: run them all, then say which failed ---------------------------------------
 
+# Coverage makes simulations several times as slow, so the long ones run without it.
+PYTEST = $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --maxprocesses 8
 BEGIN = failed=; run() { step=$$1; shift; echo "== $$step"; "$$@" || failed="$$failed $$step"; };
 STATIC = run format $(BIN)/ruff format --check .; \
 	run lint $(BIN)/ruff check .; \

@@ -122,7 +122,7 @@ def test_a_stale_attach_is_refused_without_fault(epoch):
     here = broker()
     attach(here, "anna", X, epoch=2)
     assert tell(here, "late", Attach("anna", epoch, 0)) == [
-        Close("late", "a later attachment of anna is here")
+        Close("late", "a later attachment of anna is or was here")
     ]
     session = here.sessions["anna"]
     assert (session.link, session.epoch, list(session.subscriptions)) == ("anna2", 2, [X])
@@ -147,19 +147,51 @@ def test_nobody_takes_a_second_name_on_one_connection():
 
 
 @pytest.mark.parametrize("delivered", [0, 3])
-def test_resuming_with_numbers_that_cannot_be_is_a_fault_and_changes_nothing(delivered):
+def test_a_client_that_was_elsewhere_in_between_starts_anew(delivered):
+    """Its numbers tell; it is not locked out, and learns that nobody knows what it missed."""
     here = broker("faro")
     attach(here, "anna", X)
     attach(here, "bert")
     for number in (1, 2):
         publish(here, "bert1", number, x=2)
     tell(here, "anna1", Ack(1))
-    assert tell(here, "anna2", Attach("anna", 2, delivered, (NARROW,))) == fault(
-        "anna2", f"got {delivered} deliveries, but 2 were sent, 1 acknowledged"
+    effects = tell(here, "anna2", Attach("anna", 2, delivered, (X,), welcomed=True))
+    assert effects == [
+        Close("anna1", "anna attached again"),
+        Send("anna2", Welcome(2, 0)),
+        Send("anna2", Gap(delivered, NO_SESSION)),
+    ]
+    assert here.next_deadline() is None
+    assert publish(here, "bert1", 3, x=2)[0] == Send(
+        "anna2", Deliver(delivered + 1, note("bert", 3, x=2))
     )
-    session = here.sessions["anna"]
-    assert (session.link, session.epoch, list(session.subscriptions)) == ("anna1", 1, [X])
-    assert (len(session.backlog), here.next_deadline()) == (1, DAY)
+
+
+def test_what_was_taken_from_a_client_is_remembered_when_its_session_is_too_old():
+    here = broker("faro")
+    attach(here, "anna", X)
+    attach(here, "bert")
+    publish(here, "bert1", 1, x=2)
+    here.step(LinkDown("bert1"), now=0)
+    here.step(Tick(), now=WEEK)
+    assert list(here.sessions) == ["anna"]
+    stale = tell(here, "bert2", Attach("bert", 1, 0))
+    assert stale == [Close("bert2", "a later attachment of bert is or was here")]
+    tell(here, "bert3", Attach("bert", 2, 0, welcomed=True))
+    assert publish(here, "bert3", 1, x=2) == [Send("bert3", Published(1))]
+    assert len(publish(here, "bert3", 2, x=2)) == 2
+
+
+def test_only_so_many_old_sessions_are_remembered(monkeypatch):
+    monkeypatch.setattr("wayfare.core.broker.EXPIRED_MAX", 2)
+    here = broker("faro")
+    for name in ("anna", "bert", "carl"):
+        tell(here, f"{name}1", Attach(name, 5, 0))
+        here.step(LinkDown(f"{name}1"), now=0)
+    here.step(Tick(), now=WEEK)
+    (refused,) = tell(here, "carl2", Attach("carl", 5, 0))
+    assert type(refused) is Close
+    assert tell(here, "anna2", Attach("anna", 5, 0)) == [Send("anna2", Welcome(5, 0))]
 
 
 def test_attaching_with_another_profile_adds_before_it_removes():

@@ -49,8 +49,8 @@ def test_a_few_random_runs(routing: str) -> None:
 @pytest.mark.parametrize("routing", STRATEGIES)
 def test_random_runs_ask_for_something(routing: str) -> None:
     """A run in which nothing has to be delivered proves nothing."""
-    runs = [fuzz(seed, routing) for seed in range(20)]
-    assert sum(run.verdict.required for run in runs) > 500
-    assert sum(run.verdict.delivered for run in runs) > 1000
+    runs = [fuzz(seed, routing) for seed in range(40)]
+    assert sum(run.verdict.required for run in runs) > 400
+    assert sum(run.verdict.delivered for run in runs) > 800
     assert sum(run.verdict.lost for run in runs) > 0
     assert max(run.brokers for run in runs) > 10

@@ -242,29 +242,14 @@ def test_what_was_dropped_after_it_was_sent_is_no_gap_for_who_got_it(delivered):
     assert backlog.take(WINDOW) == deliveries(delivered + 1, 5)
 
 
-@pytest.mark.parametrize(
-    "delivered",
-    [
-        0,
-        1,
-        pytest.param(4),
-        6,
-    ],
-)
-def test_numbers_that_cannot_be_are_refused_and_change_nothing(delivered):
+@pytest.mark.parametrize("delivered", [0, 1, 4, 6])
+def test_numbers_of_elsewhere_are_not_resumed_and_change_nothing(delivered):
     backlog = filled(5)
     backlog.take(window=3)
     backlog.acknowledge(2)
-    with pytest.raises(ProtocolError):
-        backlog.resume(delivered)
+    assert not backlog.resume(delivered)
     assert (backlog.acked, backlog.sent, len(backlog), backlog.bytes) == (2, 3, 3, 3)
     assert backlog.take(WINDOW) == deliveries(4, 5)
-
-
-def test_a_client_that_resumes_says_which_numbers_do_not_fit():
-    backlog = filled(5)
-    with pytest.raises(ProtocolError, match="got 6 deliveries, but 0 were sent, 0 acknowledged"):
-        backlog.resume(6)
 
 
 # Whatever happens, in any order

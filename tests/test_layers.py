@@ -73,7 +73,7 @@ INSTEAD = {
         "concurrent multiprocessing queue signal subprocess".split(),
         EFFECT,
     ),
-    **dict.fromkeys("logging warnings".split(), "return a Note effect"),
+    **dict.fromkeys("logging warnings".split(), "return an effect"),
     "json": "use msgspec",
     "pickle": "use msgspec",
     "typing_extensions": "use typing; it is not among our dependencies",
@@ -93,7 +93,7 @@ UNREPEATABLE = frozenset(
 # Builtins that reach outside, by part.
 CALLS = {
     "core": {
-        "print": "return a Note effect",
+        "print": "return an effect",
         "input": EFFECT,
         "open": EFFECT,
         "breakpoint": "take it out again",
@@ -256,7 +256,7 @@ REFUSED = [
     ),
     ("core/x.py", "import os.path as p", "core/x.py imports os.path: return an effect"),
     ("core/x.py", "import collections.abc, importlib.util", "core/x.py imports importlib.util"),
-    ("core/x.py", "import logging", "core/x.py imports logging: return a Note effect"),
+    ("core/x.py", "import logging", "core/x.py imports logging: return an effect"),
     ("core/x.py", "try:\n    import json\nexcept ImportError:\n    pass", "json: use msgspec"),
     ("core/x.py", "import pyarrow as pa", "imports pyarrow: go through wayfare.eventlog"),
     ("core/x.py", "import numpy", "imports numpy: core may use msgspec"),
@@ -279,7 +279,7 @@ REFUSED = [
     ("core/x.py", "from .broker import Broker", "imports wayfare.core.broker: take values"),
     ("core/deep/x.py", "from ..broker import Broker", "imports wayfare.core.broker: take values"),
     # and reaches nothing outside by a builtin
-    ("core/x.py", "def f():\n    print('here')", "core/x.py calls print: return a Note effect"),
+    ("core/x.py", "def f():\n    print('here')", "core/x.py calls print: return an effect"),
     ("core/x.py", "open('x')", "core/x.py calls open"),
     ("core/x.py", "__import__('time')", "core/x.py calls __import__"),
     ("errors.py", "import os", "errors.py imports os"),

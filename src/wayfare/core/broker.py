@@ -16,7 +16,7 @@ from typing import Any
 from wayfare.core import messages as m
 from wayfare.core.effects import Close, Effect, Event, LinkDown, Received, Send, Tick
 from wayfare.core.filters import Filter
-from wayfare.core.history import Limits, size_of
+from wayfare.core.history import Backlog, Limits, size_of
 from wayfare.core.messages import BrokerId, ClientId, LinkId, Notification
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.routing import Routing
@@ -25,6 +25,7 @@ from wayfare.errors import ProtocolError
 
 DEFAULT_LIMITS = Limits()
 NO_SESSION = "no session: it was away for too long, or elsewhere"
+EXPIRED_MAX = 10_000  # expired sessions that are remembered; the oldest are forgotten
 
 
 class Broker:
@@ -45,14 +46,17 @@ class Broker:
         self._wanting = self.routing.destinations.wanting
         self._floods = STRATEGIES[routing].floods
         self._by_link: dict[LinkId, Session] = {}
+        # Of sessions that were away for too long: the last epoch, so that no older attachment opens one
+        # again, and the last publication, so that none is taken twice.
+        self._expired: dict[ClientId, tuple[int, int]] = {}
         # Where notifications go: first the neighbours, then one place per session, never reused.
         self._links: list[LinkId] = [LinkId(name) for name in self.neighbours]
         self._neighbour_links = frozenset(self._links)
         self._by_place: dict[int, Session] = {}
         self._next_place = len(self.neighbours)
         # Backlogs that are not empty and clients that are away become too old one day.
-        # Invariant: none does so before _sweep_at, which is None exactly when there are none.
-        self._sweep_at: int | None = None
+        # Invariant: none does so before the deadline, which is None exactly when there are none.
+        self.deadline: int | None = None
         self._waits = 0  # how many there are
 
     def step(self, event: Event, now: int) -> list[Effect]:
@@ -64,7 +68,7 @@ class Broker:
 
     def next_deadline(self) -> int | None:
         """When something that is kept may have become too old."""
-        return self._sweep_at
+        return self.deadline
 
     # Events
 
@@ -85,7 +89,7 @@ class Broker:
 
     def on_tick(self, event: Tick, now: int) -> list[Effect]:
         """Sweep all sessions for what has become too old, and see when to look again."""
-        if self._sweep_at is None or now < self._sweep_at:
+        if self.deadline is None or now < self.deadline:
             return []
         effects: list[Effect] = []
         for session in list(self.sessions.values()):
@@ -93,9 +97,10 @@ class Broker:
             effects += self._push(session)
             if session.link is None and session.away_since + self.limits.away_ns <= now:
                 self._end(session)
+                self._remember(session)
         ends = [end for session in self.sessions.values() for end in self._ends(session)]
         self._waits = len(ends)
-        self._sweep_at = min(ends, default=None)
+        self.deadline = min(ends, default=None)
         return effects + self._updates()
 
     def _ends(self, session: Session) -> list[int]:
@@ -108,14 +113,14 @@ class Broker:
     def _wait_for(self, end: int) -> None:
         """One more thing that may become too old."""
         self._waits += 1
-        if self._sweep_at is None or end < self._sweep_at:
-            self._sweep_at = end
+        if self.deadline is None or end < self.deadline:
+            self.deadline = end
 
     def _wait_less(self) -> None:
         """One thing less; without any, there is no deadline."""
         self._waits -= 1
         if not self._waits:
-            self._sweep_at = None
+            self.deadline = None
 
     # Messages
 
@@ -141,16 +146,18 @@ class Broker:
         if link in self._by_link:
             raise ProtocolError("Attach twice on one connection")
         session = self.sessions.get(message.client)
-        if session is not None and session.epoch >= message.epoch:
-            return [Close(link, f"a later attachment of {message.client} is here")]
+        epoch, published = self._expired.get(message.client, (0, 0))
+        if message.epoch <= (epoch if session is None else session.epoch):
+            return [Close(link, f"a later attachment of {message.client} is or was here")]
         effects: list[Effect] = []
         if max(len(message.subscriptions), len(message.advertisements)) > self.limits.filters:
             raise ProtocolError(f"a client has at most {self.limits.filters} filters of a kind")
-        forgotten = session is None and message.welcomed
+        forgotten = message.welcomed
         if session is None:
             session = self._open(message)
+            session.published = published
         else:
-            self._resume(session, message.delivered)
+            forgotten = not self._resume(session, message.delivered)
             if session.link is not None:
                 effects.append(Close(session.link, f"{message.client} attached again"))
                 del self._by_link[session.link]
@@ -270,17 +277,22 @@ class Broker:
     # Sessions
 
     def _open(self, message: m.Attach) -> Session:
+        self._expired.pop(message.client, None)
         session = Session(message.client, message.epoch, self._next_place, message.delivered)
         self._next_place += 1
         self._by_place[session.place] = session
         self.sessions[session.client] = session
         return session
 
-    def _resume(self, session: Session, delivered: int) -> None:
+    def _resume(self, session: Session, delivered: int) -> bool:
+        """Go on behind this delivery; False if the client was elsewhere in between."""
         kept = bool(session.backlog)
-        session.backlog.resume(delivered)
+        known = session.backlog.resume(delivered)
+        if not known:
+            session.backlog = Backlog(delivered)
         if kept and not session.backlog:
             self._wait_less()
+        return known
 
     def _end(self, session: Session) -> None:
         """Forget a session whose client is away."""
@@ -290,6 +302,12 @@ class Broker:
             self._wait_less()
         del self._by_place[session.place]
         del self.sessions[session.client]
+
+    def _remember(self, session: Session) -> None:
+        """Its client did not say goodbye: it may come back, and send again what nobody confirmed."""
+        self._expired[session.client] = session.epoch, session.published
+        if len(self._expired) > EXPIRED_MAX:
+            del self._expired[next(iter(self._expired))]
 
     def _set_profile(
         self, session: Session, subscriptions: Sequence[Filter], advertisements: Sequence[Filter]

@@ -23,6 +23,7 @@ from wayfare.core.messages import (
     PROFILE_CHARACTERS_MAX,
     BrokerId,
     ClientId,
+    Deliver,
     LinkId,
 )
 from wayfare.core.predicates import Value
@@ -58,7 +59,7 @@ class Client:
         self._characters = 0  # of all filters that are held
         self._wanted: FilterIndex[Filter] = FilterIndex()
         self._acked = 0
-        self._ack_at: int | None = None
+        self.deadline: int | None = None  # when the next acknowledgement has to go
 
     # What the application calls
 
@@ -66,7 +67,7 @@ class Client:
         """A connection to this broker is there: use it from now on."""
         self.epoch += 1
         self.link = link
-        self._acked, self._ack_at = self.delivered, None
+        self._acked, self.deadline = self.delivered, None
         attach = m.Attach(
             self.name,
             self.epoch,
@@ -85,7 +86,7 @@ class Client:
         What was published before has been sent in front of the goodbye, on the same connection.
         """
         link, self.link = self.link, None
-        self._ack_at = None
+        self.deadline = None
         if leave:
             self.outbox.clear()
             self.previous = ()
@@ -122,7 +123,10 @@ class Client:
         size = len(payload) + sum(4 * len(one) for one in attributes.values() if type(one) is str)
         if size > PUBLICATION_BYTES_MAX:
             raise InvalidNotification(f"a publication has at most {PUBLICATION_BYTES_MAX} bytes")
-        if not any(filter.matches(attributes) for filter in self.advertisements):
+        for filter in self.advertisements:
+            if filter.matches(attributes):
+                break
+        else:
             raise NotAdvertised(
                 f"no advertisement of {self.name} matches {dict(attributes)}: advertise it first"
             )
@@ -171,7 +175,7 @@ class Client:
         if type(event) is Received:
             message = event.message
             if (
-                type(message) is m.Deliver
+                type(message) is Deliver
                 and event.link == self.link
                 and message.number == self.delivered + 1
             ):
@@ -179,7 +183,7 @@ class Client:
         return EVENTS[type(event)](self, event, now)
 
     def next_deadline(self) -> int | None:
-        return self._ack_at
+        return self.deadline
 
     def on_received(self, event: Received, now: int) -> list[Effect]:
         if event.link != self.link:
@@ -190,16 +194,16 @@ class Client:
                 raise ProtocolError(f"{type(event.message).__name__} from a broker")
             return handler(self, event.message, now)
         except ProtocolError as error:
-            self.link = self._ack_at = None
+            self.link = self.deadline = None
             return [Close(event.link, str(error), fault=True)]
 
     def on_link_down(self, event: LinkDown, now: int) -> list[Effect]:
         if event.link == self.link:
-            self.link = self._ack_at = None
+            self.link = self.deadline = None
         return []
 
     def on_tick(self, event: Tick, now: int) -> list[Effect]:
-        if self._ack_at is None or now < self._ack_at:
+        if self.deadline is None or now < self.deadline:
             return []
         return self._acknowledge()
 
@@ -219,7 +223,8 @@ class Client:
         subscriptions = self._wanted.match(notification.attributes)
         if subscriptions:  # or it was on its way when the last of them was withdrawn
             effects.append(Notify(notification, subscriptions))
-        effects += self._mind_ack(now)
+        if self.deadline is None or message.number - self._acked >= ACK_EVERY:
+            effects += self._mind_ack(now)
         return effects
 
     def on_deliver(self, message: m.Deliver, now: int) -> list[Effect]:
@@ -246,12 +251,12 @@ class Client:
     def _mind_ack(self, now: int) -> list[Effect]:
         if self.delivered - self._acked >= ACK_EVERY:
             return self._acknowledge()
-        if self._ack_at is None:
-            self._ack_at = now + ACK_DELAY_NS
+        if self.deadline is None:
+            self.deadline = now + ACK_DELAY_NS
         return []
 
     def _acknowledge(self) -> list[Effect]:
-        self._acked, self._ack_at = self.delivered, None
+        self._acked, self.deadline = self.delivered, None
         return self._say(m.Ack(self.delivered))
 
 

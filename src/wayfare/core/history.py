@@ -127,13 +127,12 @@ class Backlog:
         if number > self.acked:
             self.acked = number
 
-    def resume(self, delivered: int) -> None:
-        """A new connection, of a client that got everything up to `delivered`."""
+    def resume(self, delivered: int) -> bool:
+        """Start on a new connection behind this delivery; False if it was not made from here."""
         if not self.acked <= delivered <= self.sent:
-            raise ProtocolError(
-                f"got {delivered} deliveries, but {self.sent} were sent, {self.acked} acknowledged"
-            )
+            return False
         self.acknowledge(delivered)
         self.waiting.extendleft(reversed(self.unacked))
         self.unacked.clear()
         self.sent = delivered
+        return True

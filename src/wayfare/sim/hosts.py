@@ -30,7 +30,7 @@ TICK = Tick()
 class Host:
     """A core in the world: feed, perform, re-arm."""
 
-    __slots__ = ("_armed", "agenda", "core", "next_deadline", "pipes", "step", "watchers", "world")
+    __slots__ = ("_armed", "agenda", "core", "pipes", "step", "watchers", "world")
 
     def __init__(self, world: World, core: Broker | Client) -> None:
         self.world = world
@@ -38,7 +38,6 @@ class Host:
         self.watchers = world.watchers
         self.core = core
         self.step = core.step
-        self.next_deadline = core.next_deadline
         self.pipes: dict[LinkId, Pipe] = {}
         self._armed: int | None = None  # Invariant: a tick is on the agenda for this time
 
@@ -62,7 +61,7 @@ class Host:
             else:
                 assert type(effect) is Close
                 self.close(effect)
-        due = self.next_deadline()
+        due = self.core.deadline
         if due is not None and (self._armed is None or due < self._armed):
             self.arm(due)
 
@@ -108,18 +107,17 @@ class BrokerHost(Host):
         if self._queueing:
             self._queue(event)
             return
-        agenda, pipes = self.agenda, self.pipes
-        now = agenda.now
-        effects = self.step(event, now)
+        pipes = self.pipes
+        effects = self.step(event, self.agenda.now)
         if self.watchers:
             self.perform(effects)
             return
         for effect in effects:
             if type(effect) is not Send:
                 self.perform([effect])
-            elif effect.link in pipes:
-                pipes[effect.link].send(effect.message)
-        due = self.next_deadline()
+            elif (pipe := pipes.get(effect.link)) is not None:
+                pipe.send(effect.message)
+        due = self.core.deadline
         if due is not None and (self._armed is None or due < self._armed):
             self.arm(due)
 
@@ -282,17 +280,16 @@ class ClientHost(Host):
     def notified(self, effect: Notify) -> None:
         self.received.append(effect)
         notification, core = effect.notification, self.core
-        self.world.record(
-            Event(
-                self.agenda.now,
-                "delivered",
-                client=core.name,
-                publisher=notification.publisher,
-                number=notification.number,
-                delivery=core.delivered,
-                attributes=notification.attributes,
-            )
+        event = Event(
+            self.agenda.now,
+            "delivered",
+            client=core.name,
+            publisher=notification.publisher,
+            number=notification.number,
+            delivery=core.delivered,
+            attributes=notification.attributes,
         )
+        self.world.record(event)
 
     def lost(self, effect: Lost) -> None:
         self.world.log("lost", client=self.name, count=effect.count, reason=effect.reason)

@@ -102,6 +102,7 @@ class Pipe:
     """
 
     __slots__ = (
+        "_actions",
         "_agenda",
         "_careful",
         "_down",
@@ -111,6 +112,7 @@ class Pipe:
         "_last_arrival",
         "_latency_ns",
         "_random",
+        "_times",
         "bytes",
         "link",
         "messages",
@@ -128,6 +130,7 @@ class Pipe:
         receive: Callable[[Received], None],
     ) -> None:
         self._agenda = agenda
+        self._actions, self._times = agenda.actions, agenda.times  # at hand, for `send`
         self._random = random
         self.link = link  # what the receiving end calls it
         self.receive = receive
@@ -164,15 +167,13 @@ class Pipe:
         if self._careful:
             self._send_with_care(Received(self.link, message), self._agenda.now)
             return
-        agenda = self._agenda
-        time = agenda.now + self._latency_ns
+        time = self._agenda.now + self._latency_ns
         action = (self.receive, Received(self.link, message))
-        actions = agenda.actions.get(time)
-        if actions is None:
-            agenda.actions[time] = [action]
-            heappush(agenda.times, time)
+        if time in self._actions:
+            self._actions[time].append(action)
         else:
-            actions.append(action)
+            self._actions[time] = [action]
+            heappush(self._times, time)
 
     def _send_with_care(self, event: Received, since: int) -> None:
         if self._gone:

@@ -225,8 +225,9 @@ class World:
 
     def record(self, event: Event) -> None:
         self.events.append(event)
-        for listener in self.listeners:
-            listener(event)
+        if self.listeners:
+            for listener in self.listeners:
+                listener(event)
 
     def saw_sent(self, sender: str, effect: Send) -> None:
         connection = self.connections.get(effect.link)
