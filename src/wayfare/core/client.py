@@ -37,6 +37,7 @@ from wayfare.errors import (
 
 ACK_EVERY = 32  # deliveries; must be well below the broker's window
 ACK_DELAY_NS = 1_000_000_000  # that an acknowledgement may wait for more deliveries
+ACK_GRAIN_NS = 100_000_000  # many clients wake up together, and not each at its own time
 OUTBOX_MAX = 10_000  # publications without an acknowledgement; then publish refuses
 PUBLICATION_BYTES_MAX = 4 * 1024 * 1024  # of payload and attributes
 
@@ -252,7 +253,7 @@ class Client:
         if self.delivered - self._acked >= ACK_EVERY:
             return self._acknowledge()
         if self.deadline is None:
-            self.deadline = now + ACK_DELAY_NS
+            self.deadline = now - now % ACK_GRAIN_NS + ACK_DELAY_NS
         return []
 
     def _acknowledge(self) -> list[Effect]:

@@ -71,24 +71,24 @@ class Backlog:
 
     def put(self, notification: Notification, size: int, now: int, limits: Limits) -> None:
         self.last += 1
-        waiting, unacked = self.waiting, self.unacked
-        waiting.append((self.last, notification, size, now))
+        self.waiting.append((self.last, notification, size, now))
         self.bytes += size
-        while len(waiting) + len(unacked) > limits.backlog_count:
-            self._drop("backlog_count")
-        while self.bytes > limits.backlog_bytes:
-            self._drop("backlog_bytes")
+        self._keep_to(limits)
 
     def pass_on(self, notification: Notification, size: int, now: int, limits: Limits) -> Deliver:
         """As `put` and `take`, where nothing waits and the window is open: the usual case."""
         number = self.last = self.sent = self.last + 1
         self.unacked.append((number, notification, size, now))
         self.bytes += size
-        while len(self.unacked) > limits.backlog_count:
+        if len(self.unacked) > limits.backlog_count or self.bytes > limits.backlog_bytes:
+            self._keep_to(limits)
+        return Deliver(number, notification)
+
+    def _keep_to(self, limits: Limits) -> None:
+        while len(self) > limits.backlog_count:
             self._drop("backlog_count")
         while self.bytes > limits.backlog_bytes:
             self._drop("backlog_bytes")
-        return Deliver(number, notification)
 
     def expire(self, now: int, limits: Limits) -> None:
         while self and self.oldest() + limits.backlog_age_ns <= now:

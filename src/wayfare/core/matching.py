@@ -24,7 +24,7 @@ are in the order in which filters came, so the order of results depends on nothi
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, Generic, TypeVar
 
 from wayfare.core.conditions import Conjunction
@@ -98,16 +98,21 @@ class FilterIndex(Generic[Key]):
 
     def match(self, attributes: Attributes) -> list[Key]:
         """The keys of the filters that match, each once."""
+        return list(self.find(attributes))
+
+    def find(self, attributes: Attributes) -> Sequence[Key]:
+        """As `match`, for those who only look: it may be what the index itself holds."""
         topics = self._topics
         if topics is None:
             topics = self._topics = self._find_topics()
         if topics:
             found = topics[1].get(attributes.get(topics[0]))
             if type(found) is tuple:
-                return list(found)
+                return found
+            if found is None:
+                return ()
             out: list[Key] = []
-            if found is not None:
-                visit(found, attributes, out)
+            visit(found, attributes, out)
             return out
         return self._match(attributes)
 

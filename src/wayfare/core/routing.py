@@ -37,12 +37,12 @@ class Audience:
 class Destinations:
     """Which places want a notification. A place is a small integer: a neighbour's or a session's."""
 
-    __slots__ = ("_audiences", "_index", "_match")
+    __slots__ = ("_audiences", "_find", "_index")
 
     def __init__(self) -> None:
         self._audiences: dict[Filter, Audience] = {}
         self._index: FilterIndex[Audience] = FilterIndex()
-        self._match = self._index.match
+        self._find = self._index.find
 
     def add(self, filter: Filter, place: int) -> None:
         audience = self._audiences.get(filter)
@@ -68,7 +68,7 @@ class Destinations:
 
     def wanting(self, attributes: Attributes) -> list[int]:
         """The places, in ascending order, each once."""
-        found = self._match(attributes)
+        found = self._find(attributes)
         if len(found) == 1:
             return found[0].places
         return sorted({place for audience in found for place in audience.places})

@@ -48,14 +48,14 @@ class Host:
         """Do what the core decided, and see when it wants to be woken."""
         pipes, watchers = self.pipes, self.watchers
         for effect in effects:
-            if type(effect) is Send:
+            if type(effect) is Notify:
+                self.notified(effect)
+            elif type(effect) is Send:
                 link = effect.link
                 if link in pipes:
                     if watchers:
                         self.world.saw_sent(self.core.name, effect)
                     pipes[link].send(effect.message)
-            elif type(effect) is Notify:
-                self.notified(effect)
             elif type(effect) is Lost:
                 self.lost(effect)
             else:
@@ -289,7 +289,10 @@ class ClientHost(Host):
             delivery=core.delivered,
             attributes=notification.attributes,
         )
-        self.world.record(event)
+        world = self.world
+        world.events.append(event)
+        if world.listeners:
+            world.tell(event)
 
     def lost(self, effect: Lost) -> None:
         self.world.log("lost", client=self.name, count=effect.count, reason=effect.reason)

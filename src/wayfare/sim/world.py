@@ -221,13 +221,13 @@ class World:
     # Watching
 
     def log(self, kind: str, **facts: object) -> None:
-        self.record(Event(self.agenda.now, kind, **facts))  # type: ignore[arg-type]
-
-    def record(self, event: Event) -> None:
+        event = Event(self.agenda.now, kind, **facts)  # type: ignore[arg-type]
         self.events.append(event)
-        if self.listeners:
-            for listener in self.listeners:
-                listener(event)
+        self.tell(event)
+
+    def tell(self, event: Event) -> None:
+        for listener in self.listeners:
+            listener(event)
 
     def saw_sent(self, sender: str, effect: Send) -> None:
         connection = self.connections.get(effect.link)
