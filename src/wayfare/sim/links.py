@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
+from math import inf
 from operator import length_hint
 from random import Random
 from typing import Any
@@ -61,21 +62,21 @@ class Agenda:
         else:
             actions.append((action, argument))
 
-    def step(self) -> int:
-        """Let happen what comes next, all of one time; says how many actions that was."""
-        self.now = time = heappop(self.times)
-        self._due = due = self.actions.pop(time)
-        self._left = left = iter(due)
-        for action, argument in left:
-            action(argument)
-        return len(due)
-
-    def run_until(self, time: int) -> None:
-        """Let everything happen up to this time."""
-        times, step = self.times, self.step
+    def run_until(self, time: int, most: float = inf) -> int:
+        """Let everything happen up to this time, or about so many actions; says how many it was."""
+        times, actions = self.times, self.actions
+        done = 0
         while times and times[0] <= time:
-            step()
+            if done >= most:
+                return done
+            self.now = now = heappop(times)
+            self._due = due = actions.pop(now)
+            self._left = left = iter(due)
+            for action, argument in left:
+                action(argument)
+            done += len(due)
         self.now = max(self.now, time)
+        return done
 
     def ahead(self) -> Iterator[tuple[int, list[Action], int]]:
         """Every time with its actions, in order, and from which one on they are still to come."""
