@@ -152,18 +152,28 @@ def test_a_failed_run_prints_the_command_that_repeats_it(
     assert "anna got ticker 1 twice" in out
 
 
+def heed_ctrl_c() -> None:
+    """A shell starts what runs in the background with Ctrl-C ignored, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def test_ctrl_c_stops_cleanly() -> None:
     command = [sys.executable, "-m", "wayfare", "sim", "fuzz", "--seeds", "100000"]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        time.sleep(3)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # nothing may outlive the test
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=heed_ctrl_c,
+    ) as process:
+        try:
+            time.sleep(3)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=30)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # nothing may outlive the test
     assert process.returncode == 130
     assert err.strip().endswith("wayfare: stopped")
     assert "Traceback" not in out + err
