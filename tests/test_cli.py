@@ -108,6 +108,19 @@ def test_bad_input_gets_one_clear_sentence(
     assert captured.out == ""
 
 
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+def test_a_log_that_cannot_be_written_is_one_sentence_and_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str
+) -> None:
+    folder = tmp_path / f"folder{suffix}"
+    folder.mkdir()
+    assert main(["sim", "uncovering", "--log", str(folder)]) == 2
+    captured = capsys.readouterr()
+    assert "cannot be written: Is a directory" in captured.err
+    assert captured.out == ""
+    assert list(tmp_path.iterdir()) == [folder]
+
+
 def test_a_scenario_of_the_users_own_names_the_bad_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -115,10 +115,11 @@ class _FileWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._close()
-        if kind is None:
-            self._part.replace(self._path)
-        else:
+        try:
+            self._close()
+            if kind is None:
+                self._part.replace(self._path)
+        finally:
             self._part.unlink(missing_ok=True)
 
 

@@ -93,8 +93,11 @@ def run_scenario(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--log {log}: there is no folder {log.parent}")
     outcome = scenario.play(story, arguments.seed, log_messages=log is not None)
     if log is not None:
-        with eventlog.writer(log, run=f"{story.name}-{arguments.seed}") as file:
-            file.write(outcome.world.events)
+        try:
+            with eventlog.writer(log, run=f"{story.name}-{arguments.seed}") as file:
+                file.write(outcome.world.events)
+        except OSError as error:
+            raise UsageError(f"--log {log}: cannot be written: {error.strerror}") from None
     verdict = outcome.verdict
     if arguments.json:
         facts = {"scenario": story.name, "seed": arguments.seed, "routing": outcome.world.routing}
