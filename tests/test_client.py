@@ -477,3 +477,14 @@ def test_a_broker_that_says_what_brokers_do_not_say_is_at_fault(message):
     assert (close.link, close.fault) == ("link", True)
     assert (client.link, client.delivered) == (None, 0)
     assert client.attach("porto", "link2")[0].message.subscriptions == (X,)
+
+
+def test_the_attachment_that_was_welcomed_is_never_forgotten():
+    """It is the one that holds the session."""
+    client = Client("anna")
+    client.attach("home", "first")
+    client.step(Received("first", Welcome(1, 0)), 0)
+    for attempt in range(2 * m.PREVIOUS_MAX):
+        client.attach("away", f"link{attempt}")
+    assert len(client.previous) == m.PREVIOUS_MAX
+    assert client.previous[-1] == ("home", 1)

@@ -187,14 +187,24 @@ def test_bytes_may_come_one_by_one():
     assert got == sent
 
 
-def test_the_longest_frame_passes_and_one_byte_more_is_refused_before_it_comes():
+def test_a_frame_that_is_too_long_is_refused_before_it_comes():
     decoder = FrameDecoder()
     decoder.feed(encode(HELLO))
-    around = len(body(m.Publish(1, {}, bytes(2**16)))) - 2**16
-    most = m.Publish(1, {}, bytes(FRAME_MAX - around))
-    assert decoder.feed(encode(most)) == [most]
+    assert decoder.feed(FRAME_MAX.to_bytes(4, "big")) == []
+    decoder = FrameDecoder()
+    decoder.feed(encode(HELLO))
     with pytest.raises(CodecError, match="a frame of 8388609 bytes; at most 8388608 are allowed"):
         decoder.feed((FRAME_MAX + 1).to_bytes(4, "big"))
+
+
+def test_the_largest_publication_passes_and_one_byte_more_does_not():
+    """Or a broker would take what it could not pass on."""
+    most = m.Publish(1, {"text": "x"}, bytes(m.PUBLICATION_BYTES_MAX - 1))
+    assert decode(body(most)) == most
+    with pytest.raises(CodecError, match="a publication has at most 4194304 bytes"):
+        decode(body(m.Publish(1, {"text": "xy"}, most.payload)))
+    with pytest.raises(CodecError, match="a publication has at most 4194304 bytes"):
+        decode(body(m.Notification("tom", 1, {"text": "xy"}, most.payload)))
 
 
 # Hello

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from wayfare.core.reduction import STRATEGIES
-from wayfare.sim.fuzz import Run, fuzz
+from wayfare.sim.fuzz import Fuzz, Run, fuzz
 
 SEEDS = 500
 FAULT_SEEDS = 150
@@ -54,3 +54,13 @@ def test_random_runs_ask_for_something(routing: str) -> None:
     assert sum(run.verdict.delivered for run in runs) > 800
     assert sum(run.verdict.lost for run in runs) > 0
     assert max(run.brokers for run in runs) > 10
+
+
+def test_a_run_that_crashes_is_a_failure_with_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(self: Fuzz) -> None:
+        raise KeyError("gone")
+
+    monkeypatch.setattr(Fuzz, "run", crash)
+    run = fuzz(7, "simple")
+    assert [str(one) for one in run.verdict.violations] == ["crash: KeyError: 'gone'"]
+    assert "--first-seed 7" in run.command()

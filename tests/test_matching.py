@@ -237,3 +237,16 @@ def test_the_order_of_results_does_not_depend_on_hashes():
     }
     assert len(outputs) == 1
     assert len(outputs.pop()) > 10_000
+
+
+def test_topics_are_looked_up_by_texts_only():
+    """As everywhere: what is no str, int, float or bool satisfies nothing."""
+
+    class Text(str):
+        __slots__ = ()
+
+    index: FilterIndex[int] = FilterIndex()
+    index.add(1, Filter.parse("topic = 'gas'"))
+    assert index.match({"topic": "gas"}) == [1]
+    assert index.match({"topic": Text("gas")}) == []
+    assert index.match({"topic": ["gas"]}) == []

@@ -21,7 +21,7 @@ from wayfare.core.messages import BrokerId, ClientId, LinkId, Notification
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.routing import Routing
 from wayfare.core.sessions import Session
-from wayfare.errors import ProtocolError
+from wayfare.errors import ProtocolError, UsageError
 
 DEFAULT_LIMITS = Limits()
 NO_SESSION = "no session: it was away for too long, or elsewhere"
@@ -38,6 +38,8 @@ class Broker:
         routing: str = "covering",
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
+        if routing not in STRATEGIES:
+            raise UsageError(f"unknown routing {routing!r}: choose one of {', '.join(STRATEGIES)}")
         self.name = name
         self.neighbours = tuple(neighbours)
         self.sessions: dict[ClientId, Session] = {}

@@ -39,7 +39,6 @@ ACK_EVERY = 32  # deliveries; must be well below the broker's window
 ACK_DELAY_NS = 1_000_000_000  # that an acknowledgement may wait for more deliveries
 ACK_GRAIN_NS = 100_000_000  # many clients wake up together, and not each at its own time
 OUTBOX_MAX = 10_000  # publications without an acknowledgement; then publish refuses
-PUBLICATION_BYTES_MAX = 4 * 1024 * 1024  # of payload and attributes
 
 
 class Client:
@@ -78,7 +77,9 @@ class Client:
             self.previous,
             self.welcomed,
         )
-        self.previous = ((broker, self.epoch), *self.previous)[:PREVIOUS_MAX]
+        self.previous = ((broker, self.epoch), *self.previous)
+        if len(self.previous) > PREVIOUS_MAX:  # the last was welcomed: it holds the session
+            self.previous = (*self.previous[: PREVIOUS_MAX - 1], self.previous[-1])
         return [Send(link, attach), *(Send(link, publish) for publish in self.outbox)]
 
     def detach(self, *, leave: bool = False) -> list[Effect]:
@@ -118,12 +119,9 @@ class Client:
 
     def publish(self, attributes: Mapping[str, Value], payload: bytes = b"") -> list[Effect]:
         """Publish once, now or at the next attachment."""
-        m.check_attributes(attributes)
         if type(payload) is not bytes:
             raise InvalidNotification(f"a payload is bytes, not {type(payload).__name__}")
-        size = len(payload) + sum(4 * len(one) for one in attributes.values() if type(one) is str)
-        if size > PUBLICATION_BYTES_MAX:
-            raise InvalidNotification(f"a publication has at most {PUBLICATION_BYTES_MAX} bytes")
+        m.check_publication(attributes, payload)
         for filter in self.advertisements:
             if filter.matches(attributes):
                 break

@@ -110,7 +110,7 @@ def _check_hello(message: m.Hello) -> None:
 def _check_notification(message: m.Notification) -> None:
     _check_name(message.publisher)
     _check_number(message.number)
-    m.check_attributes(message.attributes)
+    m.check_publication(message.attributes, message.payload)
 
 
 def _check_attach(message: m.Attach) -> None:
@@ -132,7 +132,7 @@ def _check_filter(message: Any) -> None:
 
 def _check_publish(message: m.Publish) -> None:
     _check_number(message.number)
-    m.check_attributes(message.attributes)
+    m.check_publication(message.attributes, message.payload)
 
 
 def _check_numbered(message: Any) -> None:

@@ -1,6 +1,6 @@
 """Conditions: `and`, `or` and `not` over predicates, as users write them, before normalisation.
 
-    attr("service") == "parking") & (attr("free") > 0) & ~attr("road").prefix("B")
+    (attr("service") == "parking") & (attr("free") > 0) & ~attr("road").prefix("B")
 
 A condition is true, false or unknown: a predicate on a missing attribute, or on a value of another
 kind, is unknown, `not unknown` is unknown, and a filter matches only what makes its condition true. So

@@ -106,7 +106,8 @@ class FilterIndex(Generic[Key]):
         if topics is None:
             topics = self._topics = self._find_topics()
         if topics:
-            found = topics[1].get(attributes.get(topics[0]))
+            topic = attributes.get(topics[0])
+            found = topics[1].get(topic) if type(topic) is str else None
             if type(found) is tuple:
                 return found
             if found is None:

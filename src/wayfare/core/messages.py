@@ -33,6 +33,7 @@ ATTRIBUTES_MAX = 128  # of one notification
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
+PUBLICATION_BYTES_MAX = 4 * 1024 * 1024  # of payload and texts
 FILTERS_MAX = 10_000  # subscriptions, or advertisements, of one client
 PROFILE_CHARACTERS_MAX = 1_000_000  # of all filters of one client, as text: they fit a frame
 PREVIOUS_MAX = 100  # attachments without a welcome that a client remembers
@@ -86,6 +87,17 @@ def check_attributes(attributes: Mapping[str, Value]) -> None:
             raise InvalidNotification(
                 f"{name} is a {type(value).__name__}; attributes are str, int, float or bool"
             )
+
+
+def check_publication(attributes: Mapping[str, Value], payload: bytes) -> None:
+    """Raise InvalidNotification unless this can be published, and fits a frame when it is delivered."""
+    check_attributes(attributes)
+    size = len(payload)
+    for value in attributes.values():
+        if type(value) is str:
+            size += len(value) if value.isascii() else len(value.encode())
+    if size > PUBLICATION_BYTES_MAX:
+        raise InvalidNotification(f"a publication has at most {PUBLICATION_BYTES_MAX} bytes")
 
 
 # Client -> border broker

@@ -71,7 +71,8 @@ def expression(pattern: str) -> Callable[[str], object]:
     """A function that gives None for what the pattern does not match: a text, or tokens of another.
 
     Each piece between two `%` is an atomic group: as it has a fixed length, its first place is
-    the best one, so nothing is ever looked for twice. A `_` does not take another pattern's `%`.
+    the best one, so nothing is ever looked for twice. The last piece is looked at once, from the
+    end. A `_` does not take another pattern's `%`.
     """
     first, *others = [
         "".join(f"[^{MANY}]" if one == ONE else re.escape(one) for one in piece)
@@ -81,7 +82,9 @@ def expression(pattern: str) -> Callable[[str], object]:
         return re.compile(first).fullmatch
     *middle, last = others
     between = "".join(f"(?>.*?{piece})" for piece in middle)
-    return re.compile(f"{first}{between}.*{last}", re.DOTALL).fullmatch
+    length = len(tokens(pattern).split(MANY)[-1])
+    end = f"(?=.{{{length}}}).*+(?<={last})" if length else ".*+"
+    return re.compile(f"{first}{between}{end}", re.DOTALL).fullmatch
 
 
 def literals(pattern: str) -> list[str]:

@@ -140,12 +140,12 @@ class MergingTable(OutTable):
         self._imperfection = imperfection
         # Members, and how often each came here: a merge may equal another one, or a candidate.
         self._families: dict[Family, dict[Filter, int]] = {}
-        self._results: dict[Family, list[Filter]] = {}  # what each family is merged to
+        self._results: dict[Family, dict[Filter, None]] = {}  # what each family is merged to
         self._counts: dict[Filter, int] = {}  # what came out of all merging, and how often
         self._merged = CoveringTable()
 
     def add(self, entry: Entry) -> None:
-        self.entries[entry] = False
+        self.entries[entry] = self._merged.entries.get(entry, False)
         self._add(entry.filter, "")
 
     def remove(self, entry: Entry) -> None:
@@ -186,8 +186,8 @@ class MergingTable(OutTable):
 
     def _merge(self, family: Family, name: str) -> None:
         """See what a family that changed is merged to now, and pass on the difference."""
-        before = self._results.pop(family, [])
-        after = _merged(self._families[family], name, self._imperfection)
+        before = self._results.pop(family, {})
+        after = dict.fromkeys(_merged(self._families[family], name, self._imperfection))
         if after:
             self._results[family] = after
         else:

@@ -17,7 +17,7 @@ from wayfare.sim.faults import Faults
 from wayfare.sim.hosts import ClientHost
 from wayfare.sim.links import MS_NS, LinkSpec
 from wayfare.sim.movement import Stay, play, random_walk
-from wayfare.sim.oracle import Verdict, check
+from wayfare.sim.oracle import Verdict, Violation, check
 from wayfare.sim.world import World
 
 TOPICS = ("gas", "oil", "wind")
@@ -175,7 +175,11 @@ class Fuzz:
 def fuzz(seed: int, routing: str, faults: bool = False) -> Run:
     """The random run of this seed."""
     one = Fuzz(seed, routing, faults)
-    verdict = one.run()
+    try:
+        verdict = one.run()
+    except Exception as error:  # a failure is a seed, whatever failed
+        crash = Violation("crash", f"{type(error).__name__}: {error}")
+        verdict = Verdict((crash,), 0, 0, 0, 0)
     world = one.world
     return Run(
         seed, routing, faults, len(world.brokers), len(world.clients), world.messages(), verdict

@@ -245,25 +245,29 @@ class ClientHost(Host):
 
     def subscribe(self, filter: str | Filter | Condition) -> Filter:
         wanted = as_filter(filter)
+        effects = self.core.subscribe(wanted)
         self.world.log("subscribed", client=self.name, filter=wanted)
-        self.perform(self.core.subscribe(wanted))
+        self.perform(effects)
         return wanted
 
     def unsubscribe(self, filter: str | Filter | Condition) -> None:
         wanted = as_filter(filter)
+        effects = self.core.unsubscribe(wanted)
         self.world.log("unsubscribed", client=self.name, filter=wanted)
-        self.perform(self.core.unsubscribe(wanted))
+        self.perform(effects)
 
     def advertise(self, filter: str | Filter | Condition) -> Filter:
         offered = as_filter(filter)
+        effects = self.core.advertise(offered)
         self.world.log("advertised", client=self.name, filter=offered)
-        self.perform(self.core.advertise(offered))
+        self.perform(effects)
         return offered
 
     def unadvertise(self, filter: str | Filter | Condition) -> None:
         offered = as_filter(filter)
+        effects = self.core.unadvertise(offered)
         self.world.log("unadvertised", client=self.name, filter=offered)
-        self.perform(self.core.unadvertise(offered))
+        self.perform(effects)
 
     def publish(self, attributes: Mapping[str, Value], payload: bytes = b"") -> None:
         effects = self.core.publish(attributes, payload)

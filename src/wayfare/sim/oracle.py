@@ -32,7 +32,7 @@ from wayfare.sim.world import World
 class Violation(msgspec.Struct, frozen=True):
     """A promise that was broken."""
 
-    rule: str  # complete, once, fifo, wanted, gap, tidy
+    rule: str  # complete, once, fifo, wanted, gap, tidy; crash, when the run itself failed
     what: str
 
     def __str__(self) -> str:

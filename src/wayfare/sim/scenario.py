@@ -353,7 +353,7 @@ def help_text() -> str:
 
 
 def _time_ns(text: str) -> int:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ns|us|ms|s|h)", text.strip())
+    match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,9})?)(ns|us|ms|s|h)", text.strip())
     if match is None:
         raise Misread
     return int(float(match[1]) * UNITS_NS[match[2]])
