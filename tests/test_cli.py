@@ -130,7 +130,10 @@ def test_a_scenario_of_the_users_own_names_the_bad_line(
     assert "line 4" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["bench"], ["sim", "a", "--seed", "x"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["nonsense"], ["bench"], ["sim", "a", "--seed", "x"], ["sim", "fuzz", "--seed", "5"]],
+)
 def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(arguments)

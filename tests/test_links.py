@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from wayfare.core.codec import encode
 from wayfare.core.messages import Ack, LinkId
+from wayfare.errors import UsageError
 from wayfare.sim.links import MS_NS, Agenda, LinkSpec, Pipe
 
 SIZE = len(encode(Ack(1)))  # the same for all numbers below 128
@@ -470,3 +471,22 @@ def test_what_is_sent_without_delay_is_on_its_way_until_time_goes_on():
     line.pipe.heal()
     line.run()
     assert line.numbers() == [1]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"latency_ns": -1},
+        {"latency_ns": 1.5},
+        {"jitter_ns": -3},
+        {"retransmit_ns": -1},
+        {"bandwidth_bps": 0},
+        {"loss": 1.0},
+        {"loss": -0.1},
+        {"loss": float("nan")},
+    ],
+    ids=str,
+)
+def test_a_link_that_cannot_be_is_refused(wrong):
+    with pytest.raises(UsageError):
+        LinkSpec(**wrong)

@@ -395,3 +395,15 @@ def test_every_routing_delivers_the_same(routing):
     assert numbers(world) == [3, 4, 5]
     assert numbers(world, "bert") == [2, 3, 5]
     assert check(world).violations == ()
+
+
+def test_attaching_at_a_broker_that_is_not_there_changes_nothing():
+    world = market()
+    client = next(iter(world.clients.values()))
+    home = client.home
+    with pytest.raises(UsageError):
+        client.attach("nowhere")
+    assert client.home == home
+    client.attach()
+    world.settle()
+    assert check(world).violations == ()

@@ -53,6 +53,7 @@ def add_parser(commands: Any) -> None:
         description="Play a scenario in virtual time, print its trace, and let the oracle judge it.",
         epilog=EXAMPLES + statements,
         formatter_class=raw,
+        allow_abbrev=False,  # or `fuzz --seed 5` would quietly mean `--seeds 5`
     )
     one.add_argument("scenario", nargs="?", help="a name from the list, a file, or `fuzz`")
     one.add_argument("--seed", type=int, default=0, help="for what is random in it (default 0)")
@@ -67,6 +68,7 @@ def add_parser(commands: Any) -> None:
         " oracle. A failure prints the command that runs it again.",
         epilog=FUZZ_EXAMPLES,
         formatter_class=raw,
+        allow_abbrev=False,  # or `fuzz --seed 5` would quietly mean `--seeds 5`
     )
     many.add_argument("--seeds", type=int, default=100, help="how many (default 100)")
     many.add_argument("--first-seed", type=int, default=0, help="the first one (default 0)")

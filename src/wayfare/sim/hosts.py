@@ -217,8 +217,8 @@ class ClientHost(Host):
     def attach(self, broker: str | None = None) -> None:
         """Attach at this broker, where it was before by default, leaving a connection behind."""
         world = self.world
+        host = world.broker(broker or self.home)
         self.home = broker or self.home
-        host = world.broker(self.home)
         if self.connection is not None:
             self.connection.break_off(noticed=False)
         self.left = False

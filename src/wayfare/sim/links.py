@@ -19,6 +19,7 @@ import msgspec
 from wayfare.core.codec import encode
 from wayfare.core.effects import Received
 from wayfare.core.messages import AnyMessage, LinkId
+from wayfare.errors import UsageError
 
 MS_NS = 1_000_000
 
@@ -31,6 +32,17 @@ class LinkSpec(msgspec.Struct, frozen=True):
     bandwidth_bps: int | None = None  # None: no limit, nothing queues
     loss: float = 0.0  # share of transmissions that are lost
     retransmit_ns: int = 40 * MS_NS  # until a lost one is sent again
+
+    def __post_init__(self) -> None:
+        times = (self.latency_ns, self.jitter_ns, self.retransmit_ns)
+        if any(type(time) is not int or time < 0 for time in times):
+            raise UsageError("the times of a link are whole nanoseconds, and not negative")
+        if self.bandwidth_bps is not None and self.bandwidth_bps < 1:
+            raise UsageError("the bandwidth of a link is at least 1 bit per second")
+        if not 0 <= self.loss < 1:
+            raise UsageError(
+                "the loss of a link is a share from 0 to below 1: something must arrive"
+            )
 
 
 Action = tuple[Callable[[Any], None], Any]  # what to call, with what
