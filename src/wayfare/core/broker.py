@@ -19,7 +19,7 @@ from wayfare.core.filters import Filter
 from wayfare.core.history import Backlog, Limits, size_of
 from wayfare.core.messages import BrokerId, ClientId, LinkId, Notification
 from wayfare.core.reduction import STRATEGIES
-from wayfare.core.routing import Routing
+from wayfare.core.routing import Routing, each_once
 from wayfare.core.sessions import Session
 from wayfare.errors import ProtocolError, UsageError
 
@@ -45,7 +45,7 @@ class Broker:
         self.sessions: dict[ClientId, Session] = {}
         self.routing = Routing(self.neighbours, STRATEGIES[routing])
         self.limits = limits
-        self._wanting = self.routing.destinations.wanting
+        self._find = self.routing.destinations.find
         self._floods = STRATEGIES[routing].floods
         self._by_link: dict[LinkId, Session] = {}
         # Of sessions that were away for too long: the last epoch, so that no older attachment opens one
@@ -80,7 +80,7 @@ class Broker:
             effects = self._handle(link, message, now)
         except ProtocolError as error:
             return [Close(link, str(error), fault=True), *self.on_link_down(LinkDown(link), now)]
-        return effects + self._updates()
+        return effects + self._updates() if self.routing.changed else effects
 
     def on_link_down(self, event: LinkDown, now: int) -> list[Effect]:
         session = self._by_link.pop(event.link, None)
@@ -242,7 +242,8 @@ class Broker:
         if self._floods:
             effects += [Send(link, notification) for link in links if link != came_from]
         size = -1
-        for place in self._wanting(notification.attributes):
+        found = self._find(notification.attributes)
+        for place in found[0].places if len(found) == 1 else each_once(found):
             if place < first_session:
                 link = links[place]
                 if link != came_from:

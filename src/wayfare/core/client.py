@@ -219,7 +219,7 @@ class Client:
         self.delivered = message.number
         effects: list[Effect] = []
         notification = message.notification
-        subscriptions = self._wanted.match(notification.attributes)
+        subscriptions = self._wanted.find(notification.attributes)
         if subscriptions:  # or it was on its way when the last of them was withdrawn
             effects.append(Notify(notification, subscriptions))
         if self.deadline is None or message.number - self._acked >= ACK_EVERY:

@@ -11,6 +11,8 @@ host steps a `Tick`; a tick too many does no harm.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from wayfare.core.filters import Filter
@@ -60,7 +62,7 @@ class Notify(msgspec.Struct, frozen=True, gc=False):
     """Hand the notification to the application; these subscriptions of it match."""
 
     notification: Notification
-    subscriptions: list[Filter]
+    subscriptions: Sequence[Filter]
 
 
 class Lost(msgspec.Struct, frozen=True, gc=False):

@@ -37,12 +37,12 @@ class Audience:
 class Destinations:
     """Which places want a notification. A place is a small integer: a neighbour's or a session's."""
 
-    __slots__ = ("_audiences", "_find", "_index")
+    __slots__ = ("_audiences", "_index", "find")
 
     def __init__(self) -> None:
         self._audiences: dict[Filter, Audience] = {}
         self._index: FilterIndex[Audience] = FilterIndex()
-        self._find = self._index.find
+        self.find = self._index.find  # the audiences of a notification
 
     def add(self, filter: Filter, place: int) -> None:
         audience = self._audiences.get(filter)
@@ -66,12 +66,10 @@ class Destinations:
         """Who wants what, and how often each said so."""
         return {filter: audience.counts for filter, audience in self._audiences.items()}
 
-    def wanting(self, attributes: Attributes) -> list[int]:
-        """The places, in ascending order, each once."""
-        found = self._find(attributes)
-        if len(found) == 1:
-            return found[0].places
-        return sorted({place for audience in found for place in audience.places})
+
+def each_once(audiences: Iterable[Audience]) -> list[int]:
+    """The places of all these audiences, in ascending order."""
+    return sorted({place for audience in audiences for place in audience.places})
 
 
 class Sources:
@@ -111,11 +109,11 @@ class Routing:
     __slots__ = (
         "_ads",
         "_ads_from",
-        "_changed",
         "_neighbours",
         "_strategy",
         "_subs",
         "_subs_by_overlap",
+        "changed",
         "destinations",
         "in_ads",
         "in_subs",
@@ -137,7 +135,7 @@ class Routing:
             n: OverlapIndex() for n in neighbours
         }
         self._subs_by_overlap: OverlapIndex[Entry] = OverlapIndex()
-        self._changed = False
+        self.changed = False  # since the last updates
 
     # What local sessions want and offer
 
@@ -195,9 +193,9 @@ class Routing:
 
     def updates(self) -> list[tuple[BrokerId, Update]]:
         """What every neighbour has to be told since the last time."""
-        if not self._changed:
+        if not self.changed:
             return []
-        self._changed = False
+        self.changed = False
         out = []
         for neighbour in self._neighbours:
             add_ads, remove_ads = self.out_ads[neighbour].difference()
@@ -209,7 +207,7 @@ class Routing:
     def _add_ad(self, ad: Entry, source: BrokerId) -> None:
         if not self._ads.add(ad, source) or self._strategy.floods:
             return
-        self._changed = True
+        self.changed = True
         if source != LOCAL:
             self._ads_from[source].add(ad, ad.filter)
             self._review_subs(ad, source)
@@ -218,7 +216,7 @@ class Routing:
     def _remove_ad(self, ad: Entry, source: BrokerId) -> None:
         if not self._ads.remove(ad, source) or self._strategy.floods:
             return
-        self._changed = True
+        self.changed = True
         if source != LOCAL:
             self._ads_from[source].remove(ad)
             self._review_subs(ad, source)
@@ -236,7 +234,7 @@ class Routing:
         known = sub in self._subs.of
         if not self._subs.add(sub, source) or self._strategy.floods:
             return
-        self._changed = True
+        self.changed = True
         if not known:
             self._subs_by_overlap.add(sub, sub.filter)
         for neighbour in self._neighbours:
@@ -245,7 +243,7 @@ class Routing:
     def _remove_sub(self, sub: Entry, source: BrokerId) -> None:
         if not self._subs.remove(sub, source) or self._strategy.floods:
             return
-        self._changed = True
+        self.changed = True
         if sub not in self._subs.of:
             self._subs_by_overlap.remove(sub)
         for neighbour in self._neighbours:

@@ -281,6 +281,14 @@ class ClientHost(Host):
 
     # Host
 
+    def receive(self, event: Received | LinkDown | Tick) -> None:
+        """As `Host.receive`; what a client mostly does is to be notified."""
+        effects = self.step(event, self.agenda.now)
+        if len(effects) == 1 and self._armed is not None and type(effects[0]) is Notify:
+            self.notified(effects[0])  # the acknowledgement is on the agenda already
+        else:
+            self.perform(effects)
+
     def notified(self, effect: Notify) -> None:
         self.received.append(effect)
         notification, core = effect.notification, self.core
