@@ -2,6 +2,7 @@
 
 from random import Random
 
+import msgspec
 import pytest
 
 from wayfare.errors import UsageError
@@ -219,15 +220,40 @@ def test_loss_holds_for_every_link_between_brokers():
     "faults",
     [
         Faults(cuts=(Cut("porto", "faro", 0, 1),)),
+        Faults(crashes=(Crash("braga", 0, 1),)),
         Faults(slow=(Slow("braga", 0, 1, 1),)),
         Faults(disconnects=(Disconnect("nobody", 0, 1),)),
     ],
 )
-def test_a_plan_for_what_is_not_there_is_refused_when_it_is_due(faults):
+def test_a_plan_for_what_is_not_there_is_refused_as_a_whole(faults):
     world = city()
-    world.plan(faults)
+    good = Faults(loss=0.1, cuts=(Cut("porto", "lisbon", world.now, 1),))
     with pytest.raises(UsageError, match="there is no"):
-        world.settle()
+        world.plan(msgspec.structs.replace(faults, loss=good.loss, cuts=good.cuts + faults.cuts))
+    world.settle()
+    assert len(world.agenda) == 0
+    assert {pipe.spec.loss for pipe in world.pipes.values()} == {0.0}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda: Cut("porto", "lisbon", -1, 1),
+        lambda: Cut("porto", "lisbon", 0, -1),
+        lambda: Crash("porto", -1, 1),
+        lambda: Crash("porto", 0, -1),
+        lambda: Crash("porto", 0, None),
+        lambda: Slow("porto", -1, 1, 1),
+        lambda: Slow("porto", 0, -1, 1),
+        lambda: Slow("porto", 0, None, -1),
+        lambda: Disconnect("anna", -1, 1),
+        lambda: Disconnect("anna", 0, -1),
+        lambda: Disconnect("anna", 0.5, 1),
+    ],
+)
+def test_a_time_that_cannot_be_is_refused(fault):
+    with pytest.raises(UsageError, match=r"is no time of a fault, .*: give an int"):
+        fault()
 
 
 def test_no_faults_is_no_change():

@@ -5,8 +5,9 @@ from itertools import pairwise
 import pytest
 
 from wayfare import Filter, attr
+from wayfare.core.codec import NAME_MAX, decode, encode
 from wayfare.core.history import SECOND_NS, Limits
-from wayfare.core.messages import Notification
+from wayfare.core.messages import PROTOCOL_VERSION, Hello, Notification
 from wayfare.errors import InvalidNotification, NotAdvertised, OutboxFull, UsageError
 from wayfare.sim import Crash, LinkSpec, World, check
 from wayfare.sim import world as world_module
@@ -16,7 +17,7 @@ from wayfare.sim.links import MS_NS
 
 def line(*names, **options):
     world = World(**options)
-    world.add_brokers(list(pairwise(names)), alone=names[0])
+    world.add_brokers(list(pairwise(names)), alone=names[0] if len(names) == 1 else None)
     return world
 
 
@@ -75,6 +76,20 @@ def test_a_link_is_two_pipes():
             lambda _: World().add_brokers([("a", "b"), ("b", "c"), ("c", "a"), ("d", "e")]),
             "d is not connected to a",
         ),
+        (
+            lambda world: world.add_brokers([("braga", "viseu")]),
+            "the brokers are there already: name the whole tree in one call",
+        ),
+        (
+            lambda _: World().add_brokers([("a", "b")], alone="c"),
+            "'c' cannot be alone where there are links: give either edges or `alone`",
+        ),
+        (
+            lambda _: World(seed=None),
+            "None is no seed, because the same seed gives the same run: give an int",
+        ),
+        (lambda _: World(seed="7"), "'7' is no seed"),
+        (lambda _: World(seed=1.0), "1.0 is no seed"),
     ],
 )
 def test_a_mistake_is_a_clear_sentence(mistake, sentence):
@@ -82,6 +97,36 @@ def test_a_mistake_is_a_clear_sentence(mistake, sentence):
     with pytest.raises(UsageError) as caught:
         mistake(world)
     assert str(caught.value).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "x" * (NAME_MAX + 1), "\ud800", "a\udfffb", b"anna", 7, None, []],
+    ids=lambda name: f"{name!r:.12}",
+)
+def test_a_name_that_no_message_could_carry_is_refused(name):
+    world = market()
+    refused = pytest.raises(UsageError, match=r"cannot be a name, .*: take a text of 1 to 256")
+    with refused as caught:
+        world.add_client(name, "porto")
+    str(caught.value).encode()  # can be printed, whatever the name was
+    with refused:
+        World().add_brokers([("porto", name)])
+    if name is not None:
+        with refused:
+            World().add_brokers([], alone=name)
+    assert list(world.clients) == ["ticker", "anna"]
+
+
+@pytest.mark.parametrize(
+    "name", ["x", "x" * NAME_MAX, "Zoë 🚲", "a\n"], ids=lambda name: f"{name!r:.12}"
+)
+def test_a_name_that_the_codec_takes_is_taken(name):
+    world = World()
+    world.add_brokers([], alone=name)
+    world.add_client(name[::-1] if name[::-1] != name else "anna", name)
+    hello = Hello(PROTOCOL_VERSION, name)
+    assert decode(encode(hello)[4:]) == hello
 
 
 def test_a_refused_client_leaves_nothing_behind():

@@ -10,7 +10,18 @@ from random import Random
 
 import msgspec
 
+from wayfare.errors import UsageError
+
 SECOND_NS = 1_000_000_000
+
+
+def _check_times(*times: int) -> None:
+    for time in times:
+        if type(time) is not int or time < 0:
+            raise UsageError(
+                f"{time!r:.60} is no time of a fault, because time is in whole nanoseconds"
+                " from 0 on: give an int that is not negative"
+            )
 
 
 class Cut(msgspec.Struct, frozen=True):
@@ -21,6 +32,9 @@ class Cut(msgspec.Struct, frozen=True):
     at_ns: int
     for_ns: int | None  # None: until somebody heals it
 
+    def __post_init__(self) -> None:
+        _check_times(self.at_ns, 0 if self.for_ns is None else self.for_ns)
+
 
 class Crash(msgspec.Struct, frozen=True):
     """A broker stops and starts again with its state; its clients' connections break."""
@@ -28,6 +42,9 @@ class Crash(msgspec.Struct, frozen=True):
     broker: str
     at_ns: int
     for_ns: int
+
+    def __post_init__(self) -> None:
+        _check_times(self.at_ns, self.for_ns)
 
 
 class Slow(msgspec.Struct, frozen=True):
@@ -37,6 +54,9 @@ class Slow(msgspec.Struct, frozen=True):
     at_ns: int
     for_ns: int | None  # None: for ever
     per_message_ns: int
+
+    def __post_init__(self) -> None:
+        _check_times(self.at_ns, 0 if self.for_ns is None else self.for_ns, self.per_message_ns)
 
 
 class Disconnect(msgspec.Struct, frozen=True):
@@ -49,6 +69,9 @@ class Disconnect(msgspec.Struct, frozen=True):
     at_ns: int
     back_after_ns: int
     unnoticed: bool = False
+
+    def __post_init__(self) -> None:
+        _check_times(self.at_ns, self.back_after_ns)
 
 
 class Faults(msgspec.Struct, frozen=True):

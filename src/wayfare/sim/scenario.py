@@ -228,7 +228,7 @@ class Stage:
         world = World(self._seed, self._routing, self._limits, self._broker_link, self._client_link)
         if self._log_messages:
             world.log_messages()
-        world.add_brokers(edges, alone=next(iter(names)))
+        world.add_brokers(edges, alone=None if edges else next(iter(names)))
         self._world, self._trace = world, Trace(world, clients=self._trace_clients)
 
     # What clients do

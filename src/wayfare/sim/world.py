@@ -11,7 +11,7 @@ from random import Random
 
 from wayfare.core.broker import DEFAULT_LIMITS, Broker
 from wayfare.core.client import OUTBOX_MAX, Client
-from wayfare.core.codec import encode
+from wayfare.core.codec import NAME_MAX, encode
 from wayfare.core.effects import Send
 from wayfare.core.history import Limits
 from wayfare.core.messages import AnyMessage, BrokerId, ClientId, LinkId
@@ -43,6 +43,10 @@ class World:
     ) -> None:
         if routing not in STRATEGIES:
             raise UsageError(f"unknown routing {routing!r}: choose one of {', '.join(STRATEGIES)}")
+        if type(seed) is not int:  # Random takes None, too, and then no run is like another
+            raise UsageError(
+                f"{seed!r:.60} is no seed, because the same seed gives the same run: give an int"
+            )
         self.random = Random(seed)
         self.agenda = Agenda()
         self.routing = routing
@@ -72,7 +76,16 @@ class World:
         limits: Limits | None = None,
     ) -> None:
         """All brokers and links of the tree, at once; `alone` names a single broker."""
-        names = list(dict.fromkeys(end for edge in edges for end in edge)) or [alone or "b0"]
+        if self.brokers:
+            raise UsageError("the brokers are there already: name the whole tree in one call")
+        if edges and alone is not None:
+            raise UsageError(
+                f"{alone!r:.60} cannot be alone where there are links: give either edges or `alone`"
+            )
+        ends = [end for edge in edges for end in edge] or ["b0" if alone is None else alone]
+        for name in ends:
+            _check_name(name)
+        names = list(dict.fromkeys(ends))
         wrong = topology.check_tree(names, list(edges))
         if wrong is not None:
             raise UsageError(wrong)
@@ -90,6 +103,7 @@ class World:
                 self.pipes[end, other] = pipe
 
     def add_client(self, name: str, broker: str, *, attach: bool = True) -> ClientHost:
+        _check_name(name)
         if name in self.clients or name in self.brokers:
             raise UsageError(f"{name} is there already")
         self.broker(broker)
@@ -149,7 +163,15 @@ class World:
     # Faults
 
     def plan(self, faults: Faults) -> None:
-        """Put these faults on the agenda."""
+        """Put these faults on the agenda, or none if one of them is for what is not there."""
+        for cut in faults.cuts:
+            self.link(cut.a, cut.b)
+        for crash in faults.crashes:
+            self.broker(crash.broker)
+        for slow in faults.slow:
+            self.broker(slow.broker)
+        for disconnect in faults.disconnects:
+            self.client(disconnect.client)
         at = self.agenda.at
         if faults.loss:
             for pipe in self.pipes.values():
@@ -258,6 +280,19 @@ class World:
             sum(pipe.messages for pipe in self.pipes.values())
             + sum(one.up.messages + one.down.messages for one in self.connections.values())
             + self.closed_messages
+        )
+
+
+def _check_name(name: str) -> None:
+    """Refuse what the codec refuses: otherwise it shows only where somebody encodes a message."""
+    if (
+        type(name) is not str
+        or not 0 < len(name) <= NAME_MAX
+        or any("\ud800" <= character <= "\udfff" for character in name)
+    ):
+        raise UsageError(
+            f"{name!r:.60} cannot be a name, because no message could carry it: take a text"
+            f" of 1 to {NAME_MAX} characters, without halves of surrogate pairs"
         )
 
 
