@@ -478,6 +478,13 @@ def test_a_text_that_cannot_be_sent_is_refused(build):
         build("a\ud800")
 
 
+@pytest.mark.parametrize("text", ["", "a", "é", "𝄞", "\ud7ff\ue000"])
+def test_whole_characters_have_no_half(text):
+    assert ps.half_surrogate(text) is None
+    for half in ("\ud800", "\udbff", "\udc00", "\udfff"):
+        assert ps.half_surrogate(text + half).start() == len(text)
+
+
 def test_excluding_too_many_values_in_small_lists_is_refused():
     lists = [ps.none_of("x", range(i, i + 100)) for i in range(0, ps.VALUES_MAX, 100)]
     with pytest.raises(FilterError):

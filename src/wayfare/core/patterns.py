@@ -49,10 +49,6 @@ def canonical(pattern: str, escape: str | None = None) -> str:
     return "".join(out) + "_" * ones + "%" * many
 
 
-def is_canonical(pattern: str) -> bool:
-    return canonical(pattern, escape="\\") == pattern
-
-
 @lru_cache(maxsize=4096)
 def tokens(pattern: str) -> str:
     """The pattern with a character for each thing that it says."""

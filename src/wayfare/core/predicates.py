@@ -9,6 +9,7 @@ algebra.py compares and combines them as sets.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from math import asin, cos, isfinite, radians, sin, sqrt
 from typing import Any, Literal, final
@@ -120,10 +121,18 @@ def checked_name(name: str) -> str:
     return _checked_text(name, NAME_MAX)
 
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def half_surrogate(text: str) -> re.Match[str] | None:
+    """Where there is half a character, which no text on the wire can hold."""
+    return None if text.isascii() else _SURROGATE.search(text)
+
+
 def _checked_text(text: str, longest: int) -> str:
     if len(text) > longest:
         raise FilterError(f"a text in a filter has at most {longest} characters")
-    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+    if half_surrogate(text):
         raise FilterError("a text with half a surrogate pair cannot be sent")
     return text
 

@@ -58,7 +58,6 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _PLAIN_NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_.$]*")
-_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character: no text on the wire can hold it
 
 _VALUES = ("text", "number", "truth", "state")  # kinds of tokens that stand for a value
 _EXPECTED = {"text": "a text in single quotes", "number": "a number", "truth": "true or false"}
@@ -122,7 +121,7 @@ def parse(
     if len(text) > FILTER_TEXT_MAX:
         reason = f"a filter has at most {FILTER_TEXT_MAX} characters"
         raise FilterSyntaxError(text, FILTER_TEXT_MAX, reason)
-    if half := _SURROGATE.search(text):
+    if half := ps.half_surrogate(text):
         raise FilterSyntaxError(text, half.start(), "half of a surrogate pair is not a character")
     places = [location] if isinstance(location, str) else list(location or ())
     return _Parser(text, places, state or {}).whole()
