@@ -3,6 +3,9 @@
 from itertools import pairwise
 from random import Random
 
+import pytest
+
+from wayfare.errors import UsageError
 from wayfare.sim import World, check
 from wayfare.sim.links import MS_NS
 from wayfare.sim.movement import Stay, play, random_walk
@@ -66,6 +69,19 @@ def test_nothing_is_lost_between_two_stays():
     verdict = check(world)
     assert verdict.violations == ()
     assert verdict.delivered == verdict.published == 200
+
+
+def test_a_stay_cannot_end_before_it_begins():
+    with pytest.raises(UsageError, match=r"a stay from 5 until 4 cannot be, .* give an until_ns"):
+        Stay("porto", 5, 4)
+    assert Stay("porto", 5, 5).until_ns == 5
+
+
+def test_a_movement_to_a_broker_that_is_not_there_is_refused_as_a_whole():
+    world, _ = world_with()
+    with pytest.raises(UsageError, match="there is no broker 'braga'"):
+        play(world, "anna", [Stay("porto", 0, 1), Stay("braga", 2)])
+    assert len(world.agenda) == 0
 
 
 def test_a_random_walk_covers_the_time_and_ends_with_a_stay_that_lasts():

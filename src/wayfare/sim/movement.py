@@ -10,6 +10,7 @@ from random import Random
 
 import msgspec
 
+from wayfare.errors import UsageError
 from wayfare.sim.world import World
 
 
@@ -20,6 +21,13 @@ class Stay(msgspec.Struct, frozen=True):
     from_ns: int
     until_ns: int | None = None  # None: it stays
     silent: bool = False
+
+    def __post_init__(self) -> None:
+        if self.until_ns is not None and self.until_ns < self.from_ns:
+            raise UsageError(
+                f"a stay from {self.from_ns} until {self.until_ns} cannot be, because it would end"
+                " before it begins: give an until_ns that is not below from_ns"
+            )
 
 
 def random_walk(
@@ -43,6 +51,8 @@ def random_walk(
 def play(world: World, client: str, stays: list[Stay]) -> None:
     """Put a client's movement on the agenda."""
     host = world.client(client)
+    for stay in stays:
+        world.broker(stay.broker)  # complains now, and not in the middle of the run
 
     def arrive(stay: Stay) -> None:
         host.attach(stay.broker)
