@@ -179,6 +179,43 @@ def test_a_text_is_read_into_statements_with_their_lines():
     assert story.trace == "T\n"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "wait 1ms ; settle ;",
+        "; wait 1ms ; settle",
+        " ; wait 1ms ; settle ; ",
+        "wait 1ms ; ; settle",
+    ],
+)
+def test_a_semicolon_with_nothing_to_separate_says_nothing(line):
+    story = scenario.read("x", f"brokers porto\n{line}\n ; \nnote a; b ;c")
+    assert story.statements == (
+        (1, "brokers porto"),
+        (2, "wait 1ms"),
+        (2, "settle"),
+        (4, "note a; b ;c"),
+    )
+
+
+def test_a_semicolon_in_quotes_separates_nothing():
+    statement = "publish ticker {text: 'a ; b'}"
+    assert scenario.read("x", f"{statement} ; settle").statements == ((1, statement), (1, "settle"))
+
+
+@pytest.mark.parametrize("end", ["\n----", "\n----\n"])
+def test_a_separator_without_a_trace_is_the_end(end):
+    story = scenario.read("x", f"brokers porto{end}")
+    assert (story.statements, story.trace) == (((1, "brokers porto"),), "")
+
+
+def test_a_byte_order_mark_is_not_part_of_the_story(tmp_path):
+    for text in ("# Mine.\nbrokers porto\n", "brokers porto\n# Mine.\n"):
+        file = tmp_path / "mine.txt"
+        file.write_text(text, encoding="utf-8-sig")
+        assert scenario.find(str(file)) == scenario.read("mine", text)
+
+
 def test_a_text_without_a_trace_can_be_played():
     story = scenario.read("x", "brokers porto")
     assert story.trace == ""

@@ -35,7 +35,9 @@ from wayfare.sim.trace import Trace
 from wayfare.sim.world import CLIENT_LINK, World
 
 SEPARATOR = "----"
-_BETWEEN_STATEMENTS = re.compile(r"\s;\s(?=(?:[^']*'[^']*')*[^']*$)")  # not within quotes
+_AT_SEPARATOR = re.compile(rf"\n{SEPARATOR}(?:\n|\Z)")  # also as the last line, unfinished
+# A semicolon by itself, not within quotes.
+_BETWEEN_STATEMENTS = re.compile(r"(?<!\S);(?!\S)(?=(?:[^']*'[^']*')*[^']*$)")
 UNITS_NS = {"ns": 1, "us": 1_000, "ms": MS_NS, "s": 1000 * MS_NS, "h": 3600 * 1000 * MS_NS}
 
 
@@ -58,15 +60,17 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def read(name: str, text: str) -> Scenario:
-    script, _, trace = text.partition(f"\n{SEPARATOR}\n")
+    # Some editors put a byte order mark in front, which nobody sees.
+    script, *rest = _AT_SEPARATOR.split(text.removeprefix("\ufeff"), maxsplit=1)
     about = [line[1:].strip() for line in script.splitlines() if line.startswith("#")]
     statements = [
         (number, statement.strip())
         for number, line in enumerate(script.splitlines(), 1)
-        if line.strip() and not line.startswith("#")
+        if not line.startswith("#")
         for statement in _BETWEEN_STATEMENTS.split(line)
+        if statement.strip()
     ]
-    return Scenario(name, " ".join(about), tuple(statements), script, trace)
+    return Scenario(name, " ".join(about), tuple(statements), script, "".join(rest))
 
 
 def shipped() -> dict[str, Scenario]:
