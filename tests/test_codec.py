@@ -207,6 +207,43 @@ def test_the_largest_publication_passes_and_one_byte_more_does_not():
         decode(body(m.Notification("tom", 1, {"text": "xy"}, most.payload)))
 
 
+BAD_FRAMES = {
+    "garbage": b"\0\0\0\1\xc1",
+    "too long": b"\xff" * 4,
+    "refused": encode(m.Ack(-1)),
+    "a second Hello": encode(HELLO),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_FRAMES.values(), ids=BAD_FRAMES)
+def test_messages_before_a_bad_frame_arrive(bad):
+    """They were properly sent: without the Ack, notifications would be delivered twice."""
+    decoder = FrameDecoder()
+    assert decoder.feed(encode(HELLO) + encode(m.Ack(7)) + bad + encode(m.Ack(8))) == [
+        HELLO,
+        m.Ack(7),
+    ]
+    for more in (b"", b"", encode(m.Ack(9))):
+        with pytest.raises(CodecError):
+            decoder.feed(more)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        m.Ack(2**64),
+        m.Publish(1, {"x": 10**400}),
+        m.Publish(1, {"x": "\ud800"}),
+        m.Publish(1, {"x": object()}),
+        m.Publish(1, {b"x": {1: object()}}),
+        m.Gap(1, "\udfff"),
+    ],
+)
+def test_what_cannot_be_encoded_is_one_kind_of_error(message):
+    with pytest.raises(CodecError, match=f"^{type(message).__name__} cannot be encoded: "):
+        encode(message)
+
+
 # Hello
 
 

@@ -27,8 +27,11 @@ _decoder: msgspec.msgpack.Decoder[m.AnyMessage] = msgspec.msgpack.Decoder(m.AnyM
 
 
 def encode(message: m.AnyMessage) -> bytes:
-    """The frame of a message."""
-    body = _encoder.encode(message)
+    """The frame of a message; CodecError if it has none, by the fault of whoever made it."""
+    try:
+        body = _encoder.encode(message)
+    except (OverflowError, TypeError, UnicodeEncodeError) as error:
+        raise CodecError(f"{type(message).__name__} cannot be encoded: {error}") from None
     if len(body) > FRAME_MAX:
         raise CodecError(f"a message of {len(body)} bytes; at most {FRAME_MAX} fit a frame")
     return len(body).to_bytes(_LENGTH, "big") + body
@@ -54,23 +57,31 @@ class FrameDecoder:
         self._greeted = False
 
     def feed(self, data: bytes) -> list[m.AnyMessage]:
-        """The messages that are complete with these bytes."""
+        """The messages that are complete with these bytes; CodecError if the next frame is bad.
+
+        Messages before a bad frame were properly sent, so they are returned, and the next call raises
+        (`feed(b"")` tells at once), as does every one after it.
+        """
         buffer = self._buffer
         buffer += data
         out: list[m.AnyMessage] = []
         at = 0
-        while len(buffer) - at >= _LENGTH:
-            length = int.from_bytes(buffer[at : at + _LENGTH], "big")
-            if length > FRAME_MAX:
-                raise CodecError(f"a frame of {length} bytes; at most {FRAME_MAX} are allowed")
-            end = at + _LENGTH + length
-            if len(buffer) < end:
-                break
-            message = decode(bytes(buffer[at + _LENGTH : end]))
-            self._mind_greeting(message)
-            out.append(message)
-            at = end
-        del buffer[:at]
+        try:
+            while len(buffer) - at >= _LENGTH:
+                length = int.from_bytes(buffer[at : at + _LENGTH], "big")
+                if length > FRAME_MAX:
+                    raise CodecError(f"a frame of {length} bytes; at most {FRAME_MAX} are allowed")
+                end = at + _LENGTH + length
+                if len(buffer) < end:
+                    break
+                message = decode(bytes(buffer[at + _LENGTH : end]))
+                self._mind_greeting(message)
+                out.append(message)
+                at = end
+        except CodecError:
+            if not out:
+                raise
+        del buffer[:at]  # the bad frame stays, and is found again
         return out
 
     def _mind_greeting(self, message: m.AnyMessage) -> None:
