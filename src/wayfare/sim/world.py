@@ -15,6 +15,7 @@ from wayfare.core.codec import NAME_MAX, encode
 from wayfare.core.effects import Send
 from wayfare.core.history import Limits
 from wayfare.core.messages import AnyMessage, BrokerId, ClientId, LinkId
+from wayfare.core.predicates import half_surrogate
 from wayfare.core.reduction import STRATEGIES
 from wayfare.errors import UsageError
 from wayfare.eventlog import Event
@@ -285,11 +286,7 @@ class World:
 
 def _check_name(name: str) -> None:
     """Refuse what the codec refuses: otherwise it shows only where somebody encodes a message."""
-    if (
-        type(name) is not str
-        or not 0 < len(name) <= NAME_MAX
-        or any("\ud800" <= character <= "\udfff" for character in name)
-    ):
+    if type(name) is not str or not 0 < len(name) <= NAME_MAX or half_surrogate(name):
         raise UsageError(
             f"{name!r:.60} cannot be a name, because no message could carry it: take a text"
             f" of 1 to {NAME_MAX} characters, without halves of surrogate pairs"
