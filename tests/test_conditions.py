@@ -78,6 +78,12 @@ def test_and_or_not_of_python_are_refused(condition):
         _ = condition and condition
 
 
+def test_a_bare_attribute_is_no_condition_either():
+    for misuse in (lambda: not x, lambda: x or (y == 5), lambda: x and (y == 5)):
+        with pytest.raises(TypeError, match=r"combine conditions with & .* use \.exists\(\)"):
+            misuse()
+
+
 def test_a_chained_comparison_is_refused():
     with pytest.raises(TypeError, match="combine conditions with &"):
         1 < x < 5  # noqa: B015

@@ -27,6 +27,8 @@ DEPTH_MAX = 32  # nesting of parentheses and `not`
 
 Conjunction = tuple[Predicate, ...]
 
+_NO_TRUTH = "combine conditions with & | ~, not with and, or, not"
+
 
 class Condition:
     """What can be combined with `&`, `|` and `~`, and made into a filter."""
@@ -45,7 +47,7 @@ class Condition:
         return Not(self)
 
     def __bool__(self) -> bool:
-        raise TypeError("combine conditions with & | ~, not with and, or, not")
+        raise TypeError(_NO_TRUTH)
 
     def alternatives(self, negated: bool) -> list[Conjunction]:
         """The conjunctions, one of which is true exactly when this condition (or its negation) is."""
@@ -196,6 +198,9 @@ class attr(msgspec.Struct, frozen=True, eq=False):  # noqa: N801  reads as a wor
         )
 
     __hash__ = None  # type: ignore[assignment]
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"{_NO_TRUTH}; for an attribute that is there, use .exists()")
 
     def between(self, low: Value, high: Value) -> Condition:
         return Term(
