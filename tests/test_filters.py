@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fractions import Fraction
 from itertools import product
+from math import inf, nan
 from random import Random
 
 import msgspec
@@ -13,6 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import strategies
+import wayfare
 from strategies import (
     attributes,
     conjunctions,
@@ -529,3 +531,30 @@ def test_a_range_that_excludes_its_end_is_open_there(said, meant_):
 def test_a_merge_over_the_whole_range_of_floats_is_perfect():
     low, high = ps.between("x", -1e308, -9e307), ps.between("x", 9e307, 1e308)
     assert Filter.of([[low]]).merge(Filter.of([[high]])) is None
+
+
+def test_users_import_filters_and_their_errors_from_wayfare():
+    for name in ("Condition", "Constant", "Filter", "FilterError", "FilterSyntaxError"):
+        assert name in wayfare.__all__
+    with pytest.raises(wayfare.FilterSyntaxError):
+        wayfare.Filter.parse("price ==")
+    assert wayfare.Filter.where(wayfare.Constant(True)) == EVERYTHING
+
+
+@pytest.mark.parametrize(
+    ("odd", "true_of_it"),
+    [
+        (inf, ["x > 5", "x <> 5", "x not in (5, 6)", "exists x"]),
+        (2**64, ["x > 5", "x <> 5", "x not in (5, 6)", "exists x"]),
+        (-inf, ["x <= 5", "x <> 5", "x not in (5, 6)", "exists x"]),
+        (nan, ["x <> 5", "x not in (5, 6)", "exists x"]),
+        (None, ["exists x"]),
+        (b"a", ["exists x"]),
+    ],
+)
+def test_what_cannot_be_published_is_matched_as_the_documentation_says(odd, true_of_it):
+    texts = [
+        *("x = 5", "x > 5", "x <= 5", "x between 1 and 9", "x <> 5", "x in (5, 6)"),
+        *("x not in (5, 6)", "x prefix ''", "x = true", "exists x", "x is null"),
+    ]
+    assert [text for text in texts if Filter.parse(text).matches({"x": odd})] == true_of_it

@@ -132,7 +132,17 @@ def test_values_of_another_kind_do_not_match():
     assert index.match({"x": "1"}) == [4]
 
 
-@pytest.mark.parametrize("odd", [nan, inf, -inf, 10**400, -(10**400), None, b"a", [], {}])
+class Text(str):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *(nan, inf, -inf, 2**63, -(2**63) - 1, 2.0**63, 10**30, 10**400, -(10**400)),
+        *("\ud800", "a\udc01", "\udc02a", Text("a"), None, b"a", [], {}),
+    ],
+)
 def test_odd_values_match_what_the_definition_says(odd):
     wanted = [
         part(p)
@@ -141,7 +151,16 @@ def test_odd_values_match_what_the_definition_says(odd):
             *(ps.between("x", high=high / 8) for high in range(40)),
             *(ps.between("x", low, low + 1 + low / 7) for low in range(40)),
             *(ps.between("x", low / 64, low / 64 + 0.01) for low in range(40)),
+            *(ps.between("x", low * 1e306, (low + 3) * 1e306) for low in range(40)),
+            *(ps.between("x", chr(97 + low), chr(99 + low)) for low in range(20)),
+            *(ps.between("x", chr(97 + low)) for low in range(20)),
+            *(ps.like("x", pattern) for pattern in ("_", "__", "_%", "%a", "a%", "%a%", "%_a_%")),
+            ps.one_of("x", [5]),
+            ps.one_of("x", [2**63 - 1, 2.0**63, 1e30, 5]),
+            ps.one_of("x", ["a"]),
             ps.none_of("x", [5]),
+            ps.none_of("x", [2**63 - 1, 2.0**63, 1e30, 5, 6]),
+            ps.none_of("x", ["a"]),
             ps.Exists("x"),
             ps.Missing("x"),
             ps.near(0, 0, 1000),
@@ -150,6 +169,11 @@ def test_odd_values_match_what_the_definition_says(odd):
     for there in ({"x": odd}, {"x": odd, "lat": odd, "lon": odd}):
         expected = [key for key, each in enumerate(wanted) if each.matches(there)]
         assert sorted(indexed(*wanted).match(there)) == expected
+        assert expected == [
+            key
+            for key, each in enumerate(wanted)
+            if any(all(ps.satisfied(p, there) for p in one) for one in each.conjunctions)
+        ]
 
 
 def test_large_ints_are_told_apart_where_floats_are_not():
@@ -241,9 +265,6 @@ def test_the_order_of_results_does_not_depend_on_hashes():
 
 def test_topics_are_looked_up_by_texts_only():
     """As everywhere: what is no str, int, float or bool satisfies nothing."""
-
-    class Text(str):
-        __slots__ = ()
 
     index: FilterIndex[int] = FilterIndex()
     index.add(1, Filter.parse("topic = 'gas'"))

@@ -1,7 +1,16 @@
 """Wayfare: publish/subscribe for clients that move."""
 
-from wayfare.core.conditions import Condition, attr, near
+from wayfare.core.conditions import Condition, Constant, attr, near
 from wayfare.core.filters import Filter
-from wayfare.errors import WayfareError
+from wayfare.errors import FilterError, FilterSyntaxError, WayfareError
 
-__all__ = ["Condition", "Filter", "WayfareError", "attr", "near"]
+__all__ = [
+    "Condition",
+    "Constant",
+    "Filter",
+    "FilterError",
+    "FilterSyntaxError",
+    "WayfareError",
+    "attr",
+    "near",
+]

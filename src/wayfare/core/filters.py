@@ -77,7 +77,7 @@ class Filter(msgspec.Struct, frozen=True, array_like=True, dict=True, cache_hash
         return tuple(Filter((conjunction,)) for conjunction in self.conjunctions)
 
     def matches(self, attributes: Attributes) -> bool:
-        """Whether a notification with these attributes is wanted."""
+        """Whether a notification with these attributes, of which all can be published, is wanted."""
         for test in self._tests:  # noqa: SIM110  a generator takes twice as long
             if test(attributes):
                 return True

@@ -97,7 +97,7 @@ class FilterIndex(Generic[Key]):
         assert found, "a key that is filed is found"
 
     def match(self, attributes: Attributes) -> list[Key]:
-        """The keys of the filters that match, each once."""
+        """The keys of the filters that match, each once: those of which `Filter.matches` is true."""
         return list(self.find(attributes))
 
     def find(self, attributes: Attributes) -> Sequence[Key]:

@@ -305,7 +305,11 @@ def kind_of(p: Predicate) -> Kind | None:
 
 
 def satisfied(p: Predicate, attributes: Attributes) -> bool:
-    """Whether the attributes satisfy the predicate: the definition, unhurried."""
+    """Whether the attributes satisfy the predicate: the definition, unhurried.
+
+    Nobody checks again that the attributes could be published; filter-language.md says what holds
+    of those that could not.
+    """
     if type(p) is Missing:
         return p.name not in attributes
     if type(p) is Exists:
