@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,10 +21,23 @@ from wayfare.eventlog import SCHEMA
 from wayfare.sim import fuzz, scenario
 from wayfare.sim.oracle import Verdict, Violation
 
+# As users have it: what is written waits in a buffer, and may fail as late as at exit.
+BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 
-def wayfare(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "wayfare", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+def wayfare(
+    *arguments: str, redirect: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs in a shell of its own, where `redirect` is what a user would type behind the command."""
+    command = shlex.join([sys.executable, "-m", "wayfare", *arguments])
+    return subprocess.run(
+        ["bash", "-c", f"{command} {redirect}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=BUFFERED | environment,
+    )
 
 
 def test_the_demo_is_readable_and_all_is_delivered(capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,16 +209,76 @@ def test_ctrl_c_stops_cleanly() -> None:
     assert "Traceback" not in out + err
 
 
-def test_a_closed_pipe_is_no_error() -> None:
-    command = f"{sys.executable} -m wayfare sim | head -1"
+def test_too_many_workers_are_refused_in_one_sentence() -> None:
+    command = f"ulimit -n 20; {sys.executable} -m wayfare sim fuzz --seeds 20 --workers 30"
     done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.stderr == ""
+    assert done.returncode == 2
+    assert done.stderr == (
+        "wayfare: cannot start 30 processes: Too many open files; try --workers 1\n"
+    )
+
+
+# Where the output goes
+
+every_kind_of_output = pytest.mark.parametrize(
+    "arguments",
+    [["demo"], ["sim"], ["sim", "uncovering"], ["bench", "sim", "--quick"], ["--help"]],
+    ids=" ".join,
+)
+
+
+@every_kind_of_output
+def test_a_full_disk_is_told_in_one_sentence(arguments: list[str]) -> None:
+    done = wayfare(*arguments, redirect="> /dev/full")
+    assert done.stderr == "wayfare: cannot write the output: No space left on device\n"
+    assert done.returncode == 1
+
+
+@every_kind_of_output
+def test_a_closed_output_leaves_the_exit_code(arguments: list[str]) -> None:
+    done = wayfare(*arguments, redirect=">&-")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_closed_stderr_sends_no_complaint_to_stdout() -> None:
+    done = wayfare("sim", "nowhere", redirect="2>&-")
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+@every_kind_of_output
+def test_a_reader_who_has_left_is_nothing_to_complain_about(arguments: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)  # before the first line is written, however slow the machine is
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "wayfare", *arguments],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+            env=BUFFERED,
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@every_kind_of_output
+def test_ascii_is_enough(arguments: list[str]) -> None:
+    done = wayfare(*arguments, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.isascii()
+
+
+def test_what_ascii_lacks_is_replaced(tmp_path: Path) -> None:
+    file = tmp_path / "mine.txt"
+    file.write_text("# São João.\nbrokers porto\n", encoding="utf-8")
+    done = wayfare("sim", str(file), PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("S?o Jo?o.")
 
 
 @pytest.mark.parametrize("what", ["matching", "cover", "sim"])

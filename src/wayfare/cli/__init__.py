@@ -1,12 +1,14 @@
 """The command line: parsing arguments and wiring only.
 
-Exit codes: 0 all is well, 1 a promise was broken (a violation, a failed check), 2 the command makes no
-sense, 130 stopped by Ctrl-C.
+Exit codes: 0 all is well, 1 a promise was broken (a violation, a failed check) or the output cannot be
+written, 2 the command makes no sense, 130 stopped by Ctrl-C, 141 nobody reads the output any more.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -38,11 +40,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    _prepare_output()
     given = list(sys.argv[1:] if argv is None else argv)
-    arguments = parser().parse_args(sim.as_subcommand(given))
     try:
-        code: int = arguments.run(arguments)
-        sys.stdout.flush()
+        try:
+            arguments = parser().parse_args(sim.as_subcommand(given))
+            code: int = arguments.run(arguments)
+        finally:
+            sys.stdout.flush()  # here, also after --help, because at exit it is too late to handle
         return code
     except WayfareError as error:
         print(f"wayfare: {error}", file=sys.stderr)
@@ -51,6 +56,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("wayfare: stopped", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # Whoever read our output has seen enough; do not complain at exit either.
-        sys.stderr.close()
-        return 0
+        # Whoever read our output has seen enough: that is nothing to complain about. But 0 would
+        # say that every promise was kept, and the line that says otherwise may be among the unread.
+        # So it is what a shell reports of other tools in that place: 128 + SIGPIPE.
+        _give_up_output()
+        return 141
+    except OSError as error:
+        # Other files, and processes, have sentences of their own; what is left is the output.
+        _give_up_output()
+        print(f"wayfare: cannot write the output: {error.strerror}", file=sys.stderr)
+        return 1
+
+
+def _prepare_output() -> None:
+    # Python has None for a stream that was closed before it started (`>&-`). Whoever closes one
+    # wants the exit code only. As a file it also keeps its number from the next file opened.
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    # A `?` in place of a character that the terminal lacks is better than no output at all.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _give_up_output() -> None:
+    """What is still in the buffer goes nowhere, or Python would complain once more at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

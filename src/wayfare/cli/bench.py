@@ -57,5 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
     table = Table(*(name.replace("_", " ") for name in rows[0]))
     for row in rows:
         table.add_row(*("-" if value is None else str(value) for value in row.values()))
-    Console().print(table)
+    console = Console()
+    with console.capture() as drawn:  # to `print`: on a broken pipe rich would exit by itself
+        console.print(table)
+    print(drawn.get(), end="")
     return 0

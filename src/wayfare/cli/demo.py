@@ -115,7 +115,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({routing: _facts(story) for routing, story in stories.items()}))
     else:
-        _show(Console(highlight=False), stories)
+        console = Console(highlight=False)
+        with console.capture() as drawn:  # to `print`: on a broken pipe rich would exit by itself
+            _show(console, stories)
+        print(drawn.get(), end="")
     return 1 if failed else 0
 
 

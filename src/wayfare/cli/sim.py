@@ -141,8 +141,14 @@ def _runs(jobs: list[Job], workers: int) -> Iterator[fuzz.Run]:
     if workers == 1:
         yield from map(_play, jobs)
         return
+    try:
+        pool = Pool(workers, _leave_ctrl_c_to_the_parent)
+    except OSError as error:
+        raise UsageError(
+            f"cannot start {workers} processes: {error.strerror}; try --workers 1"
+        ) from None
     # Leaving the block ends the workers, however that comes about.
-    with Pool(workers, _leave_ctrl_c_to_the_parent) as pool:
+    with pool:
         yield from pool.imap(_play, jobs, chunksize=max(1, min(20, len(jobs) // (4 * workers))))
 
 
