@@ -44,8 +44,15 @@ def test_the_demo_is_readable_and_all_is_delivered(capsys: pytest.CaptureFixture
     assert main(["demo"]) == 0
     out = capsys.readouterr().out
     assert "anna wants  service = 'parking' and free > 0" in out
-    assert "[4, 5, 6]" in out
-    assert "0 lost, 0 twice, 0 out of" in out
+    assert out.count("free = 4, 2, 7") == 2, "what she missed is what she gets"
+    assert "all, once, in order" in out
+    assert "0 lost, 0 twice, 0 out of order, nothing left behind." in out
+
+
+def test_the_demo_fits_80_columns() -> None:
+    narrow, wide = wayfare("demo", COLUMNS="80").stdout, wayfare("demo", COLUMNS="300").stdout
+    assert max(map(len, wide.splitlines())) <= 80
+    assert narrow == wide, "nothing is wrapped"
 
 
 def test_the_demo_in_json_delivers_the_same_under_every_strategy(
