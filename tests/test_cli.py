@@ -151,6 +151,60 @@ def test_a_scenario_of_the_users_own_names_the_bad_line(
     assert "line 4" in capsys.readouterr().err
 
 
+GOLDEN = """# Mine.
+brokers porto - lisbon
+
+attach ticker porto ; advertise ticker price > 0
+
+----
+     2.0 ms  porto -> lisbon         Update(+ad price > 0)
+0 published, 0 delivered, 0 lost: complete, once, in order, tidy
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "there", "here"),
+    [
+        (GOLDEN.replace("2.0", "3.0"), 7, "3.0 ms  porto", "2.0 ms  porto"),
+        (GOLDEN + "and more\n", 9, "and more", "(the end)"),
+        (GOLDEN[: GOLDEN.index("0 published")], 8, "(the end)", "0 published"),
+    ],
+    ids=["another line", "a line less", "a line more"],
+)
+def test_another_trace_than_the_one_in_the_file_is_told(
+    tmp_path: Path, text: str, line: int, there: str, here: str
+) -> None:
+    file = tmp_path / "mine.txt"
+    file.write_text(text)
+    done = wayfare("sim", str(file))
+    assert done.returncode == 1
+    sentence, in_file, in_run = done.stderr.splitlines()
+    assert sentence == f"wayfare: this is not the trace in {file}, from its line {line} on:"
+    assert in_file.startswith("  in the file: ") and there in in_file
+    assert in_run.startswith("  in this run: ") and here in in_run
+    assert "complete, once, in order, tidy" in done.stdout, "it is played all the same"
+
+
+@pytest.mark.parametrize(
+    ("text", "seed"),
+    [
+        (GOLDEN, "0"),
+        (GOLDEN.rstrip(), "0"),
+        (GOLDEN[: GOLDEN.index("----")], "0"),
+        (GOLDEN[: GOLDEN.index("     2.0")], "0"),
+        (scenario.find("lossy-link").script + "\n----\nthat of seed 0", "3"),
+    ],
+    ids=["the same", "no line end", "no trace", "an empty trace", "another seed"],
+)
+def test_nothing_is_told_where_there_is_nothing_to_compare(
+    tmp_path: Path, text: str, seed: str
+) -> None:
+    file = tmp_path / "mine.txt"
+    file.write_text(text)
+    done = wayfare("sim", str(file), "--seed", seed)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(
     "arguments",
     [[], ["nonsense"], ["bench"], ["sim", "a", "--seed", "x"], ["sim", "fuzz", "--seed", "5"]],

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from itertools import zip_longest
 from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,8 @@ def add_parser(commands: Any) -> None:
     one = commands.add_parser(
         "sim",
         help="play a scenario, or random runs, in the simulator",
-        description="Play a scenario in virtual time, print its trace, and let the oracle judge it.",
+        description="Play a scenario in virtual time, print its trace, and let the oracle judge it."
+        " If its file has a trace, this one has to be the same.",
         epilog=EXAMPLES + statements,
         formatter_class=raw,
         allow_abbrev=False,  # or `fuzz --seed 5` would quietly mean `--seeds 5`
@@ -108,7 +110,29 @@ def run_scenario(arguments: argparse.Namespace) -> int:
     else:
         print(story.about, "\n")
         print("\n".join(outcome.lines))
-    return 1 if verdict.violations else 0
+    # The trace in a file is that of seed 0; with another seed, what is random may go otherwise.
+    difference = _difference(story, outcome.lines) if arguments.seed == 0 else None
+    if difference is not None:
+        line, there, here = difference
+        print(
+            f"wayfare: this is not the trace in {arguments.scenario}, from its line {line} on:"
+            f"\n  in the file: {there}\n  in this run: {here}",
+            file=sys.stderr,
+        )
+    return 1 if verdict.violations or difference is not None else 0
+
+
+def _difference(story: scenario.Scenario, lines: list[str]) -> tuple[int, str, str] | None:
+    """Where the golden trace, if there is one, first differs: the file's line, its text, and ours."""
+    golden = story.trace.rstrip().splitlines()
+    if not golden:
+        return None
+    first = story.script.count("\n") + 3  # after the last line of the script, and the separator
+    pairs = zip_longest(golden, lines, fillvalue="(the end)")
+    for number, (there, here) in enumerate(pairs, first):
+        if there != here:
+            return number, there, here
+    return None
 
 
 def _list_scenarios(as_json: bool) -> int:
