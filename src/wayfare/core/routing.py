@@ -17,7 +17,6 @@ from wayfare.core.covering import OverlapIndex
 from wayfare.core.filters import Filter
 from wayfare.core.matching import FilterIndex
 from wayfare.core.messages import UPDATE_MAX, BrokerId, ClientId, Entry, Update
-from wayfare.core.predicates import Attributes
 from wayfare.core.reduction import OutTable, Strategy
 from wayfare.errors import ProtocolError
 
