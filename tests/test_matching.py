@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies import attributes, filters, telling_attributes
+from strategies import attributes, filters, predicates, telling_attributes
 from wayfare.bench.matching import WORKLOAD
 from wayfare.core import predicates as ps
 from wayfare.core import shelves
 from wayfare.core.filters import EVERYTHING, NOTHING, Filter
 from wayfare.core.matching import FilterIndex
+from wayfare.core.selectivity import Statistics, shelved
 
 
 def part(*predicates):
@@ -90,6 +91,34 @@ def test_nothing_is_left_when_all_have_gone(pool):
         index.remove(key)
     assert len(index) == 0
     assert not index._top
+    assert not index._statistics.seen
+
+
+def test_statistics_are_those_of_the_filters_that_are_there():
+    """Else clients that come and go with names and values of their own would fill the memory."""
+    index = indexed(*(part(ps.one_of("x", [i])) for i in range(3)))
+    before = {name: dict(seen.counts) for name, seen in index._statistics.seen.items()}
+    for i in range(2000):
+        index.add("passing", part(ps.one_of("x", [i]), ps.one_of(f"y{i}", [1]), ps.Exists("z")))
+        index.remove("passing")
+    assert {name: dict(seen.counts) for name, seen in index._statistics.seen.items()} == before
+    assert index._statistics.share(ps.one_of("x", [0])) == 1.5 / 11
+
+
+@given(predicates())
+def test_a_predicate_has_a_share_exactly_if_a_shelf_takes_it(p):
+    statistics = Statistics()
+    statistics.observe(p)
+    assert shelved(p) == (statistics.share(p) < inf)
+
+
+def test_values_that_were_not_counted_may_go():
+    many = range(400)  # more than are counted
+    index = indexed(*(part(ps.one_of("x", [i])) for i in many))
+    for i in reversed(many):
+        index.remove(i)
+    index.add("x", part(ps.one_of("x", [399]), ps.Exists("y")))
+    assert index.match({"x": 399, "y": 0}) == ["x"]
 
 
 def test_a_key_is_taken_until_it_is_removed():

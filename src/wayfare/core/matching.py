@@ -27,11 +27,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any, Generic, TypeVar
 
+from wayfare.core.candidates import candidate_of
 from wayfare.core.conditions import Conjunction
 from wayfare.core.filters import Filter
 from wayfare.core.predicates import Attributes
 from wayfare.core.selectivity import Statistics
-from wayfare.core.shelves import Group, Groups, Lanes, candidate_of, visit
+from wayfare.core.shelves import Group, Groups, Lanes, visit
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -68,7 +69,7 @@ class FilterIndex(Generic[Key]):
         if key in self._filters:
             raise KeyError(key)
         self._topics = None
-        for conjunction in given.conjunctions:
+        for conjunction in given.conjunctions:  # all of them, before the first one is filed
             for p in conjunction:
                 self._statistics.observe(p)
         if len(given.conjunctions) == 1:
@@ -90,11 +91,17 @@ class FilterIndex(Generic[Key]):
         filed = self._filters.pop(key)
         self._topics = None
         if type(filed) is Filter:
-            found = self._top.remove(key, filed.conjunctions[0], ())
-        else:
-            self._several -= 1
-            found = all(self._top.remove(part, part.conjunction, ()) for part in filed)  # type: ignore[union-attr]
+            self._take(key, filed.conjunctions[0])
+            return
+        self._several -= 1
+        for part in filed:  # type: ignore[union-attr]
+            self._take(part, part.conjunction)
+
+    def _take(self, key: Any, conjunction: Conjunction) -> None:
+        found = self._top.remove(key, conjunction, ())
         assert found, "a key that is filed is found"
+        for p in conjunction:
+            self._statistics.forget(p)
 
     def match(self, attributes: Attributes) -> list[Key]:
         """The keys of the filters that match, each once: those of which `Filter.matches` is true."""

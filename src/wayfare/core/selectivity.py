@@ -15,18 +15,26 @@ from wayfare.core.predicates import Predicate
 
 
 class Statistics:
-    """How often predicates are satisfied, guessed from the predicates seen so far."""
+    """How often predicates are satisfied, guessed from the predicates that are there."""
 
     __slots__ = ("seen",)
 
     def __init__(self) -> None:
-        self.seen: dict[str, _Seen] = {}
+        self.seen: dict[str, _Seen] = {}  # of the attributes that predicates are about
 
     def observe(self, p: Predicate) -> None:
         seen = self.seen.get(p.name)
         if seen is None:
             seen = self.seen[p.name] = _Seen()
         seen.observe(p)
+
+    def forget(self, p: Predicate) -> None:
+        """The predicate, which was observed, has gone."""
+        seen = self.seen[p.name]
+        if seen.predicates == 1:
+            del self.seen[p.name]
+        else:
+            seen.forget(p)
 
     def share(self, p: Predicate) -> float:
         """The part of all notifications that may satisfy it; infinite if no shelf takes it."""
@@ -41,25 +49,35 @@ class Statistics:
         return inf
 
 
+def shelved(p: Predicate) -> bool:
+    """Whether a shelf takes the predicate: its share is not infinite."""
+    if type(p) is ps.Like:
+        return not p.negated and _share_of_pattern(p.pattern) < inf
+    return type(p) is ps.OneOf or type(p) is ps.Between or (type(p) is ps.Near and not p.negated)
+
+
 def _share_of_pattern(pattern: str) -> float:
     length = max(len(part) for part in literals(pattern))
     return 0.5**length if length else inf
 
 
 class _Seen:
-    """What the predicates on one attribute were."""
+    """What the predicates on one attribute are."""
 
-    __slots__ = ("counts", "greatest", "least", "total")
+    __slots__ = ("counts", "greatest", "least", "predicates", "total")
 
     VALUES_MAX = 256  # values that are counted; others are rare
 
     def __init__(self) -> None:
+        self.predicates = 0
         self.counts: dict[Any, int] = {}
-        self.total = 0
+        self.total = 0  # predicates with values
+        # Of all bounds since the first predicate came: ranges that went may have been the widest.
         self.least: Any = inf
         self.greatest: Any = -inf
 
     def observe(self, p: Predicate) -> None:
+        self.predicates += 1
         if type(p) is ps.OneOf:
             self.total += 1
             counts = self.counts
@@ -72,13 +90,25 @@ class _Seen:
                     self.least = min(self.least, bound)
                     self.greatest = max(self.greatest, bound)
 
+    def forget(self, p: Predicate) -> None:
+        self.predicates -= 1
+        if type(p) is ps.OneOf:
+            self.total -= 1
+            counts = self.counts
+            for value in p.values:
+                count = counts.get(value, 0)
+                if count > 1:
+                    counts[value] = count - 1
+                elif count:
+                    del counts[value]  # makes room for another value
+
     def share_of_values(self, values: tuple[Any, ...]) -> float:
         count = sum([self.counts.get(value, 0) for value in values])
         return (count + 0.5) / (self.total + 8)
 
     def share_of_range(self, p: ps.Between) -> float:
         spread = self.greatest - self.least
-        if spread <= 0:
+        if not 0 < spread < inf:  # one value, or more than a float can say
             return 0.3
         if p.low is None or p.high is None:
             low: Any = self.least if p.low is None else p.low

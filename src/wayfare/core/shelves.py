@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
-from math import asin, cos, degrees, floor, frexp, inf, ldexp, pi, radians, sin
-from typing import Any
+from math import inf
+from typing import Any, Protocol
 
 from wayfare.core import patterns
 from wayfare.core import predicates as ps
-from wayfare.core.compiling import compiled, number_span, text_span
+from wayfare.core.candidates import Candidate, Sorted, candidate_of
+from wayfare.core.cells import circle_cells, range_cells
+from wayfare.core.compiling import number_span, text_span
 from wayfare.core.conditions import Conjunction
-from wayfare.core.predicates import Attributes, Predicate, Test
-from wayfare.core.selectivity import Statistics
+from wayfare.core.predicates import Attributes, Predicate
+from wayfare.core.selectivity import Statistics, shelved
 
 GROUP_MAX = 16  # conjunctions of a group that are tested one by one
 ROWS_MAX = 24  # ranges of a lane that are compared one by one
 GRAM = 3  # characters of the longest pieces of texts that are looked up
-GRID_CELLS_MAX = 16  # cells of one circle
-
-# What is left of a conjunction: its test (None: nothing is left), its key, the predicates that it
-# may be filed under, and those that have to be tested but found their shelf already.
-Candidate = tuple[Test | None, Any, Conjunction, Conjunction]
-
-
-def candidate_of(key: Any, free: Conjunction, bound: Conjunction) -> Candidate:
-    return compiled(free + bound) if free or bound else None, key, free, bound
-
 
 # Short lists are tuples: half the memory, and one place less to go to for what is seldom looked at.
 
@@ -182,7 +175,7 @@ class Lanes:
 
     def remove(self, key: Any, free: Conjunction, bound: Conjunction) -> bool:
         for p in free:
-            if self.statistics.share(p) == inf:
+            if not shelved(p):
                 continue
             rest = tuple([q for q in free if q is not p])
             if type(p) is ps.Near:
@@ -201,35 +194,33 @@ class Lanes:
         return False
 
 
-class _Shelf:
-    """Groups by what can be computed from a value."""
+class _Shelf(Protocol):
+    """Groups, or single candidates, by what can be computed from a value."""
 
-    __slots__ = ()
+    def add(
+        self, p: Any, key: Any, rest: Conjunction, bound: Conjunction, stats: Statistics
+    ) -> None: ...
 
-    def add(self, p: Any, key: Any, rest: Conjunction, bound: Conjunction, stats: Any) -> None:
-        raise NotImplementedError
+    def remove(self, p: Any, key: Any, rest: Conjunction, bound: Conjunction) -> bool: ...
 
-    def remove(self, p: Any, key: Any, rest: Conjunction, bound: Conjunction) -> bool:
-        raise NotImplementedError
-
-    def visit(self, value: Any, attributes: Attributes, out: list[Any]) -> None:
-        raise NotImplementedError
+    def visit(self, value: Any, attributes: Attributes, out: list[Any]) -> None: ...
 
 
-Places = list[tuple[Groups, Any, bool]]  # where to file: dict, key, and whether exactly
+Places = list[tuple[Any, bool]]  # where to file, and whether that is all that the predicate says
 
 
 def _put(
+    groups: Groups,
     places: Places,
     p: Predicate,
     key: Any,
     rest: Conjunction,
     bound: Conjunction,
-    statistics: Statistics,
+    stats: Statistics,
 ) -> None:
     exact: Candidate | None = None
     vague: Candidate | None = None
-    for groups, at, exactly in places:
+    for at, exactly in places:
         group = groups.get(at, ())
         if isinstance(group, tuple):
             if exactly and not rest and not bound and len(group) < GROUP_MAX:
@@ -240,15 +231,17 @@ def _put(
             groups[at] = group
         if exactly:
             exact = exact or candidate_of(key, rest, bound)
-            group.add(exact, statistics)
+            group.add(exact, stats)
         else:
             vague = vague or candidate_of(key, rest, (*bound, p))
-            group.add(vague, statistics)
+            group.add(vague, stats)
 
 
-def _take(places: Places, p: Predicate, key: Any, rest: Conjunction, bound: Conjunction) -> bool:
+def _take(
+    groups: Groups, places: Places, p: Predicate, key: Any, rest: Conjunction, bound: Conjunction
+) -> bool:
     """Remove what `_put` put there; False, at the first place already, if it did not."""
-    for groups, at, exactly in places:
+    for at, exactly in places:
         group = groups.get(at, ())
         if isinstance(group, tuple):
             if key not in group or rest or bound or not exactly:
@@ -269,14 +262,16 @@ class _Lane:
 
     def __init__(self) -> None:
         self.equal: Groups = {}
-        self.shelves: Any = ()
+        self.shelves: tuple[_Shelf, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.equal or self.shelves)
 
-    def add(self, p: Any, key: Any, rest: Conjunction, bound: Conjunction, stats: Any) -> None:
+    def add(
+        self, p: Any, key: Any, rest: Conjunction, bound: Conjunction, stats: Statistics
+    ) -> None:
         if type(p) is ps.OneOf:
-            _put([(self.equal, value, True) for value in p.values], p, key, rest, bound, stats)
+            _put(self.equal, [(each, True) for each in p.values], p, key, rest, bound, stats)
             return
         kind = _shelf_type(p)
         for shelf in self.shelves:
@@ -289,8 +284,7 @@ class _Lane:
 
     def remove(self, p: Any, key: Any, rest: Conjunction, bound: Conjunction) -> bool:
         if type(p) is ps.OneOf:
-            places: Places = [(self.equal, value, True) for value in p.values]
-            return _take(places, p, key, rest, bound)
+            return _take(self.equal, [(each, True) for each in p.values], p, key, rest, bound)
         kind = _shelf_type(p)
         for shelf in self.shelves:
             if type(shelf) is kind and shelf.remove(p, key, rest, bound):
@@ -313,6 +307,10 @@ def _shelf_type(p: ps.Between | ps.Like) -> type[_Shelf]:
     return _Grams
 
 
+def _shape(p: ps.Like) -> str:
+    return patterns.shape(p.pattern)[0]
+
+
 def _affix(p: ps.Between) -> str:
     """What all texts of the range begin with."""
     low: Any = p.low or ""
@@ -323,81 +321,94 @@ def _affix(p: ps.Between) -> str:
     return str(low[:end])
 
 
-class _Prefixes(_Shelf):
-    """By the literal beginning of a pattern: for each length a dict."""
+class _Levels(ABC):
+    """Groups by what is computed from a value in several ways, such as for each length of texts."""
 
-    __slots__ = ("lengths",)
+    __slots__ = ("levels",)
 
     def __init__(self) -> None:
-        self.lengths: dict[int, Groups] = {}
+        self.levels: dict[Any, Groups] = {}
 
     def __bool__(self) -> bool:
-        return bool(self.lengths)
+        return bool(self.levels)
 
     @staticmethod
-    def text(p: ps.Like | ps.Between) -> tuple[str, bool]:
-        """The text to file under, and whether it is all that the predicate says."""
-        if type(p) is ps.Between:
-            return _affix(p), False
-        assert type(p) is ps.Like
-        return patterns.literal_prefix(p.pattern), patterns.shape(p.pattern)[0] == "prefix"
+    @abstractmethod
+    def places(p: Any) -> tuple[Any, Places]:
+        """The level, and where to file there."""
 
-    def add(self, p: Any, key: Any, rest: Conjunction, bound: Conjunction, stats: Any) -> None:
-        text, exact = self.text(p)
-        groups = self.lengths.setdefault(len(text), {})
-        _put([(groups, text, exact)], p, key, rest, bound, stats)
+    def add(
+        self, p: Any, key: Any, rest: Conjunction, bound: Conjunction, stats: Statistics
+    ) -> None:
+        level, places = self.places(p)
+        groups = self.levels.setdefault(level, {})
+        _put(groups, places, p, key, rest, bound, stats)
 
     def remove(self, p: Any, key: Any, rest: Conjunction, bound: Conjunction) -> bool:
-        text, exact = self.text(p)
-        groups = self.lengths.get(len(text))
-        if groups is None or not _take([(groups, text, exact)], p, key, rest, bound):
+        level, places = self.places(p)
+        groups = self.levels.get(level)
+        if groups is None or not _take(groups, places, p, key, rest, bound):
             return False
         if not groups:
-            del self.lengths[len(text)]
+            del self.levels[level]
         return True
+
+
+class _Prefixes(_Levels):
+    """By the literal beginning of a pattern: for each length a dict."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def places(p: ps.Like | ps.Between) -> tuple[int, Places]:
+        if type(p) is ps.Between:
+            text, exactly = _affix(p), False
+        else:
+            assert type(p) is ps.Like
+            text, exactly = patterns.literal_prefix(p.pattern), _shape(p) == "prefix"
+        return len(text), [(text, exactly)]
 
     def visit(self, value: Any, attributes: Attributes, out: list[Any]) -> None:
         size = len(value)
-        for length, groups in self.lengths.items():
+        for length, groups in self.levels.items():
             if length <= size:
                 found = groups.get(value[:length])
                 if found is not None:
                     visit(found, attributes, out)
 
 
-class _Suffixes(_Prefixes):
+class _Suffixes(_Levels):
     """By the literal end of a pattern."""
 
     __slots__ = ()
 
     @staticmethod
-    def text(p: ps.Like | ps.Between) -> tuple[str, bool]:
-        assert type(p) is ps.Like
-        return patterns.literal_suffix(p.pattern), patterns.shape(p.pattern)[0] == "suffix"
+    def places(p: ps.Like) -> tuple[int, Places]:
+        text = patterns.literal_suffix(p.pattern)
+        return len(text), [(text, _shape(p) == "suffix")]
 
     def visit(self, value: Any, attributes: Attributes, out: list[Any]) -> None:
         size = len(value)
-        for length, groups in self.lengths.items():
+        for length, groups in self.levels.items():
             if length <= size:
                 found = groups.get(value[size - length :])
                 if found is not None:
                     visit(found, attributes, out)
 
 
-class _Grams(_Prefixes):
+class _Grams(_Levels):
     """By a piece of the longest literal part of a pattern."""
 
     __slots__ = ()
 
     @staticmethod
-    def text(p: ps.Like | ps.Between) -> tuple[str, bool]:
-        assert type(p) is ps.Like
-        longest = max(patterns.literals(p.pattern), key=len)
-        return longest[-GRAM:], False
+    def places(p: ps.Like) -> tuple[int, Places]:
+        piece = max(patterns.literals(p.pattern), key=len)[-GRAM:]
+        return len(piece), [(piece, False)]
 
     def visit(self, value: Any, attributes: Attributes, out: list[Any]) -> None:
         size = len(value)
-        for length, groups in self.lengths.items():
+        for length, groups in self.levels.items():
             # A piece may occur twice; what is filed under it must be found once.
             pieces = dict.fromkeys([value[i : i + length] for i in range(size - length + 1)])
             for piece in pieces:
@@ -406,72 +417,20 @@ class _Grams(_Prefixes):
                     visit(found, attributes, out)
 
 
-class _Sorted:
-    """Candidates by one bound."""
-
-    __slots__ = ("bounds", "candidates", "keys", "sure")
-
-    def __init__(self) -> None:
-        self.bounds: list[Any] = []
-        self.candidates: list[Candidate] = []
-        self.sure: list[Any] = []  # the bounds of the keys of which nothing is left
-        self.keys: list[Any] = []
-
-    def __bool__(self) -> bool:
-        return bool(self.bounds or self.sure)
-
-    def add(self, bound: Any, candidate: Candidate) -> None:
-        if candidate[0] is None:
-            at = bisect_right(self.sure, bound)
-            self.sure.insert(at, bound)
-            self.keys.insert(at, candidate[1])
-        else:
-            at = bisect_right(self.bounds, bound)
-            self.bounds.insert(at, bound)
-            self.candidates.insert(at, candidate)
-
-    def remove(self, bound: Any, key: Any) -> bool:
-        for at in range(bisect_left(self.sure, bound), bisect_right(self.sure, bound)):
-            if self.keys[at] == key:
-                del self.sure[at], self.keys[at]
-                return True
-        for at in range(bisect_left(self.bounds, bound), bisect_right(self.bounds, bound)):
-            if self.candidates[at][1] == key:
-                del self.bounds[at], self.candidates[at]
-                return True
-        return False
-
-    def visit_upto(self, value: Any, attributes: Attributes, out: list[Any]) -> None:
-        """What has a bound of at most this value."""
-        if self.sure:
-            out += self.keys[: bisect_right(self.sure, value)]
-        if self.bounds:
-            for test, key, _, _ in self.candidates[: bisect_right(self.bounds, value)]:
-                if test(attributes):  # type: ignore[misc]
-                    out.append(key)
-
-    def visit_from(self, value: Any, attributes: Attributes, out: list[Any], cut: Any) -> None:
-        """What has a bound of at least this value, or above it, as the cut says."""
-        if self.sure:
-            out += self.keys[cut(self.sure, value) :]
-        if self.bounds:
-            for test, key, _, _ in self.candidates[cut(self.bounds, value) :]:
-                if test(attributes):  # type: ignore[misc]
-                    out.append(key)
-
-
-class _TextRanges(_Shelf):
+class _TextRanges:
     """Ranges of texts that have no beginning in common: by one bound."""
 
     __slots__ = ("above", "below")
 
     def __init__(self) -> None:
-        self.above, self.below = _Sorted(), _Sorted()
+        self.above, self.below = Sorted(), Sorted()
 
     def __bool__(self) -> bool:
         return bool(self.above or self.below)
 
-    def add(self, p: Any, key: Any, rest: Conjunction, bound: Conjunction, stats: Any) -> None:
+    def add(
+        self, p: Any, key: Any, rest: Conjunction, bound: Conjunction, stats: Statistics
+    ) -> None:
         low, high = text_span(p)
         if p.low is None:
             self.below.add(high, candidate_of(key, rest, bound))
@@ -488,76 +447,57 @@ class _TextRanges(_Shelf):
         self.below.visit_from(value, attributes, out, bisect_right)
 
 
-class _Ranges(_Shelf):
+class _Ranges(_Levels):
     """Ranges of numbers: rows while they are few; then cells and sorted bounds."""
 
-    __slots__ = ("above", "below", "levels", "one_sided", "rows")
+    __slots__ = ("above", "below", "rows")
 
     def __init__(self) -> None:
-        self.one_sided = 0  # ranges among the sorted bounds
-        self.rows: Any = []  # (least, greatest, candidate)
-        self.levels: dict[Any, Groups] = {}  # by the size of the cells
-        self.above: _Sorted | None = None
-        self.below: _Sorted | None = None
+        super().__init__()  # two-sided ranges by cells: for each size a dict
+        self.rows: Any = []  # (least, greatest, candidate, predicate); None: too many for that
+        self.above: Sorted | None = None  # ranges without an upper bound
+        self.below: Sorted | None = None
 
     def __bool__(self) -> bool:
         return bool(self.rows or self.levels or self.above or self.below)
 
-    def add(self, p: Any, key: Any, rest: Conjunction, bound: Conjunction, stats: Any) -> None:
-        if self.above is not None:
-            self._spread(p, key, rest, bound, stats)
-            return
-        self.rows.append((*number_span(p), candidate_of(key, rest, bound), p))
-        if len(self.rows) > ROWS_MAX:
-            rows, self.rows = self.rows, ()
-            self.above, self.below = _Sorted(), _Sorted()
-            for _, _, (_, key_, rest_, bound_), p_ in rows:
-                self._spread(p_, key_, rest_, bound_, stats)
+    @staticmethod
+    def places(p: ps.Between) -> tuple[Any, Places]:
+        return range_cells(*number_span(p))
 
-    def _spread(self, p: Any, key: Any, rest: Conjunction, bound: Conjunction, stats: Any) -> None:
-        assert self.above is not None
-        assert self.below is not None
-        low, high = number_span(p)
-        if high == inf:
-            self.above.add(low, candidate_of(key, rest, bound))
-            self.one_sided += 1
-        elif low == -inf:
-            self.below.add(high, candidate_of(key, rest, bound))
-            self.one_sided += 1
+    def add(
+        self, p: Any, key: Any, rest: Conjunction, bound: Conjunction, stats: Statistics
+    ) -> None:
+        if self.rows is not None:
+            self.rows.append((*number_span(p), candidate_of(key, rest, bound), p))
+            if len(self.rows) > ROWS_MAX:
+                rows, self.rows = self.rows, None
+                for _, _, (_, key_, rest_, bound_), p_ in rows:
+                    self.add(p_, key_, rest_, bound_, stats)
+        elif p.high is None:
+            self.above = self.above or Sorted()
+            self.above.add(number_span(p)[0], candidate_of(key, rest, bound))
+        elif p.low is None:
+            self.below = self.below or Sorted()
+            self.below.add(number_span(p)[1], candidate_of(key, rest, bound))
         else:
-            _put(self._places(low, high, create=True), p, key, rest, bound, stats)
-
-    def _places(self, low: Any, high: Any, *, create: bool) -> Places:
-        size = _cell_size(high - low)
-        cells = self.levels.setdefault(size, {}) if create else self.levels.get(size)
-        if cells is None:
-            return []
-        first = int(low // size)
-        last = max(first, int(high // size))  # no number may be left between open ends
-        return [(cells, at, first < at < last) for at in range(first, last + 1)]
+            super().add(p, key, rest, bound, stats)
 
     def remove(self, p: Any, key: Any, rest: Conjunction, bound: Conjunction) -> bool:
-        for i, row in enumerate(self.rows):
-            if row[2][1] == key:
-                del self.rows[i]
-                return True
-        if self.above is None or self.below is None:
+        if self.rows is not None:
+            for i, row in enumerate(self.rows):
+                if row[2][1] == key:
+                    del self.rows[i]
+                    return True
             return False
-        low, high = number_span(p)
-        if high == inf or low == -inf:
-            filed = self.above if high == inf else self.below
-            found = filed.remove(low if high == inf else high, key)
-            self.one_sided -= found
-            return found
-        places = self._places(low, high, create=False)
-        if not places or not _take(places, p, key, rest, bound):
-            return False
-        if not places[0][0]:
-            del self.levels[_cell_size(high - low)]
-        return True
+        if p.high is None:
+            return self.above is not None and self.above.remove(number_span(p)[0], key)
+        if p.low is None:
+            return self.below is not None and self.below.remove(number_span(p)[1], key)
+        return super().remove(p, key, rest, bound)
 
     def visit(self, value: Any, attributes: Attributes, out: list[Any]) -> None:
-        if self.above is None:
+        if self.rows is not None:
             for low, high, candidate, _ in self.rows:
                 if low <= value <= high:
                     test, key, _, _ = candidate
@@ -571,45 +511,22 @@ class _Ranges(_Shelf):
                     visit(found, attributes, out)
         except OverflowError:  # an int beyond all floats is beyond all cells
             pass
-        if self.one_sided and value == value:  # NaN has no place among sorted bounds
+        # NaN, which is not equal to itself, has no place among sorted bounds.
+        if self.above is not None and value == value:
             self.above.visit_upto(value, attributes, out)
-            self.below.visit_from(value, attributes, out, bisect_left)  # type: ignore[union-attr]
+        if self.below is not None and value == value:
+            self.below.visit_from(value, attributes, out, bisect_left)
 
 
-def _cell_size(width: int | float) -> int | float:
-    """The power of 4 of which 2 to 8 fit into the width."""
-    exponent = (frexp(min(width, 1e308))[1] - 2) // 2 * 2
-    return 1 << exponent if exponent >= 0 else ldexp(1.0, max(exponent, -1022))
+class _Grid(_Levels):
+    """Circles on the earth, by cells in degrees."""
 
+    __slots__ = ()
 
-class _Grid:
-    """Circles on the earth, by cells in degrees of a size that follows the radius."""
-
-    __slots__ = ("levels",)
-
-    def __init__(self) -> None:
-        self.levels: dict[float, Groups] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self.levels)
-
-    def add(
-        self, p: ps.Near, key: Any, rest: Conjunction, bound: Conjunction, stats: Statistics
-    ) -> None:
-        size, cells = _circle_cells(p)
-        groups = self.levels.setdefault(size, {})
-        _put([(groups, cell, False) for cell in cells], p, key, rest, bound, stats)
-
-    def remove(self, p: ps.Near, key: Any, rest: Conjunction, bound: Conjunction) -> bool:
-        size, cells = _circle_cells(p)
-        groups = self.levels.get(size)
-        if groups is None:
-            return False
-        if not _take([(groups, cell, False) for cell in cells], p, key, rest, bound):
-            return False
-        if not groups:
-            del self.levels[size]
-        return True
+    @staticmethod
+    def places(p: ps.Near) -> tuple[float, Places]:
+        size, cells = circle_cells(p)
+        return size, [(cell, False) for cell in cells]
 
     def visit(self, attributes: Attributes, out: list[Any]) -> None:
         lat: Any = attributes.get("lat")
@@ -622,34 +539,3 @@ class _Grid:
             found = groups.get((lat // size, lon // size))
             if found is not None:
                 visit(found, attributes, out)
-
-
-def _circle_cells(p: ps.Near) -> tuple[float, list[tuple[int, int]]]:
-    """The size of the cells, and those that the circle may touch."""
-    # Both this and the test round; a millimetre and a part in 10**9 more is more than they do.
-    angle = (p.metres + 0.001) / ps.EARTH_RADIUS_M * (1 + 1e-9)
-    height = degrees(angle)
-    south, north = p.lat - height, p.lat + height
-    if south <= -90 or north >= 90 or angle >= pi / 2:
-        spans = [(-180.0, 180.0)]
-    else:
-        width = degrees(asin(min(1.0, sin(angle) / cos(radians(p.lat))))) + 1e-9
-        west, east = p.lon - width, p.lon + width
-        spans = [(max(west, -180.0), min(east, 180.0))]
-        if west <= -180:
-            spans.append((west + 360 - 1e-9, 180.0))
-        if east >= 180:
-            spans.append((-180.0, east - 360 + 1e-9))
-    # Near a pole a small circle takes in many degrees.
-    across = sum(east - west for west, east in spans) / GRID_CELLS_MAX
-    size = 4.0 ** floor(frexp(max(height, across, 1e-6))[1] / 2)
-    while True:
-        rows = range(floor(max(south, -90.0) / size), floor(min(north, 90.0) / size) + 1)
-        columns = dict.fromkeys(
-            column
-            for west, east in spans
-            for column in range(floor(west / size), floor(east / size) + 1)
-        )
-        if len(rows) * len(columns) <= GRID_CELLS_MAX:
-            return size, [(row, column) for row in rows for column in columns]
-        size *= 4
