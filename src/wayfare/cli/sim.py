@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from wayfare import eventlog
+from wayfare.core.broker import RELOCATIONS
 from wayfare.core.reduction import STRATEGIES
 from wayfare.errors import UsageError
 from wayfare.sim import fuzz, scenario
@@ -76,6 +77,9 @@ def add_parser(commands: Any) -> None:
     many.add_argument("--first-seed", type=int, default=0, help="the first one (default 0)")
     many.add_argument(
         "--routing", choices=[*STRATEGIES, "all"], default="all", help="default: all, each seed"
+    )
+    many.add_argument(
+        "--relocation", choices=[*RELOCATIONS], default="handoff", help="default: handoff"
     )
     many.add_argument("--faults", action="store_true", help="cuts, crashes, losses, slow brokers")
     many.add_argument("--workers", type=int, default=None, help="processes (default: all cores)")
@@ -150,20 +154,14 @@ def _list_scenarios(as_json: bool) -> int:
 
 # Random runs
 
-Job = tuple[int, str, bool]
-
-
-def _play(job: Job) -> fuzz.Run:
-    return fuzz.fuzz(*job)
-
 
 def _leave_ctrl_c_to_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _runs(jobs: list[Job], workers: int) -> Iterator[fuzz.Run]:
+def _runs(jobs: list[fuzz.Job], workers: int) -> Iterator[fuzz.Run]:
     if workers == 1:
-        yield from map(_play, jobs)
+        yield from map(fuzz.fuzz, jobs)
         return
     try:
         pool = Pool(workers, _leave_ctrl_c_to_the_parent)
@@ -173,7 +171,7 @@ def _runs(jobs: list[Job], workers: int) -> Iterator[fuzz.Run]:
         ) from None
     # Leaving the block ends the workers, however that comes about.
     with pool:
-        yield from pool.imap(_play, jobs, chunksize=max(1, min(20, len(jobs) // (4 * workers))))
+        yield from pool.imap(fuzz.fuzz, jobs, chunksize=max(1, min(20, len(jobs) // (4 * workers))))
 
 
 def run_fuzz(arguments: argparse.Namespace) -> int:
@@ -183,7 +181,11 @@ def run_fuzz(arguments: argparse.Namespace) -> int:
         raise UsageError("--workers is at least 1")
     routings = list(STRATEGIES) if arguments.routing == "all" else [arguments.routing]
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
-    jobs = [(seed, routing, arguments.faults) for seed in seeds for routing in routings]
+    jobs = [
+        fuzz.Job(seed, routing, arguments.relocation, arguments.faults)
+        for seed in seeds
+        for routing in routings
+    ]
     workers = min(arguments.workers or os.cpu_count() or 1, len(jobs))
     totals = {"published": 0, "delivered": 0, "required": 0, "lost": 0, "messages": 0}
     failed: list[fuzz.Run] = []
@@ -199,7 +201,7 @@ def run_fuzz(arguments: argparse.Namespace) -> int:
     facts = {"seeds": arguments.seeds, "first_seed": arguments.first_seed, "runs": len(jobs)}
     if arguments.json:
         violations = [
-            {"command": run.command()} | msgspec.to_builtins(run.verdict) for run in failed
+            {"command": run.job.command()} | msgspec.to_builtins(run.verdict) for run in failed
         ]
         print(json.dumps(facts | {"failed": len(failed)} | totals | {"failures": violations}))
     else:
@@ -217,7 +219,7 @@ def _progress() -> Progress:
 
 def _report(facts: dict[str, int], failed: list[fuzz.Run]) -> None:
     for run in failed[:SHOWN_MAX]:
-        print(f"FAILED  {run.command()}")
+        print(f"FAILED  {run.job.command()}")
         for violation in run.verdict.violations[:5]:
             print(f"    {violation}")
     if len(failed) > SHOWN_MAX:

@@ -1,8 +1,8 @@
 """A broker: routes notifications by content, and keeps the sessions of its clients.
 
 The whole surface is `step(event, now)` and `next_deadline()`. Every handler does its work on the
-sessions and tables; then the broker sends each neighbour how its tables changed. Notifications of a
-handler go out before that.
+sessions and tables; then the broker sends each neighbour how its tables changed, and behind that the
+errands of relocation. Notifications of a handler go out before that.
 
 Links to neighbours carry the neighbour's name; the host keeps them reliable and in order. Links to
 clients may break at any time. A session stays when its client is away.
@@ -13,19 +13,31 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from wayfare.core import messages as m
-from wayfare.core.effects import Close, Effect, Event, LinkDown, Received, Send, Tick
-from wayfare.core.filters import Filter
-from wayfare.core.history import Backlog, Limits, size_of
-from wayfare.core.messages import BrokerId, ClientId, LinkId, Notification
+from wayfare.core.border import Border
+from wayfare.core.effects import (
+    Close,
+    Effect,
+    Event,
+    LinkDown,
+    LinkUp,
+    Received,
+    Send,
+    Tick,
+)
+from wayfare.core.handoff import Handoff
+from wayfare.core.history import Limits
+from wayfare.core.messages import UPDATE_MAX, BrokerId, LinkId, Notification, Update
+from wayfare.core.paths import Paths
 from wayfare.core.reduction import STRATEGIES
-from wayfare.core.routing import Routing, each_once
+from wayfare.core.relocation import Naive, Relocation
 from wayfare.core.sessions import Session
 from wayfare.errors import ProtocolError, UsageError
 
 DEFAULT_LIMITS = Limits()
-NO_SESSION = "no session: it was away for too long, or elsewhere"
-EXPIRED_MAX = 10_000  # expired sessions that are remembered; the oldest are forgotten
+RELOCATIONS: dict[str, type[Relocation]] = {one.name: one for one in (Handoff, Naive)}
 
 
 class Broker:
@@ -37,29 +49,23 @@ class Broker:
         neighbours: Sequence[BrokerId] = (),
         routing: str = "covering",
         limits: Limits = DEFAULT_LIMITS,
+        relocation: str = "handoff",
     ) -> None:
         if routing not in STRATEGIES:
             raise UsageError(f"unknown routing {routing!r}: choose one of {', '.join(STRATEGIES)}")
+        if relocation not in RELOCATIONS:
+            raise UsageError(
+                f"unknown relocation {relocation!r}: choose one of {', '.join(RELOCATIONS)}"
+            )
         self.name = name
         self.neighbours = tuple(neighbours)
-        self.sessions: dict[ClientId, Session] = {}
-        self.routing = Routing(self.neighbours, STRATEGIES[routing])
-        self.limits = limits
-        self._find = self.routing.destinations.find
+        self.border = Border(self.neighbours, routing, limits)
+        self.routing = self.border.routing
+        self.paths = Paths(name, self.neighbours)
+        self.relocation = RELOCATIONS[relocation](self.border, self.paths)
+        self._route = self.border.route
         self._floods = STRATEGIES[routing].floods
-        self._by_link: dict[LinkId, Session] = {}
-        # Of sessions that were away for too long: the last epoch, so that no older attachment opens one
-        # again, and the last publication, so that none is taken twice.
-        self._expired: dict[ClientId, tuple[int, int]] = {}
-        # Where notifications go: first the neighbours, then one place per session, never reused.
-        self._links: list[LinkId] = [LinkId(name) for name in self.neighbours]
-        self._neighbour_links = frozenset(self._links)
-        self._by_place: dict[int, Session] = {}
-        self._next_place = len(self.neighbours)
-        # Backlogs that are not empty and clients that are away become too old one day.
-        # Invariant: none does so before the deadline, which is None exactly when there are none.
-        self.deadline: int | None = None
-        self._waits = 0  # how many there are
+        self._neighbour_links = frozenset(map(LinkId, self.neighbours))
 
     def step(self, event: Event, now: int) -> list[Effect]:
         if type(event) is Received:
@@ -68,9 +74,13 @@ class Broker:
                 return self._route(message, event.link, now)
         return EVENTS[type(event)](self, event, now)
 
+    @property
+    def deadline(self) -> int | None:
+        return self.border.deadline
+
     def next_deadline(self) -> int | None:
         """When something that is kept may have become too old."""
-        return self.deadline
+        return self.border.deadline
 
     # Events
 
@@ -80,110 +90,93 @@ class Broker:
             effects = self._handle(link, message, now)
         except ProtocolError as error:
             return [Close(link, str(error), fault=True), *self.on_link_down(LinkDown(link), now)]
-        return effects + self._updates() if self.routing.changed else effects
+        return self._with_updates(effects)
+
+    def on_link_up(self, event: LinkUp, now: int) -> list[Effect]:
+        neighbour = BrokerId(event.link)
+        return [Send(event.link, one) for one in self.paths.known_beyond(neighbour)]
 
     def on_link_down(self, event: LinkDown, now: int) -> list[Effect]:
-        session = self._by_link.pop(event.link, None)
-        if session is not None:
-            session.link, session.away_since = None, now
-            self._wait_for(now + self.limits.away_ns)
-        return []
+        session = self.border.by_link.get(event.link)
+        if session is None:
+            return []
+        return self._with_updates(self.relocation.on_link_down(session, now))
 
     def on_tick(self, event: Tick, now: int) -> list[Effect]:
-        """Sweep all sessions for what has become too old, and see when to look again."""
-        if self.deadline is None or now < self.deadline:
+        deadline = self.border.deadline
+        if deadline is None or now < deadline:
             return []
-        effects: list[Effect] = []
-        for session in list(self.sessions.values()):
-            session.backlog.expire(now, self.limits)
-            effects += self._push(session)
-            if session.link is None and session.away_since + self.limits.away_ns <= now:
-                self._end(session)
-                self._remember(session)
-        ends = [end for session in self.sessions.values() for end in self._ends(session)]
-        self._waits = len(ends)
-        self.deadline = min(ends, default=None)
-        return effects + self._updates()
+        effects = self.relocation.on_tick(now)
+        return self._with_updates(effects + self.border.expire(now))
 
-    def _ends(self, session: Session) -> list[int]:
-        """When something of this session will be too old."""
-        ends = [session.away_since + self.limits.away_ns] if session.link is None else []
-        if session.backlog:
-            ends.append(session.backlog.oldest() + self.limits.backlog_age_ns)
-        return ends
+    def _with_updates(self, effects: list[Effect]) -> list[Effect]:
+        """Behind these effects, what every neighbour has to be told."""
+        mail = self.paths.take_mail()
+        if not (mail or self.routing.changed):
+            return effects
+        updates: dict[BrokerId, list[Update]] = {}
+        for neighbour, update in self.routing.updates():
+            updates.setdefault(neighbour, []).append(update)
+        for neighbour, errands in mail.items():
+            _put_behind(updates.setdefault(neighbour, []), errands)
+        return effects + [
+            Send(LinkId(neighbour), update)
+            for neighbour in updates
+            for update in updates[neighbour]
+        ]
 
-    def _wait_for(self, end: int) -> None:
-        """One more thing that may become too old."""
-        self._waits += 1
-        if self.deadline is None or end < self.deadline:
-            self.deadline = end
-
-    def _wait_less(self) -> None:
-        """One thing less; without any, there is no deadline."""
-        self._waits -= 1
-        if not self._waits:
-            self.deadline = None
-
-    # Messages
+    # Messages from brokers
 
     def _handle(self, link: LinkId, message: m.AnyMessage, now: int) -> list[Effect]:
         if link in self._neighbour_links:
-            if type(message) is not m.Update:
+            from_broker = FROM_BROKER.get(type(message))
+            if from_broker is None:
                 raise ProtocolError(f"{type(message).__name__} from a broker")
-            if self._floods:
-                raise ProtocolError("Update from a broker, but this one floods")
-            self.routing.apply(BrokerId(link), message)
-            return []
+            return from_broker(self, BrokerId(link), message, now)
         if type(message) is m.Attach:
             return self.on_attach(link, message, now)
         handler = FROM_CLIENT.get(type(message))
-        session = self._by_link.get(link)
+        session = self.border.by_link.get(link)
         if handler is None:
             raise ProtocolError(f"{type(message).__name__} from a client")
         if session is None:
             raise ProtocolError(f"{type(message).__name__} before Attach")
+        session.orphan = False  # its client is really there
         return handler(self, session, message, now)
 
-    def on_attach(self, link: LinkId, message: m.Attach, now: int) -> list[Effect]:
-        if link in self._by_link:
-            raise ProtocolError("Attach twice on one connection")
-        session = self.sessions.get(message.client)
-        epoch, published = self._expired.get(message.client, (0, 0))
-        if message.epoch <= (epoch if session is None else session.epoch):
-            return [Close(link, f"a later attachment of {message.client} is or was here")]
+    def on_announce(self, neighbour: BrokerId, message: m.Announce, now: int) -> list[Effect]:
+        told = self.paths.learn(neighbour, message.brokers)
+        effects: list[Effect] = [Send(LinkId(other), one) for other, one in told]
+        return effects + self.relocation.on_announced(now)
+
+    def on_update(self, neighbour: BrokerId, message: Update, now: int) -> list[Effect]:
+        if _entries(message):
+            if self._floods:
+                raise ProtocolError("an update of tables, but this broker floods")
+            self.routing.apply(neighbour, message)
         effects: list[Effect] = []
-        if max(len(message.subscriptions), len(message.advertisements)) > self.limits.filters:
-            raise ProtocolError(f"a client has at most {self.limits.filters} filters of a kind")
-        forgotten = message.welcomed
-        if session is None:
-            session = self._open(message)
-            session.published = published
-        else:
-            forgotten = not self._resume(session, message.delivered)
-            if session.link is not None:
-                effects.append(Close(session.link, f"{message.client} attached again"))
-                del self._by_link[session.link]
-            else:
-                self._wait_less()
-        session.epoch = message.epoch
-        session.link = link
-        self._by_link[link] = session
-        self._set_profile(session, message.subscriptions, message.advertisements)
-        effects.append(Send(link, m.Welcome(session.epoch, session.published)))
-        if forgotten:
-            effects.append(Send(link, m.Gap(message.delivered, NO_SESSION)))
-        return effects + self._push(session)
+        for errand in message.errands:
+            effects += self.relocation.on_errand(neighbour, errand, now)
+        return effects
+
+    # Messages from clients
+
+    def on_attach(self, link: LinkId, message: m.Attach, now: int) -> list[Effect]:
+        limit = self.border.limits.filters
+        if link in self.border.by_link:
+            raise ProtocolError("Attach twice on one connection")
+        if max(len(message.subscriptions), len(message.advertisements)) > limit:
+            raise ProtocolError(f"a client has at most {limit} filters of a kind")
+        if self.border.is_stale(message.client, message.epoch):
+            return [Close(link, f"a later attachment of {message.client} is or was here")]
+        return self.relocation.on_attach(link, message, now)
 
     def on_detach(self, session: Session, message: m.Detach, now: int) -> list[Effect]:
-        assert session.link is not None
-        self.on_link_down(LinkDown(session.link), now)
-        if message.leave:
-            self._end(session)
-        return []
+        return self.relocation.on_detach(session, message, now)
 
     def on_subscribe(self, session: Session, message: m.Subscribe, now: int) -> list[Effect]:
         if message.filter not in session.subscriptions:
-            self._check_room(session.subscriptions)
+            self.border.check_room(session.subscriptions)
             session.subscriptions[message.filter] = None
             self.routing.subscribe(session.client, message.filter, session.place)
         return []
@@ -196,7 +189,7 @@ class Broker:
 
     def on_advertise(self, session: Session, message: m.Advertise, now: int) -> list[Effect]:
         if message.filter not in session.advertisements:
-            self._check_room(session.advertisements)
+            self.border.check_room(session.advertisements)
             session.advertisements[message.filter] = None
             self.routing.advertise(session.client, message.filter)
         return []
@@ -207,139 +200,39 @@ class Broker:
             self.routing.unadvertise(session.client, message.filter)
         return []
 
-    def _check_room(self, held: dict[Filter, None]) -> None:
-        if len(held) >= self.limits.filters:
-            raise ProtocolError(f"a client has at most {self.limits.filters} filters of a kind")
-
     def on_publish(self, session: Session, message: m.Publish, now: int) -> list[Effect]:
-        effects: list[Effect] = []
-        if message.number > session.published:
-            session.published = message.number
-            notification = Notification(
-                session.client, message.number, message.attributes, message.payload
-            )
-            effects = self._route(notification, None, now)
-        assert session.link is not None
-        effects.append(Send(session.link, m.Published(session.published)))
-        return effects
+        return self.relocation.on_publish(session, message, now)
 
     def on_ack(self, session: Session, message: m.Ack, now: int) -> list[Effect]:
-        kept = bool(session.backlog)
         session.backlog.acknowledge(message.number)
-        if kept and not session.backlog:
-            self._wait_less()
-        return self._push(session)
+        return self.border.push(session)
 
-    # Notifications
 
-    def _route(
-        self, notification: Notification, came_from: LinkId | None, now: int
-    ) -> list[Effect]:
-        """Send a notification on to every neighbour and session that wants it."""
-        links, limits, by_place = self._links, self.limits, self._by_place
-        first_session = len(links)
-        effects: list[Effect] = []
-        if self._floods:
-            effects += [Send(link, notification) for link in links if link != came_from]
-        size = -1
-        found = self._find(notification.attributes)
-        for place in found[0].places if len(found) == 1 else each_once(found):
-            if place < first_session:
-                link = links[place]
-                if link != came_from:
-                    effects.append(Send(link, notification))
-            else:
-                if size < 0:
-                    size = size_of(notification)
-                session = by_place[place]
-                connection, backlog = session.link, session.backlog
-                unacked = backlog.unacked
-                kept = bool(unacked or backlog.waiting)
-                if connection is None:
-                    backlog.put(notification, size, now, limits)
-                elif backlog.last == backlog.sent < backlog.acked + limits.window:
-                    deliver = backlog.pass_on(notification, size, now, limits)
-                    effects.append(Send(connection, deliver))
-                else:
-                    backlog.put(notification, size, now, limits)
-                    effects += self._push(session)
-                if not kept:
-                    if backlog:
-                        self._wait_for(now + limits.backlog_age_ns)
-                elif not backlog:  # a limit has dropped everything
-                    self._wait_less()
-        return effects
+def _put_behind(updates: list[Update], errands: list[m.Errand]) -> None:
+    """Let the first errand travel with the last update, if they fit a frame together."""
+    first, *others = errands
+    if updates and _entries(updates[-1]) <= UPDATE_MAX // 4:
+        updates[-1] = replace(updates[-1], errands=(first,))
+    else:
+        others = errands
+    updates += [Update(errands=(errand,)) for errand in others]
 
-    def _push(self, session: Session) -> list[Effect]:
-        """Send a client what may be sent now."""
-        link = session.link
-        if link is None:
-            return []
-        return [Send(link, message) for message in session.backlog.take(self.limits.window)]
 
-    # Sessions
-
-    def _open(self, message: m.Attach) -> Session:
-        self._expired.pop(message.client, None)
-        session = Session(message.client, message.epoch, self._next_place, message.delivered)
-        self._next_place += 1
-        self._by_place[session.place] = session
-        self.sessions[session.client] = session
-        return session
-
-    def _resume(self, session: Session, delivered: int) -> bool:
-        """Go on behind this delivery; False if the client was elsewhere in between."""
-        kept = bool(session.backlog)
-        known = session.backlog.resume(delivered)
-        if not known:
-            session.backlog = Backlog(delivered)
-        if kept and not session.backlog:
-            self._wait_less()
-        return known
-
-    def _end(self, session: Session) -> None:
-        """Forget a session whose client is away."""
-        self._set_profile(session, (), ())
-        self._wait_less()
-        if session.backlog:
-            self._wait_less()
-        del self._by_place[session.place]
-        del self.sessions[session.client]
-
-    def _remember(self, session: Session) -> None:
-        """Its client did not say goodbye: it may come back, and send again what nobody confirmed."""
-        self._expired[session.client] = session.epoch, session.published
-        if len(self._expired) > EXPIRED_MAX:
-            del self._expired[next(iter(self._expired))]
-
-    def _set_profile(
-        self, session: Session, subscriptions: Sequence[Filter], advertisements: Sequence[Filter]
-    ) -> None:
-        """Make these the client's subscriptions and advertisements, additions first."""
-        client, place = session.client, session.place
-        wanted, offered = dict.fromkeys(subscriptions), dict.fromkeys(advertisements)
-        for filter in offered:
-            if filter not in session.advertisements:
-                self.routing.advertise(client, filter)
-        for filter in wanted:
-            if filter not in session.subscriptions:
-                self.routing.subscribe(client, filter, place)
-        for filter in session.subscriptions:
-            if filter not in wanted:
-                self.routing.unsubscribe(client, filter, place)
-        for filter in session.advertisements:
-            if filter not in offered:
-                self.routing.unadvertise(client, filter)
-        session.subscriptions, session.advertisements = wanted, offered
-
-    def _updates(self) -> list[Effect]:
-        return [Send(LinkId(name), update) for name, update in self.routing.updates()]
+def _entries(update: Update) -> int:
+    parts = (update.add_ads, update.add_subs, update.remove_subs, update.remove_ads)
+    return sum(map(len, parts))
 
 
 EVENTS: dict[type, Callable[[Broker, Any, int], list[Effect]]] = {
     Received: Broker.on_received,
+    LinkUp: Broker.on_link_up,
     LinkDown: Broker.on_link_down,
     Tick: Broker.on_tick,
+}
+
+FROM_BROKER: dict[type, Callable[[Broker, BrokerId, Any, int], list[Effect]]] = {
+    m.Announce: Broker.on_announce,
+    m.Update: Broker.on_update,
 }
 
 FROM_CLIENT: dict[type, Callable[[Broker, Session, Any, int], list[Effect]]] = {

@@ -16,6 +16,7 @@ from typing import Any
 from wayfare.core import messages as m
 from wayfare.core.effects import Close, Effect, Event, LinkDown, Lost, Notify, Received, Send, Tick
 from wayfare.core.filters import Filter
+from wayfare.core.history import Marks
 from wayfare.core.matching import FilterIndex
 from wayfare.core.messages import (
     FILTERS_MAX,
@@ -38,13 +39,15 @@ from wayfare.errors import (
 ACK_EVERY = 32  # deliveries; must be well below the broker's window
 ACK_DELAY_NS = 1_000_000_000  # that an acknowledgement may wait for more deliveries
 ACK_GRAIN_NS = 100_000_000  # many clients wake up together, and not each at its own time
+MARKS_AGE_NS = 24 * 3600 * 1_000_000_000  # that a copy of a notification may be under way
 OUTBOX_MAX = 10_000  # publications without an acknowledgement; then publish refuses
 
 
 class Client:
     """One client: durable, attached to at most one border broker at a time."""
 
-    def __init__(self, name: ClientId, outbox_max: int = OUTBOX_MAX) -> None:
+    def __init__(self, name: ClientId, outbox_max: int = OUTBOX_MAX, *, once: bool = True) -> None:
+        """Without `once`, duplicates reach the application: for clients that have no support."""
         self.name = name
         self.epoch = 0
         self.delivered = 0  # number of the last delivery
@@ -58,6 +61,7 @@ class Client:
         self._outbox_max = outbox_max
         self._characters = 0  # of all filters that are held
         self._wanted: FilterIndex[Filter] = FilterIndex()
+        self._marks = Marks(MARKS_AGE_NS) if once else None
         self._acked = 0
         self.deadline: int | None = None  # when the next acknowledgement has to go
 
@@ -220,7 +224,9 @@ class Client:
         effects: list[Effect] = []
         notification = message.notification
         subscriptions = self._wanted.find(notification.attributes)
-        if subscriptions:  # or it was on its way when the last of them was withdrawn
+        # It may have been on its way when the last of them was withdrawn; or come twice, when a
+        # broker that was asked in vain did not know what had been delivered before.
+        if subscriptions and (self._marks is None or self._marks.pass_on(notification, now)):
             effects.append(Notify(notification, subscriptions))
         if self.deadline is None or message.number - self._acked >= ACK_EVERY:
             effects += self._mind_ack(now)
@@ -231,10 +237,10 @@ class Client:
 
     def on_gap(self, message: m.Gap, now: int) -> list[Effect]:
         lost = message.number - self.delivered
-        if lost < 0:
+        if lost <= 0:
             return []
         self.delivered = message.number
-        return [Lost(lost, message.reason), *self._mind_ack(now)]
+        return [Lost(lost if message.exact else 0, message.reason), *self._mind_ack(now)]
 
     def on_published(self, message: m.Published, now: int) -> list[Effect]:
         self._forget_published(message.number)

@@ -14,6 +14,7 @@ import msgspec
 
 from wayfare.core import filters
 from wayfare.core import messages as m
+from wayfare.core.filters import Filter
 from wayfare.errors import CodecError, WayfareError
 
 FRAME_MAX = 8 * 1024 * 1024  # bytes of one message
@@ -114,6 +115,12 @@ def _check_number(number: int) -> None:
     _require(0 <= number <= NUMBER_MAX, "a number is not negative and has at most 63 bits")
 
 
+def _check_previous(previous: m.Previous) -> None:
+    for broker, epoch in previous:
+        _check_name(broker)
+        _check_number(epoch)
+
+
 def _check_hello(message: m.Hello) -> None:
     _check_name(message.name)
 
@@ -128,11 +135,13 @@ def _check_attach(message: m.Attach) -> None:
     _check_name(message.client)
     _check_number(message.epoch)
     _check_number(message.delivered)
-    for broker, epoch in message.previous:
-        _check_name(broker)
-        _check_number(epoch)
+    _check_previous(message.previous)
+    _check_profile((*message.subscriptions, *message.advertisements))
+
+
+def _check_profile(profile: tuple[Filter, ...]) -> None:
     left = m.PROFILE_CHARACTERS_MAX
-    for given in (*message.subscriptions, *message.advertisements):
+    for given in profile:
         left -= len(str(filters.checked(given)))
         _require(left >= 0, "more filters than a client may have")
 
@@ -171,6 +180,36 @@ def _check_update(message: m.Update) -> None:
             _require(len(entry.client) <= NAME_MAX, f"a name has at most {NAME_MAX} characters")
             _require(len(entry.filter.conjunctions) == 1, "an entry has one conjunction")
             filters.checked(entry.filter)
+    for errand in message.errands:
+        CHECKS[type(errand)](errand)
+
+
+def _check_announce(message: m.Announce) -> None:
+    for name in message.brokers:
+        _check_name(name)
+
+
+def _check_request(message: m.Request) -> None:
+    _check_name(message.broker)
+    _check_name(message.client)
+    _check_number(message.epoch)
+    _check_number(message.delivered)
+    _check_previous(message.previous)
+    _check_number(message.digest)
+
+
+def _check_reply(message: m.Reply) -> None:
+    _check_name(message.broker)
+    _check_name(message.client)
+    _require(len(message.why) <= REASON_MAX, "too long a reason")
+    for number in (message.epoch, message.lost, message.published, *message.marks.values()):
+        _check_number(number)
+    for name in message.marks:
+        _check_name(name)
+    for kept in message.kept:
+        _check_notification(kept.notification)
+        _check_number(kept.age_ns)
+    _check_profile(message.subscriptions or ())
 
 
 def _check_nothing(message: m.AnyMessage) -> None:
@@ -193,4 +232,7 @@ CHECKS: dict[type, Callable[[Any], None]] = {
     m.Gap: _check_gap,
     m.Published: _check_numbered,
     m.Update: _check_update,
+    m.Announce: _check_announce,
+    m.Request: _check_request,
+    m.Reply: _check_reply,
 }

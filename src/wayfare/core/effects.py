@@ -2,8 +2,8 @@
 
 A host turns what happens into events, calls `step(event, now)`, and performs the effects in order:
 
-    Received, LinkDown, Tick  ->  core  ->  Send, Close           (broker and client)
-                                            Notify, Lost          (client: to the application)
+    Received, LinkUp, LinkDown, Tick  ->  core  ->  Send, Close       (broker and client)
+                                                    Notify, Lost      (client: to the application)
 
 `now` is an integer of nanoseconds that never goes back. Whenever `next_deadline()` is reached, the
 host steps a `Tick`; a tick too many does no harm.
@@ -28,6 +28,12 @@ class Received(msgspec.Struct, frozen=True, gc=False):
     message: AnyMessage
 
 
+class LinkUp(msgspec.Struct, frozen=True, gc=False):
+    """A broker has a link to this neighbour, for the first time."""
+
+    link: LinkId
+
+
 class LinkDown(msgspec.Struct, frozen=True, gc=False):
     """The connection to a client is gone (or, for a client, the one to its broker)."""
 
@@ -38,7 +44,7 @@ class Tick(msgspec.Struct, frozen=True, gc=False):
     """Time has passed: a deadline may be due."""
 
 
-Event = Received | LinkDown | Tick
+Event = Received | LinkUp | LinkDown | Tick
 
 # Effects
 

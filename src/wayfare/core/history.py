@@ -10,10 +10,11 @@ shows: the client gets a `Gap` in place of what is gone, and counts exactly what
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 
 import msgspec
 
-from wayfare.core.messages import Deliver, Gap, Notification
+from wayfare.core.messages import ClientId, Deliver, Gap, Notification
 from wayfare.errors import ProtocolError, UsageError
 
 SECOND_NS = 1_000_000_000
@@ -32,6 +33,10 @@ class Limits(msgspec.Struct, frozen=True):
     away_ns: int = 7 * 24 * 3600 * SECOND_NS  # then the session of a client that is away ends
     filters: int = 10_000  # subscriptions, or advertisements, of one client
     window: int = 256  # deliveries on the way to a client without an acknowledgement
+    held_count: int = 10_000  # notifications held back until the old broker has answered
+    answer_ns: int = 30 * SECOND_NS  # that a client waits for its old broker
+    marks_age_ns: int = 3600 * SECOND_NS  # that a copy of a notification may be under way
+    tombstone_ns: int = 3600 * SECOND_NS  # that an attachment may be under way
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -49,15 +54,65 @@ def size_of(notification: Notification) -> int:
     return size
 
 
-class Backlog:
-    """Invariant: acked <= sent <= last, and lost_to <= last."""
+class Marks:
+    """The last publication of every publisher that was queued: what comes again is not news.
 
-    __slots__ = ("acked", "bytes", "last", "lost_to", "lost_why", "sent", "unacked", "waiting")
+    Two generations, so that publishers long unheard are forgotten: a mark lives for one to two times
+    `age_ns`, which has to be longer than any copy of a notification is under way.
+    """
+
+    __slots__ = ("age_ns", "older", "recent", "turn_at")
+
+    def __init__(self, age_ns: int) -> None:
+        self.age_ns = age_ns
+        self.recent: dict[ClientId, int] = {}
+        self.older: dict[ClientId, int] = {}
+        self.turn_at = 0  # when the recent ones become the older ones
+
+    def pass_on(self, notification: Notification, now: int) -> bool:
+        """Whether this is news; from now on it is not."""
+        publisher, number = notification.publisher, notification.number
+        recent = self.recent
+        if number <= (recent.get(publisher) or self.older.get(publisher, 0)):
+            return False
+        if now >= self.turn_at:
+            self.older, self.recent = recent, {}
+            self.turn_at = now + self.age_ns
+        self.recent[publisher] = number
+        return True
+
+    def known(self) -> dict[ClientId, int]:
+        return self.older | self.recent
+
+    def raise_to(self, marks: Mapping[ClientId, int]) -> None:
+        """None of these is below what it is here from now on."""
+        for publisher, number in marks.items():
+            if number > (self.recent.get(publisher) or self.older.get(publisher, 0)):
+                self.recent[publisher] = number
+
+
+# A notification that is kept, what it occupies, and when it was put here.
+Kept = tuple[Notification, int, int]
+
+
+class Left(msgspec.Struct, frozen=True, gc=False):
+    """What a client has not got yet, to be continued elsewhere."""
+
+    kept: list[Kept]
+    lost: int  # dropped to keep a limit, and not told yet
+    why: str
+    exact: bool  # False: nobody knows how many were lost
+
+
+class Backlog:
+    """Invariant: acked <= sent <= last. A number that is neither kept nor acknowledged is lost."""
+
+    __slots__ = ("acked", "bytes", "exact", "last", "sent", "unacked", "waiting", "why")
 
     def __init__(self, start: int = 0) -> None:
         self.acked = self.sent = self.last = start
-        self.lost_to = start  # the highest number that was dropped
-        self.lost_why = ""
+        self.why = ""  # the last loss
+        self.exact = True  # False: a lost number stands for nobody knows how many
         self.bytes = 0
         # (number, notification, size, when it was put here), in order of number.
         self.unacked: deque[tuple[int, Notification, int, int]] = deque()
@@ -84,6 +139,12 @@ class Backlog:
             self._keep_to(limits)
         return Deliver(number, notification)
 
+    def lose(self, count: int, why: str, *, exact: bool = True) -> None:
+        """So many were lost before they came here; if not `exact`, at least one."""
+        self.last += count
+        self.why = why
+        self.exact &= exact
+
     def _keep_to(self, limits: Limits) -> None:
         while len(self) > limits.backlog_count:
             self._drop("backlog_count")
@@ -99,23 +160,23 @@ class Backlog:
         return (self.unacked or self.waiting)[0][3]
 
     def _drop(self, why: str) -> None:
-        number, _, size, _ = (self.unacked or self.waiting).popleft()
-        self.bytes -= size
-        self.lost_to, self.lost_why = number, why
+        self.bytes -= (self.unacked or self.waiting).popleft()[2]
+        self.why = why
 
     def take(self, window: int) -> list[Deliver | Gap]:
-        """What may be sent now: first what says that something is gone, then what is there."""
+        """What may be sent now; where something is gone, what says so."""
         out: list[Deliver | Gap] = []
-        last = self.acked + window  # by number: what a limit dropped is still on its way
-        if self.sent < self.lost_to and self.sent < last:
-            out.append(Gap(self.lost_to, self.lost_why))
-            self.sent = self.lost_to
         waiting, unacked = self.waiting, self.unacked
-        while waiting and self.sent < last:
-            item = waiting.popleft()
-            unacked.append(item)
-            self.sent = item[0]
-            out.append(Deliver(item[0], item[1]))
+        end = self.acked + window  # by number: what a limit dropped is still on its way
+        while self.sent < min(end, self.last):
+            first = waiting[0][0] if waiting else self.last + 1
+            if first == self.sent + 1:
+                item = waiting.popleft()
+                unacked.append(item)
+                out.append(Deliver(item[0], item[1]))
+            else:
+                out.append(Gap(first - 1, self.why, self.exact))
+            self.sent = out[-1].number
         return out
 
     def acknowledge(self, number: int) -> None:
@@ -126,6 +187,8 @@ class Backlog:
             self.bytes -= unacked.popleft()[2]
         if number > self.acked:
             self.acked = number
+            if number == self.last:
+                self.exact = True
 
     def resume(self, delivered: int) -> bool:
         """Start on a new connection behind this delivery; False if it was not made from here."""
@@ -136,3 +199,10 @@ class Backlog:
         self.unacked.clear()
         self.sent = delivered
         return True
+
+    def left(self, delivered: int) -> Left | None:
+        """What comes behind this delivery; None if it was not made from here."""
+        if not self.resume(delivered):
+            return None
+        kept = [(notification, size, put) for _, notification, size, put in self.waiting]
+        return Left(kept, self.last - delivered - len(kept), self.why, self.exact)

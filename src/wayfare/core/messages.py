@@ -7,7 +7,7 @@ connection and never changes.
     client -> border broker   Attach  Detach  Subscribe  Unsubscribe  Advertise  Unadvertise
                               Publish  Ack
     border broker -> client   Welcome  Deliver  Gap  Published
-    broker -> broker          Notification  Update
+    broker -> broker          Notification  Announce  Update(... Request, Reply)
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ FILTERS_MAX = 10_000  # subscriptions, or advertisements, of one client
 PROFILE_CHARACTERS_MAX = 1_000_000  # of all filters of one client, as text: they fit a frame
 PREVIOUS_MAX = 100  # attachments without a welcome that a client remembers
 UPDATE_MAX = 200  # entries in one Update: as many of the longest filters fit a frame
+ANNOUNCE_MAX = 1_000  # brokers in one Announce
+REPLY_BYTES_MAX = 1024 * 1024  # of notifications in one Reply; then the rest comes in another
+REPLY_MARKS_MAX = 1_000  # publishers of which one Reply says how far they were heard
 
 # The decoder checks lengths before it looks at what is in there.
 Filters = Annotated[tuple[Filter, ...], Meta(max_length=FILTERS_MAX)]
@@ -102,6 +105,9 @@ def check_publication(attributes: Mapping[str, Value], payload: bytes) -> None:
 
 # Client -> border broker
 
+# Attachments of a client, newest first.
+Previous = Annotated[tuple[tuple[BrokerId, int], ...], Meta(max_length=PREVIOUS_MAX)]
+
 
 class Attach(Message, frozen=True, tag=10):
     """A client is here. `epoch` counts its attachments: higher is later."""
@@ -112,7 +118,7 @@ class Attach(Message, frozen=True, tag=10):
     subscriptions: Filters = ()
     advertisements: Filters = ()
     # Attachments that may still hold its session, newest first, back to the last Welcome.
-    previous: Annotated[tuple[tuple[BrokerId, int], ...], Meta(max_length=PREVIOUS_MAX)] = ()
+    previous: Previous = ()
     welcomed: bool = False  # a session of it is, or was, somewhere
 
 
@@ -170,13 +176,11 @@ class Deliver(Message, frozen=True, tag=21):
 
 
 class Gap(Message, frozen=True, tag=22):
-    """Deliveries up to this number that have not arrived are lost.
-
-    The number of the last delivery itself says that nobody knows what was lost.
-    """
+    """Deliveries up to this number that have not arrived are lost."""
 
     number: int
     reason: str
+    exact: bool = True  # False: nobody knows how many notifications that were
 
 
 class Published(Message, frozen=True, tag=23):
@@ -198,8 +202,55 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, cache_hash=True, gc=Fa
 Entries = Annotated[tuple[Entry, ...], Meta(max_length=UPDATE_MAX)]
 
 
+class Announce(Message, frozen=True, tag=31):
+    """These brokers are in the direction of the sender."""
+
+    brokers: Annotated[tuple[BrokerId, ...], Meta(max_length=ANNOUNCE_MAX)]
+
+
+# Messages from one broker to any other, which travel in an Update.
+
+
+class Request(Message, frozen=True, tag=40):
+    """A client is at `broker` now: whoever has its session, hand it over."""
+
+    broker: BrokerId
+    client: ClientId
+    epoch: int
+    delivered: int
+    previous: Previous  # where to ask, the first one first
+    digest: int = 0  # of its subscriptions there
+
+
+class Kept(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A notification that waits for a client."""
+
+    notification: Notification
+    age_ns: int
+
+
+class Reply(Message, frozen=True, tag=41):
+    """What the old broker had for a client, or that nobody has a session of it."""
+
+    broker: BrokerId
+    client: ClientId
+    epoch: int
+    found: bool
+    kept: tuple[Kept, ...] = ()
+    lost: int = 0  # notifications dropped to keep a limit, of which the client does not know
+    why: str = ""
+    exact: bool = True  # False: nobody knows how many were lost
+    published: int = 0
+    marks: Annotated[dict[ClientId, int], Meta(max_length=REPLY_MARKS_MAX)] = {}
+    subscriptions: Filters | None = None  # of the old session, where they are others than asked for
+    more: bool = False  # the rest comes behind it
+
+
+Errand = Request | Reply
+
+
 class Update(Message, frozen=True, tag=30):
-    """How the sender's tables changed, to be applied in this order and as a whole.
+    """How the sender's tables changed, to be applied in this order and as a whole; then errands.
 
     Additions come first: what a leaving filter covered is there before it goes.
     """
@@ -208,9 +259,10 @@ class Update(Message, frozen=True, tag=30):
     add_subs: Entries = ()
     remove_subs: Entries = ()
     remove_ads: Entries = ()
+    errands: Annotated[tuple[Errand, ...], Meta(max_length=UPDATE_MAX)] = ()
 
 
 FromClient = Attach | Detach | Subscribe | Unsubscribe | Advertise | Unadvertise | Publish | Ack
 ToClient = Welcome | Deliver | Gap | Published
-Between = Notification | Update
+Between = Notification | Update | Announce
 AnyMessage = Hello | FromClient | ToClient | Between

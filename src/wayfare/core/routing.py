@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
 from wayfare.core.covering import OverlapIndex
 from wayfare.core.filters import Filter
 from wayfare.core.matching import FilterIndex
@@ -20,6 +22,7 @@ from wayfare.core.messages import UPDATE_MAX, BrokerId, ClientId, Entry, Update
 from wayfare.core.reduction import OutTable, Strategy
 from wayfare.errors import ProtocolError
 
+KINDS = ("add_ads", "add_subs", "remove_subs", "remove_ads")  # of changes, in their order
 LOCAL = BrokerId("")  # the source of what the broker's own sessions want or offer
 
 
@@ -276,11 +279,11 @@ def _in_pieces(
     """One update, or several in the same order when it would be too long."""
     kinds = (add_ads, add_subs, remove_subs, remove_ads)
     if sum(map(len, kinds)) <= UPDATE_MAX:
-        return [Update(*map(tuple, kinds))] if any(kinds) else []
+        parts = (tuple(add_ads), tuple(add_subs), tuple(remove_subs), tuple(remove_ads))
+        return [Update(*parts)] if any(kinds) else []
     out = []
-    for at, entries in enumerate(kinds):
+    for kind, entries in zip(KINDS, kinds, strict=True):
         for start in range(0, len(entries), UPDATE_MAX):
-            fields: list[tuple[Entry, ...]] = [(), (), (), ()]
-            fields[at] = tuple(entries[start : start + UPDATE_MAX])
-            out.append(Update(*fields))
+            piece = tuple(entries[start : start + UPDATE_MAX])
+            out.append(replace(Update(), **{kind: piece}))
     return out

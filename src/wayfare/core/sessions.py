@@ -1,16 +1,47 @@
-"""One client at its border broker: attached or away."""
+"""One client at its border broker: attached or away, waiting for its old broker or open.
+
+Attach, was nowhere before              Attach, was elsewhere
+           |                                      |
+           |                                      v
+           |                                    WAIT   holds back what comes
+           |        Reply, or too late            |
+           v                                      |
+         OPEN  <----------------------------------+
+           |
+           v   a Request, goodbye, or away for too long
+         ended, with a tombstone
+"""
 
 from __future__ import annotations
 
+import msgspec
+
 from wayfare.core.filters import Filter
-from wayfare.core.history import Backlog
-from wayfare.core.messages import ClientId, LinkId
+from wayfare.core.history import Backlog, Kept, Marks
+from wayfare.core.messages import BrokerId, ClientId, LinkId, Publish, Request
+
+
+class Wait:
+    """What a session has until its old broker has answered."""
+
+    __slots__ = ("asked", "held", "kept", "known", "marks", "pending", "publications", "until")
+
+    def __init__(self, asked: tuple[Filter, ...], until: int) -> None:
+        self.asked = asked  # the subscriptions that the request was made with
+        self.known: tuple[Filter, ...] = asked  # those that the old session had
+        self.until = until  # then a client that is attached waits no longer
+        self.held: list[Kept] = []  # notifications that matched since it came
+        self.kept: list[Kept] = []  # what the old session had, as far as it is here
+        self.marks: dict[ClientId, int] = {}
+        self.publications: list[Publish] = []  # not accepted, so not acknowledged
+        self.pending: Request | None = None  # from where the client went on to
 
 
 class Session:
     """What a border broker knows of a client.
 
-    A session counts in the tables whether its client is attached or away.
+    A session counts in the tables whether its client is attached or away, and whether it is open or
+    not. One client may have several here, of different epochs, while it moves fast.
     """
 
     __slots__ = (
@@ -19,13 +50,20 @@ class Session:
         "backlog",
         "client",
         "epoch",
+        "leaving",
         "link",
+        "marks",
+        "orphan",
         "place",
         "published",
         "subscriptions",
+        "wait",
+        "welcomed",
     )
 
-    def __init__(self, client: ClientId, epoch: int, place: int, delivered: int) -> None:
+    def __init__(
+        self, client: ClientId, epoch: int, place: int, delivered: int, marks_age_ns: int
+    ) -> None:
         self.client = client
         self.epoch = epoch  # of the latest attachment; only goes up
         self.place = place  # where notifications for it go: see routing.Destinations
@@ -35,3 +73,18 @@ class Session:
         self.advertisements: dict[Filter, None] = {}
         self.published = 0  # the last publication accepted from it
         self.backlog = Backlog(delivered)
+        self.marks = Marks(marks_age_ns)
+        self.wait: Wait | None = None  # None: open
+        self.welcomed = False  # it had a session before this one
+        # Nobody knew its old session, and it has not said anything since: maybe a stale attachment.
+        self.orphan = False
+        self.leaving = False  # it said goodbye for good while it waited
+
+
+class Tombstone(msgspec.Struct, frozen=True, gc=False):
+    """What is remembered of the ended sessions of a client, for a while."""
+
+    until: int
+    epoch: int  # no attachment up to this one opens a session any more
+    published: int = 0  # the last publication accepted, where nobody else knows it
+    moved_to: tuple[BrokerId, int] | None = None  # who took the last one over, at which epoch

@@ -17,7 +17,7 @@ from wayfare.sim.faults import Faults
 from wayfare.sim.hosts import ClientHost
 from wayfare.sim.links import MS_NS, LinkSpec
 from wayfare.sim.movement import Stay, play, random_walk
-from wayfare.sim.oracle import Verdict, Violation, check
+from wayfare.sim.oracle import Verdict, Violation, check, check_outlived
 from wayfare.sim.world import World
 
 TOPICS = ("gas", "oil", "wind")
@@ -25,23 +25,31 @@ NAMES = ("a", "ab", "abc", "b", "ba")
 HIGHEST = 12  # numbers are drawn from 0 to this
 
 
+class Job(msgspec.Struct, frozen=True):
+    """Which random run."""
+
+    seed: int
+    routing: str = "covering"
+    relocation: str = "handoff"
+    faults: bool = False
+
+    def command(self) -> str:
+        """What runs it."""
+        faults = " --faults" if self.faults else ""
+        return (
+            f"wayfare sim fuzz --seeds 1 --first-seed {self.seed} --routing {self.routing}"
+            f" --relocation {self.relocation}{faults}"
+        )
+
+
 class Run(msgspec.Struct, frozen=True):
     """A random run and what came of it."""
 
-    seed: int
-    routing: str
-    faults: bool
+    job: Job
     brokers: int
     clients: int
     messages: int
     verdict: Verdict
-
-    def command(self) -> str:
-        """What runs it again."""
-        faults = " --faults" if self.faults else ""
-        return (
-            f"wayfare sim fuzz --seeds 1 --first-seed {self.seed} --routing {self.routing}{faults}"
-        )
 
 
 def random_predicate(random: Random) -> str:
@@ -89,32 +97,40 @@ def random_attributes(random: Random) -> dict[str, Value]:
 class Fuzz:
     """One random run in the making."""
 
-    def __init__(self, seed: int, routing: str, with_faults: bool) -> None:
-        self.random = random = Random(f"{seed} {routing}")
-        self.world = World(seed, routing, limits=self._limits())
+    def __init__(self, job: Job) -> None:
+        self.random = random = Random(f"{job.seed} {job.routing} {job.relocation}")
+        self.with_faults = job.faults
+        self.world = World(job.seed, job.routing, limits=self._limits(), relocation=job.relocation)
         size = random.choice([1, 2, 3, random.randint(4, 12), random.randint(4, 30)])
         if random.random() < 0.03:
             size = random.randint(31, 100)
         self.world.add_brokers(topology.random_tree(random, size))
         self._shape_links()
         self.until_ns = random.choice([1, 3, 10]) * size * 60 * MS_NS
-        brokers = list(self.world.brokers)
+        self.brokers = brokers = list(self.world.brokers)
+        most = 50 if random.random() < 0.05 else 10
         self.clients = [
             self.world.add_client(f"c{i}", random.choice(brokers), attach=False)
-            for i in range(random.randint(2, 10))
+            for i in range(random.randint(2, most))
         ]
+        # Who moves only subscribes, who stays may do everything.
+        self.movers = {one.name for one in self.clients if random.random() < 0.6}
         for client in self.clients:
             play(self.world, client.name, self._stays(client))
-        if with_faults:
+        if job.faults:
             names = [client.name for client in self.clients]
             edges = self.world.edges
             self.world.plan(Faults.random(random, brokers, edges, names, self.until_ns))
 
     def _limits(self) -> Limits:
-        if self.random.random() < 0.2:
-            window = self.random.choice([64, 256])
-            return Limits(backlog_count=self.random.randint(1, 5), window=window)
-        return Limits()
+        random = self.random
+        answer_ns = 3600 * 1000 * MS_NS  # nobody waits in vain, unless something is broken
+        if self.with_faults:
+            answer_ns = random.choice([300 * MS_NS, answer_ns])
+        if random.random() < 0.2:
+            window, count = random.choice([64, 256]), random.randint(1, 5)
+            return Limits(backlog_count=count, window=window, answer_ns=answer_ns)
+        return Limits(answer_ns=answer_ns)
 
     def _shape_links(self) -> None:
         for a, b in self.world.edges:
@@ -127,11 +143,21 @@ class Fuzz:
                 pipe.shape(spec)
 
     def _stays(self, client: ClientHost) -> list[Stay]:
-        """Some clients never go away; those that do come back to where they were."""
-        if self.random.random() < 0.5:
+        """Where a client is when: at any broker, or where it always was; for long, or in a hurry."""
+        random = self.random
+        long = random.choice([5 * MS_NS, 60 * MS_NS, self.until_ns // 3 + 2])
+        places = [client.home]
+        if client.name in self.movers:
+            places = random.choice(
+                [self.brokers, random.sample(self.brokers, k=min(2, len(self.brokers)))]
+            )
+        elif random.random() < 0.5:
             return [Stay(client.home, 0)]
-        long = self.until_ns // 3 + 2
-        return random_walk(self.random, [client.home], self.until_ns, (1, long), (0, long // 2))
+        else:
+            long = self.until_ns // 3 + 2
+        away = random.choice([0, long // 2, 60_000 * MS_NS if long > 1000 * MS_NS else long])
+        end = min(self.until_ns, random.choice([5, 20]) * long)
+        return random_walk(random, places, end, (max(1, long // 10), long), (0, away))
 
     def run(self) -> Verdict:
         random, agenda = self.random, self.world.agenda
@@ -148,7 +174,10 @@ class Fuzz:
         for client in self.clients:
             if client.connection is None and not client.left:
                 self.world.broken.append(f"{client.name} could not stay attached")
-        return check(self.world)
+        verdict = check(self.world)
+        self.world.outlive()
+        outlived = check_outlived(self.world)
+        return msgspec.structs.replace(verdict, violations=(*verdict.violations, *outlived))
 
     def _act(self, _: None) -> None:
         """One client does something that it may do."""
@@ -160,6 +189,8 @@ class Fuzz:
             client.subscribe(random_filter(random))
         elif draw < 0.20:
             client.unsubscribe(random.choice(list(subscriptions)))
+        elif client.name in self.movers:
+            pass
         elif draw < 0.30 or not advertisements:
             client.advertise(random_filter(random))
         elif draw < 0.35:
@@ -172,15 +203,13 @@ class Fuzz:
                     client.publish(attributes)
 
 
-def fuzz(seed: int, routing: str, faults: bool = False) -> Run:
-    """The random run of this seed."""
-    one = Fuzz(seed, routing, faults)
+def fuzz(job: Job) -> Run:
+    """Play a random run."""
+    one = Fuzz(job)
     try:
         verdict = one.run()
     except Exception as error:  # a failure is a seed, whatever failed
         crash = Violation("crash", f"{type(error).__name__}: {error}")
         verdict = Verdict((crash,), 0, 0, 0, 0)
     world = one.world
-    return Run(
-        seed, routing, faults, len(world.brokers), len(world.clients), world.messages(), verdict
-    )
+    return Run(job, len(world.brokers), len(world.clients), world.messages(), verdict)

@@ -294,6 +294,8 @@ def _required(
     # When the window is full, deliveries wait for an acknowledgement, as often as that may happen.
     waits = published // reach.window
     receiving_ns = 3 * reach.client_ns + waits * (2 * reach.client_ns + ACK_DELAY_NS)
+    # Every attachment may wait for the one before it, there and back.
+    receiving_ns += 2 * reach.tree_ns * len(client.attached)
 
     def settled(span: Span, spoken: History, trips: int) -> bool:
         contact = spoken.contact(span.start, reach.client_ns, span.end)
@@ -342,15 +344,16 @@ def check_quiet(world: World) -> list[Violation]:
 def _check_sessions(world: World, away: set[str]) -> Iterator[Violation]:
     for name, host in world.brokers.items():
         core = host.core
-        for client, session in core.sessions.items():
+        for session in core.border.all():
+            client = session.client
             if client in away:
                 continue
             if len(session.backlog):
                 yield Violation("tidy", f"{name} keeps {len(session.backlog)} for {client}")
+            if session.wait is not None:
+                yield Violation("tidy", f"{name} waits for the session of {client}")
             if world.clients[client].left or world.clients[client].home != name:
                 yield Violation("tidy", f"{name} has a session of {client}, which is not here")
-        if core.next_deadline() is not None and not away:
-            yield Violation("tidy", f"{name} still waits for a deadline")
     for client_host in world.clients.values():
         if client_host.connection is not None:
             yield from _check_attached(world, client_host)
@@ -359,12 +362,26 @@ def _check_sessions(world: World, away: set[str]) -> Iterator[Violation]:
             yield Violation("tidy", f"{connection.broker.core.name} keeps the connection {link}")
 
 
+def check_outlived(world: World) -> Iterator[Violation]:
+    """What is left when everything has become as old as it may."""
+    for name, host in world.brokers.items():
+        if host.core.next_deadline() is not None:
+            yield Violation("tidy", f"{name} still waits for a deadline")
+        if host.core.border.tombstones:
+            yield Violation("tidy", f"{name} still has tombstones")
+
+
 def _check_attached(world: World, host: ClientHost) -> Iterator[Violation]:
     """What its broker knows of a client that is attached, and what it knows itself."""
-    client, session = host.core, world.broker(host.home).core.sessions.get(host.core.name)
-    if session is None:
+    client = host.core
+    sessions = world.broker(host.home).core.border.of(client.name)
+    if not sessions:
         yield Violation("tidy", f"{host.home} has no session of {host.name}, which is attached")
-    elif (session.link, session.epoch) != (client.link, client.epoch):
+        return
+    session, *others = reversed(sessions)
+    if others:
+        yield Violation("tidy", f"{host.home} has several sessions of {host.name}")
+    if (session.link, session.epoch) != (client.link, client.epoch):
         yield Violation("tidy", f"{host.home} knows another attachment of {host.name}")
     elif {*session.subscriptions} != {*client.subscriptions}:
         yield Violation("tidy", f"{host.home} knows other subscriptions of {host.name}")
@@ -445,8 +462,8 @@ def _check_tables(world: World) -> Iterator[Violation]:
             yield from _same(
                 f"{name} out_subs {other}", out_subs.entries, tables.subs_for(name, other)
             )
-        for client, session in host.core.sessions.items():
-            for filter in world.clients[client].core.subscriptions:
+        for session in host.core.border.all():
+            for filter in world.clients[session.client].core.subscriptions:
                 for part in filter.parts():
                     _count(places, part, session.place)
         yield from _same(f"{name} destinations", routing.destinations.counts(), places)

@@ -34,6 +34,7 @@ def _update(update: m.Update) -> str:
         *_filters("+sub", update.add_subs),
         *_filters("-sub", update.remove_subs),
         *_filters("-ad", update.remove_ads),
+        *(TEXTS[type(errand)](errand) for errand in update.errands),
     ]
     return f"Update({', '.join(changes)})"
 
@@ -48,9 +49,29 @@ def _attach(attach: m.Attach) -> str:
     return f"Attach({', '.join(held)})"
 
 
+def _request(request: m.Request) -> str:
+    asked = " ".join(f"{broker}:{epoch}" for broker, epoch in request.previous)
+    return (
+        f"Request({request.client} at {request.broker}, epoch {request.epoch},"
+        f" delivered {request.delivered}, was at {asked})"
+    )
+
+
+def _reply(reply: m.Reply) -> str:
+    if not reply.found:
+        return f"Reply(to {reply.broker}, {reply.client} is not here)"
+    kept = [f"{one.notification.publisher} {one.notification.number}" for one in reply.kept]
+    lost = [f"{reply.lost if reply.exact else 'some'} lost: {reply.why}"] if reply.lost else []
+    more = ["..."] if reply.more else []
+    return f"Reply({', '.join([f'to {reply.broker}', reply.client, *kept, *lost, *more])})"
+
+
 TEXTS: dict[type, Callable[[Any], str]] = {
     m.Notification: lambda one: f"Notification({one.publisher} {one.number})",
+    m.Announce: lambda one: f"Announce({' '.join(one.brokers)})",
     m.Update: _update,
+    m.Request: _request,
+    m.Reply: _reply,
     m.Attach: _attach,
     m.Detach: lambda one: "Detach(leave)" if one.leave else "Detach()",
     m.Subscribe: lambda one: f"Subscribe({one.filter})",

@@ -6,13 +6,14 @@ byte, under any hash seed.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
 
-from wayfare.core.broker import DEFAULT_LIMITS, Broker
+from wayfare.core.broker import DEFAULT_LIMITS, RELOCATIONS, Broker
 from wayfare.core.client import OUTBOX_MAX, Client
 from wayfare.core.codec import NAME_MAX, encode
-from wayfare.core.effects import Send
+from wayfare.core.effects import LinkUp, Received, Send
 from wayfare.core.history import Limits
 from wayfare.core.messages import AnyMessage, BrokerId, ClientId, LinkId
 from wayfare.core.predicates import half_surrogate
@@ -41,9 +42,13 @@ class World:
         broker_link: LinkSpec = BROKER_LINK,
         client_link: LinkSpec = CLIENT_LINK,
         outbox_max: int = OUTBOX_MAX,
+        relocation: str = "handoff",
     ) -> None:
         if routing not in STRATEGIES:
             raise UsageError(f"unknown routing {routing!r}: choose one of {', '.join(STRATEGIES)}")
+        if relocation not in RELOCATIONS:
+            names = ", ".join(RELOCATIONS)
+            raise UsageError(f"unknown relocation {relocation!r}: choose one of {names}")
         if type(seed) is not int:  # Random takes None, too, and then no run is like another
             raise UsageError(
                 f"{seed!r:.60} is no seed, because the same seed gives the same run: give an int"
@@ -51,6 +56,7 @@ class World:
         self.random = Random(seed)
         self.agenda = Agenda()
         self.routing = routing
+        self.relocation = relocation
         self.limits = limits
         self.broker_link = broker_link
         self.client_link = client_link
@@ -94,7 +100,9 @@ class World:
         near = topology.neighbours(self.edges)
         for name in names:
             neighbours = [BrokerId(other) for other in near.get(name, [])]
-            core = Broker(BrokerId(name), neighbours, self.routing, limits or self.limits)
+            core = Broker(
+                BrokerId(name), neighbours, self.routing, limits or self.limits, self.relocation
+            )
             self.brokers[name] = BrokerHost(self, core)
         for a, b in self.edges:
             for end, other in ((a, b), (b, a)):
@@ -102,13 +110,26 @@ class World:
                 pipe = Pipe(self.agenda, self.random, self.broker_link, LinkId(end), receive)
                 self.brokers[end].pipes[LinkId(other)] = pipe
                 self.pipes[end, other] = pipe
+        self._introduce()
+
+    def _introduce(self) -> None:
+        """All brokers have announced themselves before the world begins."""
+        steps: deque[tuple[str, LinkUp | Received]] = deque(
+            (end, LinkUp(LinkId(other))) for end, other in self.pipes
+        )
+        while steps:
+            name, event = steps.popleft()
+            for effect in self.brokers[name].core.step(event, 0):
+                assert isinstance(effect, Send)
+                steps.append((effect.link, Received(LinkId(name), effect.message)))
 
     def add_client(self, name: str, broker: str, *, attach: bool = True) -> ClientHost:
         _check_name(name)
         if name in self.clients or name in self.brokers:
             raise UsageError(f"{name} is there already")
         self.broker(broker)
-        core = Client(ClientId(name), outbox_max=self.outbox_max)
+        once = self.relocation != "naive"
+        core = Client(ClientId(name), outbox_max=self.outbox_max, once=once)
         client = self.clients[name] = ClientHost(self, core, broker)
         if attach:
             client.attach()
@@ -148,6 +169,11 @@ class World:
             left -= agenda.run_until(agenda.times[0], most=left)
             if left <= 0:
                 raise UsageError(f"no quiet after {SETTLE_MAX} events: something goes on for ever")
+
+    def outlive(self) -> None:
+        """Let time pass until everything has become as old as it may."""
+        limits = self.limits
+        self.run_until(self.now + limits.away_ns + limits.tombstone_ns + limits.backlog_age_ns)
 
     def _quiet(self) -> bool:
         """Whether nothing is on the agenda but the ticks of brokers; asked before each step."""

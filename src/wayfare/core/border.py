@@ -1,0 +1,257 @@
+"""The border of a broker: its sessions, and the notifications that reach them.
+
+    Border.route      a notification to every neighbour and session that wants it
+    Border.open, end  sessions come and go; their subscriptions and advertisements count in the tables
+    Border.push       what may be sent to a client now
+    Border.expire     what has become too old
+
+How a session that comes gets what an older one had is the relocation strategy's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from wayfare.core import messages as m
+from wayfare.core.effects import Close, Effect, Send
+from wayfare.core.filters import Filter
+from wayfare.core.history import Kept, Limits, size_of
+from wayfare.core.messages import BrokerId, ClientId, LinkId, Notification
+from wayfare.core.reduction import STRATEGIES
+from wayfare.core.routing import Routing, each_once
+from wayfare.core.sessions import Session, Tombstone
+from wayfare.errors import ProtocolError
+
+TOMBSTONES_MAX = 10_000  # the oldest are forgotten before their time
+
+
+class Border:
+    """All sessions of one broker."""
+
+    def __init__(self, neighbours: Sequence[BrokerId], routing: str, limits: Limits) -> None:
+        self.limits = limits
+        self.routing = Routing(neighbours, STRATEGIES[routing])
+        self.by_link: dict[LinkId, Session] = {}
+        self.tombstones: dict[ClientId, Tombstone] = {}
+        self._sessions: dict[ClientId, dict[int, Session]] = {}
+        self._floods = STRATEGIES[routing].floods
+        self._find = self.routing.destinations.find
+        # Where notifications go: first the neighbours, then one place per session, never reused.
+        self._links: list[LinkId] = [LinkId(name) for name in neighbours]
+        self._by_place: dict[int, Session] = {}
+        self._next_place = len(self._links)
+        # Invariant: nothing here becomes too old before this; None when nothing ever does.
+        self.deadline: int | None = None
+
+    # Sessions
+
+    def all(self) -> Iterator[Session]:
+        for sessions in self._sessions.values():
+            yield from sessions.values()
+
+    def get(self, client: ClientId, epoch: int) -> Session | None:
+        return self._sessions.get(client, {}).get(epoch)
+
+    def of(self, client: ClientId) -> list[Session]:
+        """All sessions of a client, the oldest first."""
+        return list(self._sessions.get(client, {}).values())
+
+    def is_stale(self, client: ClientId, epoch: int) -> bool:
+        """Whether a later attachment of the client was here, or asked here."""
+        tombstone = self.tombstones.get(client)
+        if tombstone is not None and epoch <= tombstone.epoch:
+            return True
+        return any(session.epoch >= epoch for session in self.of(client))
+
+    def open(self, message: m.Attach, link: LinkId) -> Session:
+        limits = self.limits
+        session = Session(
+            message.client, message.epoch, self._next_place, message.delivered, limits.marks_age_ns
+        )
+        session.welcomed = message.welcomed
+        self._next_place += 1
+        self._by_place[session.place] = session
+        self._sessions.setdefault(session.client, {})[session.epoch] = session
+        self.connect(session, link)
+        self.set_profile(session, message.subscriptions, message.advertisements)
+        return session
+
+    def renew(self, session: Session, message: m.Attach, link: LinkId) -> None:
+        """The same client again, at a later epoch: what the session has is still good."""
+        sessions = self._sessions[session.client]
+        del sessions[session.epoch]
+        session.epoch = message.epoch
+        sessions[session.epoch] = session
+        self.connect(session, link)
+        self.set_profile(session, message.subscriptions, message.advertisements)
+
+    def end(
+        self, session: Session, now: int, moved_to: tuple[BrokerId, int] | None = None
+    ) -> list[Effect]:
+        """Forget a session; what is remembered is a tombstone."""
+        effects = self.disconnect(session, f"{session.client} is elsewhere now", now)
+        self.set_profile(session, (), ())
+        sessions = self._sessions[session.client]
+        del sessions[session.epoch]
+        if not sessions:
+            del self._sessions[session.client]
+        del self._by_place[session.place]
+        self.bury(session.client, session.epoch, now, session.published, moved_to)
+        return effects
+
+    def bury(
+        self,
+        client: ClientId,
+        epoch: int,
+        now: int,
+        published: int = 0,
+        moved_to: tuple[BrokerId, int] | None = None,
+    ) -> None:
+        """No attachment up to this epoch opens a session any more."""
+        old = self.tombstones.pop(client, None)
+        if old is not None and old.epoch > epoch:
+            epoch, moved_to = old.epoch, old.moved_to or moved_to
+        published = max(published, old.published if old else 0)
+        until = now + self.limits.tombstone_ns
+        self.tombstones[client] = Tombstone(until, epoch, published, moved_to)
+        self.wait_for(until)
+        if len(self.tombstones) > TOMBSTONES_MAX:
+            del self.tombstones[next(iter(self.tombstones))]
+
+    def connect(self, session: Session, link: LinkId) -> None:
+        session.link = link
+        self.by_link[link] = session
+
+    def disconnect(self, session: Session, why: str, now: int) -> list[Effect]:
+        """Close the connection of a session, if it has one."""
+        link = session.link
+        if link is None:
+            return []
+        self.lose_link(session, now)
+        return [Close(link, why)]
+
+    def lose_link(self, session: Session, now: int) -> None:
+        assert session.link is not None
+        del self.by_link[session.link]
+        session.link, session.away_since = None, now
+        self.wait_for(now + self.limits.away_ns)
+
+    def set_profile(
+        self, session: Session, subscriptions: Sequence[Filter], advertisements: Sequence[Filter]
+    ) -> None:
+        """Make these the client's subscriptions and advertisements, additions first."""
+        client, place, routing = session.client, session.place, self.routing
+        wanted, offered = dict.fromkeys(subscriptions), dict.fromkeys(advertisements)
+        for filter in offered:
+            if filter not in session.advertisements:
+                routing.advertise(client, filter)
+        for filter in wanted:
+            if filter not in session.subscriptions:
+                routing.subscribe(client, filter, place)
+        for filter in session.subscriptions:
+            if filter not in wanted:
+                routing.unsubscribe(client, filter, place)
+        for filter in session.advertisements:
+            if filter not in offered:
+                routing.unadvertise(client, filter)
+        session.subscriptions, session.advertisements = wanted, offered
+
+    # Notifications
+
+    def route(self, notification: Notification, came_from: LinkId | None, now: int) -> list[Effect]:
+        """Send a notification on to every neighbour and session that wants it."""
+        links, limits, by_place = self._links, self.limits, self._by_place
+        first_session = len(links)
+        effects: list[Effect] = []
+        if self._floods:
+            effects += [Send(link, notification) for link in links if link != came_from]
+        size = -1
+        found = self._find(notification.attributes)
+        for place in found[0].places if len(found) == 1 else each_once(found):
+            if place < first_session:
+                link = links[place]
+                if link != came_from:
+                    effects.append(Send(link, notification))
+                continue
+            if size < 0:
+                size = size_of(notification)
+                end = now + limits.backlog_age_ns
+                if self.deadline is None or end < self.deadline:
+                    self.deadline = end
+            session = by_place[place]
+            if session.wait is not None:
+                self._hold(session, notification, size, now)
+            elif session.marks.pass_on(notification, now):
+                connection, backlog = session.link, session.backlog
+                if connection is None:
+                    backlog.put(notification, size, now, limits)
+                elif backlog.last == backlog.sent < backlog.acked + limits.window:
+                    deliver = backlog.pass_on(notification, size, now, limits)
+                    effects.append(Send(connection, deliver))
+                else:
+                    backlog.put(notification, size, now, limits)
+                    effects += self.push(session)
+        return effects
+
+    def _hold(self, session: Session, notification: Notification, size: int, now: int) -> None:
+        wait = session.wait
+        assert wait is not None
+        wait.held.append((notification, size, now))
+        if len(wait.held) > self.limits.held_count:
+            wait.until = now  # it waits no longer
+            self.wait_for(now)
+
+    def put(self, session: Session, queue: list[Kept]) -> None:
+        """Queue what another session of the client had, or this one held back."""
+        for notification, size, put in queue:
+            session.backlog.put(notification, size, put, self.limits)
+            self.wait_for(put + self.limits.backlog_age_ns)
+
+    def push(self, session: Session) -> list[Effect]:
+        """Send a client what may be sent now."""
+        link = session.link
+        if link is None or session.wait is not None:
+            return []
+        return [Send(link, message) for message in session.backlog.take(self.limits.window)]
+
+    def publish(self, session: Session, message: m.Publish, now: int) -> list[Effect]:
+        """Accept a client's publication, unless it was accepted before."""
+        if message.number <= session.published:
+            return []
+        session.published = message.number
+        notification = Notification(
+            session.client, message.number, message.attributes, message.payload
+        )
+        return self.route(notification, None, now)
+
+    # Time
+
+    def wait_for(self, end: int) -> None:
+        """Something becomes too old then."""
+        if self.deadline is None or end < self.deadline:
+            self.deadline = end
+
+    def expire(self, now: int) -> list[Effect]:
+        """Let go of what has become too old, and see when to look again."""
+        effects: list[Effect] = []
+        for session in list(self.all()):
+            session.backlog.expire(now, self.limits)
+            effects += self.push(session)
+        for client, tombstone in list(self.tombstones.items()):
+            if tombstone.until <= now:
+                del self.tombstones[client]
+        self.deadline = None
+        for tombstone in self.tombstones.values():
+            self.wait_for(tombstone.until)
+        for session in self.all():
+            if session.backlog:
+                self.wait_for(session.backlog.oldest() + self.limits.backlog_age_ns)
+            if session.link is None:
+                self.wait_for(session.away_since + self.limits.away_ns)
+            elif session.wait is not None:
+                self.wait_for(session.wait.until)
+        return effects
+
+    def check_room(self, held: dict[Filter, None]) -> None:
+        if len(held) >= self.limits.filters:
+            raise ProtocolError(f"a client has at most {self.limits.filters} filters of a kind")

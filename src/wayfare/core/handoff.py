@@ -1,0 +1,341 @@
+"""Handoff: the session follows its client, in one round trip between the new broker and the old one.
+
+    new broker                                   old broker
+        | Attach                                      |
+        |---- Update(make), Request ----------------->|   the request makes
+        |<--- Update(break), Reply(what is kept) -----|   the reply breaks
+        | what was kept, what was held, live          |
+
+A request walks over the client's attachments, the newest first, until it finds its session. No
+request or reply edits a table: that the new session is there makes, that the old one is gone breaks,
+and both travel in front of them. Under `docs/mobility.md` is why this loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+from typing import Any
+
+from msgspec.structs import replace
+
+from wayfare.core import messages as m
+from wayfare.core.border import Border
+from wayfare.core.codec import encode
+from wayfare.core.effects import Effect, Send
+from wayfare.core.filters import Filter
+from wayfare.core.history import Kept, Left, size_of
+from wayfare.core.messages import (
+    REPLY_BYTES_MAX,
+    REPLY_MARKS_MAX,
+    BrokerId,
+    ClientId,
+    LinkId,
+    Reply,
+    Request,
+)
+from wayfare.core.paths import Paths
+from wayfare.core.relocation import Relocation
+from wayfare.core.sessions import Session, Wait
+from wayfare.errors import ProtocolError
+
+NO_SESSION = "no session: it was away for too long, or its broker has forgotten it"
+ASTRAY_MAX = 1_000  # requests to brokers that nobody knows yet; the oldest are forgotten
+NO_ANSWER = "the broker where it was before did not answer in time"
+
+
+class Handoff(Relocation):
+    """One round trip between the new broker and the old one, wherever both are."""
+
+    name = "handoff"
+
+    def __init__(self, border: Border, paths: Paths) -> None:
+        super().__init__(border, paths)
+        self._astray: deque[Request] = deque(maxlen=ASTRAY_MAX)  # to brokers that nobody knows yet
+
+    # At the new broker
+
+    def on_attach(self, link: LinkId, message: m.Attach, now: int) -> list[Effect]:
+        border, effects = self.border, list[Effect]()
+        if not message.previous:
+            for old in border.of(message.client):  # it said goodbye, which was lost
+                effects += self._end(old, now)
+            session = self._open(link, message)
+            effects.append(Send(link, m.Welcome(session.epoch, session.published)))
+            if message.welcomed:
+                session.backlog.lose(1, NO_SESSION, exact=False)
+            return effects + border.push(session)
+        broker, epoch = message.previous[0]
+        last = border.get(message.client, epoch) if broker == self.paths.name else None
+        if last is not None and last.wait is None and not last.orphan:
+            return self._renew(last, link, message, now)
+        session = self._open(link, message)
+        request = Request(
+            self.paths.name,
+            session.client,
+            session.epoch,
+            message.delivered,
+            message.previous,
+            digest(message.subscriptions),
+        )
+        session.wait = Wait(message.subscriptions, now + border.limits.answer_ns)
+        border.wait_for(session.wait.until)
+        effects.append(Send(link, m.Welcome(session.epoch, session.published)))
+        return effects + self._walk(request, now)
+
+    def _renew(self, session: Session, link: LinkId, message: m.Attach, now: int) -> list[Effect]:
+        """The client is back where it was: as if its session were handed over on the spot."""
+        border = self.border
+        effects = border.disconnect(session, f"{message.client} attached again", now)
+        known = session.backlog.resume(message.delivered)
+        if not known:
+            session.backlog = type(session.backlog)(message.delivered)
+            session.backlog.lose(1, NO_SESSION, exact=False)
+        border.renew(session, message, link)
+        effects.append(Send(link, m.Welcome(session.epoch, session.published)))
+        return effects + border.push(session)
+
+    def on_reply(self, reply: Reply, now: int) -> list[Effect]:
+        session = self.border.get(reply.client, reply.epoch)
+        if session is None:
+            self._send_after(reply)
+            return []
+        if not reply.found:
+            return [] if session.wait is None else self._nothing(session, now)
+        kept = [
+            (one.notification, size_of(one.notification), now - one.age_ns) for one in reply.kept
+        ]
+        session.published = max(session.published, reply.published)
+        if reply.lost:
+            session.backlog.lose(reply.lost, reply.why, exact=reply.exact)
+        if session.wait is None:
+            return self._take_late(session, kept, reply.marks, now)
+        session.wait.kept += kept
+        session.wait.marks |= reply.marks
+        if reply.subscriptions is not None:
+            session.wait.known = reply.subscriptions
+        return [] if reply.more else self._release(session, now)
+
+    def _take_late(
+        self, session: Session, kept: list[Kept], marks: dict[ClientId, int], now: int
+    ) -> list[Effect]:
+        """The session did not wait any more: take what is still in order."""
+        news = [one for one in kept if session.marks.pass_on(one[0], now)]
+        self.border.put(session, news)
+        session.marks.raise_to(marks)
+        if len(news) < len(kept):  # come twice, or overtaken: nobody knows
+            session.backlog.lose(1, NO_ANSWER, exact=False)
+        return self.border.push(session)
+
+    def _send_after(self, reply: Reply) -> None:
+        """A reply that comes too late follows the session to where it went."""
+        tombstone = self.border.tombstones.get(reply.client)
+        if reply.found and tombstone is not None and tombstone.moved_to is not None:
+            broker, epoch = tombstone.moved_to
+            if epoch > reply.epoch:
+                self.paths.send(replace(reply, broker=broker, epoch=epoch))
+
+    def _nothing(self, session: Session, now: int) -> list[Effect]:
+        """Nobody has a session of this client."""
+        if not session.welcomed:
+            return self._release(session, now)
+        assert session.wait is not None
+        if session.link is None or session.wait.pending is not None:
+            return self._end(session, now)
+        session.orphan = True
+        return self._give_up(session, NO_SESSION, now)
+
+    def _give_up(self, session: Session, why: str, now: int) -> list[Effect]:
+        """Wait no longer, and say that something may be missing."""
+        session.backlog.lose(1, why, exact=False)
+        return self._release(session, now)
+
+    def _release(self, session: Session, now: int) -> list[Effect]:
+        """Open a session: first what was held back, then live; then whoever asked for it."""
+        wait, session.wait = session.wait, None
+        assert wait is not None
+        queue = in_order(wait.kept, _news(wait))
+        self.border.put(session, queue)
+        session.marks.raise_to(wait.marks)
+        session.marks.raise_to({one.publisher: one.number for one, _, _ in queue})
+        effects = self.border.push(session)
+        for publication in wait.publications:
+            effects += self.border.publish(session, publication, now)
+        if session.link is not None and session.published:
+            effects.append(Send(session.link, m.Published(session.published)))
+        if wait.pending is not None:
+            return effects + self._hand_over(session, wait.pending, now)
+        if session.leaving:
+            return effects + self._end(session, now)
+        return effects
+
+    # At the old broker
+
+    def _walk(self, request: Request, now: int) -> list[Effect]:
+        """Take a request to where its client may have been last, and from there on."""
+        border = self.border
+        while request.previous:
+            broker, epoch = request.previous[0]
+            if broker != self.paths.name:
+                if not self.paths.send_to(broker, request):
+                    self._astray.append(request)
+                return []
+            border.bury(request.client, request.epoch - 1, now)
+            session = border.get(request.client, epoch)
+            if session is not None and not session.orphan:
+                return self._on_found(session, request, now)
+            request = replace(request, previous=request.previous[1:])
+        return self._answer(Reply(request.broker, request.client, request.epoch, False), now)
+
+    def _on_found(self, session: Session, request: Request, now: int) -> list[Effect]:
+        wait = session.wait
+        if wait is None:
+            return self._hand_over(session, request, now)
+        effects = self.border.disconnect(session, f"{session.client} is elsewhere now", now)
+        superseded, wait.pending = wait.pending, request
+        if superseded is not None and superseded.epoch > request.epoch:
+            superseded, wait.pending = request, superseded
+        if superseded is not None:
+            nobody = Reply(superseded.broker, superseded.client, superseded.epoch, False)
+            effects += self._answer(nobody, now)
+        return effects
+
+    def _hand_over(self, session: Session, request: Request, now: int) -> list[Effect]:
+        """Send the session to its client's new broker, and forget it here."""
+        left = session.backlog.left(request.delivered)
+        if left is None:  # the client got deliveries that were not made from here
+            left = Left([], 1, NO_SESSION, exact=False)
+        replies = list(_replies(request, session, left, now))
+        effects = self.border.end(session, now, (request.broker, request.epoch))
+        for reply in replies:
+            effects += self._answer(reply, now)
+        return effects
+
+    def _answer(self, reply: Reply, now: int) -> list[Effect]:
+        if reply.broker == self.paths.name:
+            return self.on_reply(reply, now)
+        self.paths.send(reply)
+        return []
+
+    # Otherwise
+
+    def on_detach(self, session: Session, message: m.Detach, now: int) -> list[Effect]:
+        if session.wait is None:
+            return super().on_detach(session, message, now)
+        self.border.lose_link(session, now)
+        session.leaving = message.leave
+        return []
+
+    def on_link_down(self, session: Session, now: int) -> list[Effect]:
+        self.border.lose_link(session, now)
+        return self._end(session, now) if session.orphan else []
+
+    def on_publish(self, session: Session, message: m.Publish, now: int) -> list[Effect]:
+        if session.wait is None:
+            return super().on_publish(session, message, now)
+        if len(session.wait.publications) >= self.border.limits.held_count:
+            raise ProtocolError("more publications than are held back for a client that moves")
+        session.wait.publications.append(message)
+        return []
+
+    def on_errand(self, came_from: BrokerId, errand: m.Errand, now: int) -> list[Effect]:
+        if isinstance(errand, Request):
+            return self._walk(errand, now)
+        if errand.broker == self.paths.name:
+            return self.on_reply(errand, now)
+        self.paths.send(errand)
+        return []
+
+    def on_announced(self, now: int) -> list[Effect]:
+        astray = list(self._astray)
+        self._astray.clear()
+        return [effect for request in astray for effect in self._walk(request, now)]
+
+    def on_tick(self, now: int) -> list[Effect]:
+        effects: list[Effect] = []
+        for session in list(self.border.all()):
+            wait = session.wait
+            if wait is not None and wait.until <= now and session.link is not None:
+                effects += self._give_up(session, NO_ANSWER, now)
+        return effects + self._end_away(now)
+
+    def _end(self, session: Session, now: int) -> list[Effect]:
+        """As in general; whoever asked for the session goes on asking."""
+        effects = self.border.end(session, now)
+        if session.wait is not None and session.wait.pending is not None:
+            effects += self._walk(session.wait.pending, now)
+        return effects
+
+
+def digest(subscriptions: Iterable[Filter]) -> int:
+    """Equal for equal sets of subscriptions, in any process."""
+    text = "\n".join(sorted(map(str, subscriptions)))
+    return int.from_bytes(blake2b(text.encode(), digest_size=7).digest(), "big")
+
+
+def _news(wait: Wait) -> list[Kept]:
+    """What was held back and the old session did not have.
+
+    What is not above its mark came to the old session, too, before that was handed over, and comes in
+    the reply or was delivered long ago; unless only a subscription asks for it that was not known there.
+    """
+    there = {(one.publisher, one.number) for one, _, _ in wait.kept}
+    marks, known = wait.marks, wait.known
+    return [
+        kept
+        for kept in wait.held
+        if kept[0].number > marks.get(kept[0].publisher, 0)
+        or not (
+            (kept[0].publisher, kept[0].number) in there
+            or any(filter.matches(kept[0].attributes) for filter in known)
+        )
+    ]
+
+
+def in_order(kept: list[Kept], news: list[Kept]) -> list[Kept]:
+    """Both, one behind the other, but of each publisher in the order of its numbers."""
+    queue = kept + news
+    of: dict[ClientId, list[Kept]] = {}
+    for one in queue:
+        of.setdefault(one[0].publisher, []).append(one)
+    turns = {who: iter(sorted(ones, key=_number)) for who, ones in of.items()}
+    return [next(turns[one[0].publisher]) for one in queue]
+
+
+def _number(kept: Kept) -> int:
+    return kept[0].number
+
+
+def _replies(request: Request, session: Session, left: Left, now: int) -> Iterator[Reply]:
+    """The answer to a request: one reply, or several when it would be too long."""
+    kept = [tuple(m.Kept(one, now - put) for one, _, put in part) for part in _parts(left.kept)]
+    known = list(session.marks.known().items())
+    marks = [dict(known[i : i + REPLY_MARKS_MAX]) for i in range(0, len(known), REPLY_MARKS_MAX)]
+    # Marks come last: they say that what was kept is no news any more.
+    pieces: list[dict[str, Any]] = [
+        *({"kept": one} for one in kept),
+        *({"marks": one} for one in marks),
+    ]
+    if len(kept) <= 1 and len(marks) <= 1:
+        pieces = [{name: value for piece in pieces for name, value in piece.items()}]
+    pieces[0] |= {"lost": left.lost, "why": left.why, "exact": left.exact}
+    if digest(session.subscriptions) != request.digest:
+        pieces[0]["subscriptions"] = tuple(session.subscriptions)
+    reply = Reply(request.broker, session.client, request.epoch, True, published=session.published)
+    for number, piece in enumerate(pieces, 1):
+        yield replace(reply, **piece, more=number < len(pieces))
+
+
+def _parts(kept: Iterable[Kept]) -> Iterator[list[Kept]]:
+    """What fits a reply each."""
+    part: list[Kept] = []
+    left = REPLY_BYTES_MAX
+    for one in kept:
+        left -= len(encode(one[0]))
+        if part and left < 0:
+            yield part
+            part, left = [], REPLY_BYTES_MAX
+        part.append(one)
+    if part:
+        yield part
