@@ -268,15 +268,22 @@ def _check_order(pair: tuple[str, str], numbers: list[int]) -> Iterator[Violatio
         last = max(last, number)
 
 
+def _moving_ns(client: History, reach: Reach) -> int:
+    """Until a session has come to where its client is: every one may wait for the one before it."""
+    return 2 * reach.tree_ns * (len(client.attached) - 1)
+
+
 def _possible(event: Event, client: History, reach: Reach) -> bool:
     """Whether its broker may have kept this publication for the client.
 
-    The broker learns that a filter was withdrawn when the client is next in contact with it.
+    The broker learns that a filter was withdrawn when the client is next in contact with it; older
+    ones, where the client was before, only when they hand its session over.
     """
     assert event.attributes is not None
+    moving_ns = _moving_ns(client, reach)
     return any(
         span.filter is not None
-        and client.contact(span.end, reach.client_ns) >= event.time_ns
+        and client.contact(span.end, reach.client_ns) + moving_ns >= event.time_ns
         and matches(span.filter, event.attributes)
         for span in client.subscribed
     )
@@ -294,8 +301,7 @@ def _required(
     # When the window is full, deliveries wait for an acknowledgement, as often as that may happen.
     waits = published // reach.window
     receiving_ns = 3 * reach.client_ns + waits * (2 * reach.client_ns + ACK_DELAY_NS)
-    # Every attachment may wait for the one before it, there and back.
-    receiving_ns += 2 * reach.tree_ns * len(client.attached)
+    receiving_ns += _moving_ns(client, reach)
 
     def settled(span: Span, spoken: History, trips: int) -> bool:
         contact = spoken.contact(span.start, reach.client_ns, span.end)
