@@ -16,7 +16,7 @@ from wayfare.core import codec
 from wayfare.core import messages as m
 from wayfare.core.broker import DEFAULT_LIMITS, Broker
 from wayfare.core.client import Client
-from wayfare.core.effects import Close, LinkDown, Lost, Notify, Received, Send, Tick
+from wayfare.core.effects import Close, LinkDown, LinkUp, Lost, Notify, Received, Send, Tick
 from wayfare.core.filters import Filter
 
 END = b""  # in place of a frame: the sender has closed the connection
@@ -50,8 +50,11 @@ class Wire:
 
 
 class Network:
-    def __init__(self, *pairs, routing="covering", limits=DEFAULT_LIMITS):
-        """Brokers and their links, each written `porto-lisbon`; a broker all alone is `porto`."""
+    def __init__(self, *pairs, routing="covering", limits=DEFAULT_LIMITS, relocation="handoff"):
+        """Brokers and their links, each written `porto-lisbon`; a broker all alone is `porto`.
+
+        They have announced themselves to each other, and nothing is on its way.
+        """
         self.now = 0
         self.clients = {}
         self.told = {}  # client -> Notify and Lost effects, as they came
@@ -66,8 +69,12 @@ class Network:
                 self._wires[a, b] = Wire(a, b, link=a)
                 self._wires[b, a] = Wire(b, a, link=b)
         self.brokers = {
-            name: Broker(name, there, routing, limits) for name, there in neighbours.items()
+            name: Broker(name, there, routing, limits, relocation)
+            for name, there in neighbours.items()
         }
+        for broker, neighbour in list(self._wires):
+            self._event(broker, LinkUp(neighbour))
+        self.settle()
 
     # What applications do
 

@@ -8,13 +8,15 @@ import pytest
 from wayfare.core import codec, filters
 from wayfare.core import messages as m
 from wayfare.core import predicates as ps
-from wayfare.core.broker import NO_SESSION, Broker
-from wayfare.core.effects import Close, LinkDown, Received, Send, Tick
+from wayfare.core.broker import Broker
+from wayfare.core.effects import Close, LinkDown, LinkUp, Received, Send, Tick
 from wayfare.core.filters import Filter
+from wayfare.core.handoff import NO_SESSION
 from wayfare.core.history import Limits
 from wayfare.core.messages import (
     Ack,
     Advertise,
+    Announce,
     Attach,
     Deliver,
     Detach,
@@ -24,6 +26,8 @@ from wayfare.core.messages import (
     Notification,
     Publish,
     Published,
+    Reply,
+    Request,
     Subscribe,
     Unadvertise,
     Unsubscribe,
@@ -37,10 +41,11 @@ X = Filter.parse("x > 1")
 NARROW = Filter.parse("x > 2")
 DAY = Limits().backlog_age_ns
 WEEK = Limits().away_ns
+HOUR = Limits().tombstone_ns
 
 
-def broker(*neighbours, routing="covering", **limits):
-    return Broker("lisbon", neighbours, routing, Limits(**limits))
+def broker(*neighbours, routing="covering", relocation="handoff", **limits):
+    return Broker("lisbon", neighbours, routing, Limits(**limits), relocation)
 
 
 def tell(here, link, message, now=0):
@@ -48,9 +53,28 @@ def tell(here, link, message, now=0):
 
 
 def attach(here, name, *subscriptions, epoch=1, now=0, **more):
-    """Attach on the link that carries the client's name and epoch: anna1."""
+    """Attach on the link that carries the client's name and epoch: anna1; it was here before."""
+    more.setdefault("previous", (("lisbon", epoch - 1),) if epoch > 1 else ())
+    more.setdefault("welcomed", epoch > 1)
     message = Attach(name, epoch, more.pop("delivered", 0), subscriptions, **more)
     return tell(here, f"{name}{epoch}", message, now)
+
+
+def the(here, name):
+    """The one session of a client."""
+    (session,) = here.border.of(name)
+    return session
+
+
+def names(here):
+    """Whose sessions are here."""
+    return [session.client for session in here.border.all()]
+
+
+def deadline_after_a_tick(here):
+    """A deadline may be too early, but only once: the tick then sets it right."""
+    assert here.step(Tick(), here.next_deadline()) == []
+    return here.next_deadline()
 
 
 def publish(here, link, number, now=0, **attributes):
@@ -71,7 +95,7 @@ def fault(link, reason):
 def test_the_first_attach_opens_a_session():
     here = broker()
     assert attach(here, "anna", X) == [Send("anna1", Welcome(epoch=1, published=0))]
-    session = here.sessions["anna"]
+    session = the(here, "anna")
     assert (session.link, session.epoch, list(session.subscriptions)) == ("anna1", 1, [X])
 
 
@@ -114,7 +138,7 @@ def test_a_connection_that_only_looks_alive_is_closed_when_its_client_comes_agai
         Send("anna2", Welcome(2, 0)),
     ]
     assert here.step(LinkDown("anna1"), 0) == []
-    assert here.sessions["anna"].link == "anna2"
+    assert the(here, "anna").link == "anna2"
 
 
 @pytest.mark.parametrize("epoch", [1, 2])
@@ -124,7 +148,7 @@ def test_a_stale_attach_is_refused_without_fault(epoch):
     assert tell(here, "late", Attach("anna", epoch, 0)) == [
         Close("late", "a later attachment of anna is or was here")
     ]
-    session = here.sessions["anna"]
+    session = the(here, "anna")
     assert (session.link, session.epoch, list(session.subscriptions)) == ("anna2", 2, [X])
 
 
@@ -134,7 +158,7 @@ def test_attaching_twice_on_one_connection_is_a_fault():
     assert tell(here, "anna1", Attach("anna", 2, 0)) == fault(
         "anna1", "Attach twice on one connection"
     )
-    assert (here.sessions["anna"].link, here.sessions["anna"].epoch) == (None, 1)
+    assert (the(here, "anna").link, the(here, "anna").epoch) == (None, 1)
 
 
 def test_nobody_takes_a_second_name_on_one_connection():
@@ -143,28 +167,41 @@ def test_nobody_takes_a_second_name_on_one_connection():
     assert tell(here, "anna1", Attach("bert", 1, 0)) == fault(
         "anna1", "Attach twice on one connection"
     )
-    assert list(here.sessions) == ["anna"]
+    assert names(here) == ["anna"]
 
 
 @pytest.mark.parametrize("delivered", [0, 3])
-def test_a_client_that_was_elsewhere_in_between_starts_anew(delivered):
-    """Its numbers tell; it is not locked out, and learns that nobody knows what it missed."""
+def test_a_client_whose_numbers_are_not_from_here_starts_anew(delivered):
+    """It is not locked out, and learns that nobody knows what it missed."""
     here = broker("faro")
     attach(here, "anna", X)
     attach(here, "bert")
     for number in (1, 2):
         publish(here, "bert1", number, x=2)
     tell(here, "anna1", Ack(1))
-    effects = tell(here, "anna2", Attach("anna", 2, delivered, (X,), welcomed=True))
-    assert effects == [
+    assert attach(here, "anna", X, epoch=2, delivered=delivered) == [
         Close("anna1", "anna attached again"),
         Send("anna2", Welcome(2, 0)),
-        Send("anna2", Gap(delivered, NO_SESSION)),
+        Send("anna2", Gap(delivered + 1, NO_SESSION, exact=False)),
     ]
-    assert here.next_deadline() is None
+    assert deadline_after_a_tick(here) is None
     assert publish(here, "bert1", 3, x=2)[0] == Send(
-        "anna2", Deliver(delivered + 1, note("bert", 3, x=2))
+        "anna2", Deliver(delivered + 2, note("bert", 3, x=2))
     )
+
+
+def test_a_client_that_names_no_session_ends_the_one_that_its_lost_goodbye_left():
+    here = broker("faro")
+    tell(here, "faro", Update(add_ads=(Entry(X),)))
+    attach(here, "anna", X)
+    attach(here, "bert")
+    here.step(LinkDown("anna1"), now=0)
+    publish(here, "bert1", 1, x=2)
+    assert attach(here, "anna", NARROW, epoch=2, previous=(), welcomed=False) == [
+        Send("anna2", Welcome(2, 0)),
+        Send("faro", Update(add_subs=(Entry(NARROW),), remove_subs=(Entry(X),))),
+    ]
+    assert (the(here, "anna").epoch, len(the(here, "anna").backlog)) == (2, 0)
 
 
 def test_what_was_taken_from_a_client_is_remembered_when_its_session_is_too_old():
@@ -174,16 +211,32 @@ def test_what_was_taken_from_a_client_is_remembered_when_its_session_is_too_old(
     publish(here, "bert1", 1, x=2)
     here.step(LinkDown("bert1"), now=0)
     here.step(Tick(), now=WEEK)
-    assert list(here.sessions) == ["anna"]
-    stale = tell(here, "bert2", Attach("bert", 1, 0))
-    assert stale == [Close("bert2", "a later attachment of bert is or was here")]
-    tell(here, "bert3", Attach("bert", 2, 0, welcomed=True))
-    assert publish(here, "bert3", 1, x=2) == [Send("bert3", Published(1))]
-    assert len(publish(here, "bert3", 2, x=2)) == 2
+    assert names(here) == ["anna"]
+    stale = tell(here, "late", Attach("bert", 1, 0))
+    assert stale == [Close("late", "a later attachment of bert is or was here")]
+    assert attach(here, "bert", epoch=2, now=WEEK) == [
+        Send("bert2", Welcome(2, published=1)),
+        Send("bert2", Gap(1, NO_SESSION, exact=False)),
+        Send("bert2", Published(1)),
+    ]
+    assert publish(here, "bert2", 1, x=2) == [Send("bert2", Published(1))]
+    assert len(publish(here, "bert2", 2, x=2)) == 2
+
+
+def test_an_ended_session_is_remembered_for_a_while_and_then_forgotten():
+    here = broker("faro")
+    attach(here, "anna", X)
+    tell(here, "anna1", Detach(leave=True), now=5)
+    assert list(here.border.tombstones) == ["anna"]
+    assert here.step(Tick(), now=5 + HOUR - 1) == []
+    assert type(tell(here, "late", Attach("anna", 1, 0), now=5 + HOUR - 1)[0]) is Close
+    here.step(Tick(), now=5 + HOUR)
+    assert here.border.tombstones == {}
+    assert deadline_after_a_tick(here) is None
 
 
 def test_only_so_many_old_sessions_are_remembered(monkeypatch):
-    monkeypatch.setattr("wayfare.core.broker.EXPIRED_MAX", 2)
+    monkeypatch.setattr("wayfare.core.border.TOMBSTONES_MAX", 2)
     here = broker("faro")
     for name in ("anna", "bert", "carl"):
         tell(here, f"{name}1", Attach(name, 5, 0))
@@ -224,7 +277,7 @@ def test_a_client_whose_session_is_gone_is_told():
     here = broker()
     assert attach(here, "anna", delivered=7, welcomed=True) == [
         Send("anna1", Welcome(1, 0)),
-        Send("anna1", Gap(7, NO_SESSION)),
+        Send("anna1", Gap(8, NO_SESSION, exact=False)),
     ]
 
 
@@ -236,9 +289,9 @@ def test_detaching_keeps_the_session_and_its_place_in_the_tables():
     tell(here, "faro", Update(add_ads=(Entry(X),)))
     attach(here, "anna", X)
     assert tell(here, "anna1", Detach(), now=5) == []
-    assert (here.sessions["anna"].link, here.next_deadline()) == (None, 5 + WEEK)
+    assert (the(here, "anna").link, here.next_deadline()) == (None, 5 + WEEK)
     tell(here, "faro", note("tom", 1, x=2))
-    assert len(here.sessions["anna"].backlog) == 1
+    assert len(the(here, "anna").backlog) == 1
 
 
 def test_leaving_ends_the_session_and_takes_all_back():
@@ -249,7 +302,7 @@ def test_leaving_ends_the_session_and_takes_all_back():
     assert tell(here, "anna1", Detach(leave=True)) == [
         Send("faro", Update(remove_subs=(Entry(X),), remove_ads=(Entry(X),)))
     ]
-    assert (here.sessions, here.next_deadline()) == ({}, None)
+    assert (names(here), deadline_after_a_tick(here)) == ([], None)
     assert tell(here, "faro", note("tom", 2, x=2)) == []
 
 
@@ -376,7 +429,7 @@ def test_flooding_sends_a_notification_to_all_other_neighbours():
 def test_flooding_sends_no_notification_twice_even_to_a_neighbour_that_asked_for_it():
     here = broker("faro", "porto", routing="flooding")
     assert tell(here, "porto", Update(add_subs=(Entry(X),))) == fault(
-        "porto", "Update from a broker, but this one floods"
+        "porto", "an update of tables, but this broker floods"
     )
     it = note("tom", 1, x=2)
     assert tell(here, "faro", it) == [Send("porto", it)]
@@ -444,7 +497,7 @@ def test_an_acknowledgement_makes_room_in_the_window():
     assert tell(here, "anna1", Ack(1)) == delivered("anna1", 3, 3)
     assert tell(here, "anna1", Ack(3)) == delivered("anna1", 4, 5)
     assert tell(here, "anna1", Ack(5)) == []
-    assert here.next_deadline() is None
+    assert deadline_after_a_tick(here) is None
 
 
 @pytest.mark.parametrize("number", [3, 2**63 - 1])
@@ -454,7 +507,7 @@ def test_acknowledging_what_was_not_sent_is_a_fault(number):
     assert tell(here, "anna1", Ack(number)) == fault(
         "anna1", f"acknowledged {number}, but only 2 were sent"
     )
-    assert (here.sessions["anna"].link, len(here.sessions["anna"].backlog)) == (None, 3)
+    assert (the(here, "anna").link, len(the(here, "anna").backlog)) == (None, 3)
 
 
 def test_acknowledging_from_an_empty_backlog_is_a_fault_too():
@@ -500,7 +553,7 @@ def test_nobodys_backlog_delays_another_client():
     attach(here, "carl", X)
     full(here, 3)
     tell(here, "carl1", Ack(1))
-    assert len(here.sessions["anna"].backlog) == 3
+    assert len(the(here, "anna").backlog) == 3
     assert tell(here, "carl1", Ack(2)) == [Send("carl1", Deliver(3, note("bert", 3, x=2)))]
 
 
@@ -519,14 +572,14 @@ def test_a_client_that_is_there_and_has_everything_needs_no_deadline():
     publish(here, "bert1", 1, now=7, x=2)
     assert here.next_deadline() == 7 + DAY
     tell(here, "anna1", Ack(1), now=8)
-    assert here.next_deadline() is None
+    assert deadline_after_a_tick(here) is None
 
 
 def test_a_tick_too_early_does_no_harm():
     here = pair()
     publish(here, "bert1", 1, now=7, x=2)
     assert here.step(Tick(), 7 + DAY - 1) == []
-    assert (len(here.sessions["anna"].backlog), here.next_deadline()) == (1, 7 + DAY)
+    assert (len(the(here, "anna").backlog), here.next_deadline()) == (1, 7 + DAY)
 
 
 def test_old_notifications_go_and_the_next_oldest_sets_the_deadline():
@@ -565,7 +618,7 @@ def test_a_client_that_comes_back_needs_no_deadline():
     here = pair()
     tell(here, "anna1", Detach(), now=5)
     attach(here, "anna", X, epoch=2, now=6)
-    assert here.next_deadline() is None
+    assert deadline_after_a_tick(here) is None
 
 
 def test_resuming_may_empty_the_backlog_and_with_it_the_deadline():
@@ -573,7 +626,7 @@ def test_resuming_may_empty_the_backlog_and_with_it_the_deadline():
     full(here, 2)
     here.step(LinkDown("anna1"), 5)
     attach(here, "anna", X, epoch=2, delivered=2, now=6)
-    assert (len(here.sessions["anna"].backlog), here.next_deadline()) == (0, None)
+    assert (len(the(here, "anna").backlog), deadline_after_a_tick(here)) == (0, None)
 
 
 def test_a_client_that_stays_away_is_forgotten():
@@ -585,17 +638,18 @@ def test_a_client_that_stays_away_is_forgotten():
     tell(here, "faro", note("tom", 1, x=2), now=6)
     assert here.step(Tick(), 1_004) == []
     assert here.step(Tick(), 1_005) == [Send("faro", Update(remove_subs=(Entry(X),)))]
-    assert (list(here.sessions), here.next_deadline()) == (["bert"], None)
+    assert (names(here), deadline_after_a_tick(here)) == (["bert"], None)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_there_is_a_deadline_exactly_while_something_is_kept_and_never_too_late(seed):
+def test_the_deadline_is_never_too_late_and_exact_after_a_tick_that_was_due(seed):
     random = Random(seed)
-    here = pair(backlog_count=3, backlog_age_ns=40, away_ns=60, window=2)
+    here = pair(backlog_count=3, backlog_age_ns=40, away_ns=60, window=2, tombstone_ns=50)
     number, epoch, now = 0, 1, 0
     for _ in range(200):
         now += random.randrange(10)
-        anna = here.sessions.get("anna")
+        anna = next(iter(here.border.of("anna")), None)
+        due = False
         online = anna is not None and anna.link is not None
         match random.choice(["publish", "publish", "ack", "go", "come", "come", "tick", "leave"]):
             case "publish":
@@ -612,14 +666,16 @@ def test_there_is_a_deadline_exactly_while_something_is_kept_and_never_too_late(
                 done = anna.backlog.acked if anna else 0
                 attach(here, "anna", X, epoch=epoch, delivered=done, now=now)
             case "tick":
+                due = here.next_deadline() is not None and here.next_deadline() <= now
                 here.step(Tick(), now)
         ends = [
-            *(s.away_since + 60 for s in here.sessions.values() if s.link is None),
-            *(s.backlog.oldest() + 40 for s in here.sessions.values() if s.backlog),
+            *(s.away_since + 60 for s in here.border.all() if s.link is None),
+            *(s.backlog.oldest() + 40 for s in here.border.all() if s.backlog),
+            *(tombstone.until for tombstone in here.border.tombstones.values()),
         ]
         deadline = here.next_deadline()
-        assert (deadline is None) == (ends == [])
-        assert deadline is None or deadline <= min(ends)
+        assert not ends or deadline <= min(ends)
+        assert not due or deadline == min(ends, default=None)
 
 
 @pytest.mark.parametrize("kept", [0, 1])
@@ -630,22 +686,22 @@ def test_a_notification_that_no_backlog_can_keep_leaves_no_deadline_of_its_own(k
     if away:
         tell(here, "anna1", Detach())
     publish(here, "bert1", kept + 1, x=2, text="too long for this backlog" * 3)
-    assert len(here.sessions["anna"].backlog) == 0
-    deadline = here.next_deadline()  # it may be early, but not there without a reason
-    assert deadline is not None and deadline <= WEEK if away else deadline is None
+    assert len(the(here, "anna").backlog) == 0
+    assert here.next_deadline() <= WEEK
+    assert deadline_after_a_tick(here) == (WEEK if away else None)
 
 
 # Messages from the wrong side
 
 TO_CLIENTS = [Welcome(1, 0), Deliver(1, note("tom", 1)), Gap(1, ""), Published(1)]
 FROM_CLIENTS = [Attach("carl", 1, 0), Detach(), Subscribe(X), Publish(1, {}), Ack(0)]
-BETWEEN = [note("tom", 1, x=2), Update(add_ads=(Entry(X),))]
+BETWEEN = [note("tom", 1, x=2), Update(add_ads=(Entry(X),)), Announce(("faro",))]
 kinds = {"ids": lambda message: type(message).__name__}
 
 
 def state(here):
     return (
-        {name: (s.epoch, s.published, list(s.subscriptions)) for name, s in here.sessions.items()},
+        [(s.client, s.epoch, s.published, list(s.subscriptions)) for s in here.border.all()],
         here.routing.in_ads,
         here.routing.destinations.counts(),
     )
@@ -661,7 +717,7 @@ def test_a_client_that_speaks_like_a_broker_is_at_fault(message):
     (close,) = tell(here, "anna1", message)
     assert (close.link, close.fault) == ("anna1", True)
     assert state(here) == before
-    assert here.sessions["anna"].link is None
+    assert the(here, "anna").link is None
 
 
 @pytest.mark.parametrize("message", FROM_CLIENTS[1:], **kinds)
@@ -669,7 +725,7 @@ def test_a_client_speaks_only_when_it_is_attached(message):
     here = broker("faro")
     name = type(message).__name__
     assert tell(here, "anna1", message) == fault("anna1", f"{name} before Attach")
-    assert here.sessions == {}
+    assert names(here) == []
 
 
 @pytest.mark.parametrize(
@@ -678,7 +734,7 @@ def test_a_client_speaks_only_when_it_is_attached(message):
 def test_a_broker_that_speaks_like_a_client_is_at_fault(message):
     here = broker("faro")
     assert tell(here, "faro", message) == fault("faro", f"{type(message).__name__} from a broker")
-    assert here.sessions == {}
+    assert names(here) == []
 
 
 def test_after_a_fault_the_client_may_come_back():
@@ -686,3 +742,66 @@ def test_after_a_fault_the_client_may_come_back():
     tell(here, "anna1", Ack(5))
     full(here, 1)
     assert attach(here, "anna", X, epoch=2)[1:] == delivered("anna2", 1, 1)
+
+
+# The tree
+
+
+def test_a_new_link_learns_who_is_beyond_this_broker():
+    here = broker("faro", "porto")
+    assert here.step(LinkUp("faro"), 0) == [Send("faro", Announce(("lisbon",)))]
+    tell(here, "faro", Announce(("faro", "lagos")))
+    assert here.step(LinkUp("porto"), 0) == [Send("porto", Announce(("lisbon", "faro", "lagos")))]
+
+
+def test_an_announcement_goes_on_to_the_other_neighbours_once():
+    here = broker("faro", "porto", "evora")
+    news = Announce(("faro",))
+    assert tell(here, "faro", news) == [Send("porto", news), Send("evora", news)]
+    assert tell(here, "faro", news) == []
+
+
+def test_an_errand_to_another_broker_is_sent_on_behind_the_tables():
+    here = broker("faro", "porto")
+    tell(here, "faro", Announce(("faro",)))
+    request = Request("porto", "anna", 2, 0, (("faro", 1),))
+    assert tell(here, "porto", Update(add_ads=(Entry(X),), errands=(request,))) == [
+        Send("faro", Update(add_ads=(Entry(X),), errands=(request,)))
+    ]
+
+
+def test_flooding_takes_errands_but_no_tables():
+    here = broker("faro", "porto", routing="flooding")
+    tell(here, "faro", Announce(("faro",)))
+    request = Request("porto", "anna", 2, 0, (("faro", 1),))
+    assert tell(here, "porto", Update(errands=(request,))) == [
+        Send("faro", Update(errands=(request,)))
+    ]
+
+
+def test_an_errand_for_a_session_that_is_nowhere_is_answered():
+    here = broker("faro")
+    tell(here, "faro", Announce(("faro",)))
+    request = Request("faro", "anna", 2, 0, (("lisbon", 1),))
+    assert tell(here, "faro", Update(errands=(request,))) == [
+        Send("faro", Update(errands=(Reply("faro", "anna", 2, found=False),)))
+    ]
+
+
+@pytest.mark.parametrize(
+    "errand", [Request("faro", "anna", 2, 0, ()), Reply("lisbon", "anna", 2, False)], **kinds
+)
+def test_errands_are_a_fault_where_clients_get_no_support(errand):
+    here = broker("faro", relocation="naive")
+    name = type(errand).__name__
+    assert tell(here, "faro", Update(errands=(errand,))) == fault(
+        "faro", f"{name}, but relocation is naive here"
+    )
+
+
+def test_without_support_a_session_ends_with_its_connection():
+    here = broker("faro", relocation="naive")
+    tell(here, "faro", Update(add_ads=(Entry(X),)))
+    attach(here, "anna", X)
+    assert here.step(LinkDown("anna1"), 0) == [Send("faro", Update(remove_subs=(Entry(X),)))]
+    assert names(here) == []

@@ -3,10 +3,11 @@
 import pytest
 
 from pair import Network
-from wayfare.core.broker import NO_SESSION
+from wayfare.core.broker import DEFAULT_LIMITS
 from wayfare.core.client import ACK_DELAY_NS
 from wayfare.core.effects import Close, Lost, Notify
 from wayfare.core.filters import Filter
+from wayfare.core.handoff import NO_SESSION
 from wayfare.core.history import Limits
 from wayfare.core.messages import Ack, Deliver, Entry, Notification, Publish, Published, Update
 from wayfare.core.reduction import STRATEGIES
@@ -112,7 +113,8 @@ def test_what_comes_while_the_client_is_away_waits_for_it():
     assert net.got("anna") == xs(1, 2)
     net.pass_time(ACK_DELAY_NS)
     net.settle()
-    assert len(net.brokers["porto"].sessions["anna"].backlog) == 0
+    (session,) = net.brokers["porto"].border.of("anna")
+    assert len(session.backlog) == 0
 
 
 def test_what_does_not_fit_the_backlog_is_counted():
@@ -134,7 +136,7 @@ def test_a_client_that_stays_away_for_too_long_is_told_so():
     net.publish("tom", x=1)
     net.settle()
     net.pass_time(1_000)
-    assert list(net.brokers["porto"].sessions) == ["tom"]
+    assert [session.client for session in net.brokers["porto"].border.all()] == ["tom"]
     net.attach("anna", "porto")
     net.settle()
     net.publish("tom", x=2)
@@ -240,7 +242,30 @@ def test_a_client_that_leaves_leaves_nothing_behind():
     net.detach("anna", leave=True)
     net.detach("tom", leave=True)
     net.settle()
+    net.pass_time(max(DEFAULT_LIMITS.tombstone_ns, DEFAULT_LIMITS.backlog_age_ns))
     for broker in net.brokers.values():
-        assert (broker.sessions, broker.next_deadline()) == ({}, None)
+        assert list(broker.border.all()) == []
+        assert (broker.border.tombstones, broker.next_deadline()) == ({}, None)
         assert broker.routing.destinations.counts() == {}
         assert not any(broker.routing.in_ads.values())
+
+
+def test_brokers_have_announced_themselves_when_the_network_is_there():
+    net = Network(*LINE, "lisbon-evora")
+    for broker in net.brokers.values():
+        assert net.brokers.keys() - {broker.name} == broker.paths._hops.keys()
+    assert net.brokers["faro"].paths._hops["porto"] == "lisbon"
+
+
+@pytest.mark.parametrize("routing", STRATEGIES)
+def test_a_client_that_moves_gets_what_it_missed_and_what_comes(routing):
+    net = network(*LINE, routing=routing)
+    net.cut("anna")
+    net.publish("tom", x=1)
+    net.settle()
+    net.attach("anna", "faro")
+    net.step("anna", "faro")
+    net.publish("tom", x=2)
+    net.settle()
+    assert net.got("anna") == xs(1, 2)
+    assert list(net.brokers["porto"].border.all()) == []
