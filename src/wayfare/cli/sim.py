@@ -179,7 +179,10 @@ def run_fuzz(arguments: argparse.Namespace) -> int:
         raise UsageError("--seeds is at least 1")
     if arguments.workers is not None and arguments.workers < 1:
         raise UsageError("--workers is at least 1")
-    routings = list(STRATEGIES) if arguments.routing == "all" else [arguments.routing]
+    routings = [arguments.routing]
+    if arguments.routing == "all":  # where it is defined
+        flooding = arguments.relocation != "junction"
+        routings = [name for name, one in STRATEGIES.items() if flooding or not one.floods]
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     jobs = [
         fuzz.Job(seed, routing, arguments.relocation, arguments.faults)

@@ -29,6 +29,8 @@ from wayfare.core.effects import (
 )
 from wayfare.core.handoff import Handoff
 from wayfare.core.history import Limits
+from wayfare.core.home import Home
+from wayfare.core.junction import Junction
 from wayfare.core.messages import UPDATE_MAX, BrokerId, LinkId, Notification, Update
 from wayfare.core.paths import Paths
 from wayfare.core.reduction import STRATEGIES
@@ -37,7 +39,23 @@ from wayfare.core.sessions import Session
 from wayfare.errors import ProtocolError, UsageError
 
 DEFAULT_LIMITS = Limits()
-RELOCATIONS: dict[str, type[Relocation]] = {one.name: one for one in (Handoff, Naive)}
+RELOCATIONS: dict[str, type[Relocation]] = {
+    one.name: one for one in (Handoff, Junction, Home, Naive)
+}
+
+
+def check_strategies(routing: str, relocation: str) -> None:
+    """Raise UsageError unless there are such strategies, and they go together."""
+    for what, name, names in (
+        ("routing", routing, STRATEGIES),
+        ("relocation", relocation, RELOCATIONS),
+    ):
+        if name not in names:
+            raise UsageError(f"unknown {what} {name!r}: choose one of {', '.join(names)}")
+    if relocation == "junction" and STRATEGIES[routing].floods:
+        raise UsageError(
+            f"junction follows subscriptions, and {routing} has none: choose another relocation"
+        )
 
 
 class Broker:
@@ -51,12 +69,7 @@ class Broker:
         limits: Limits = DEFAULT_LIMITS,
         relocation: str = "handoff",
     ) -> None:
-        if routing not in STRATEGIES:
-            raise UsageError(f"unknown routing {routing!r}: choose one of {', '.join(STRATEGIES)}")
-        if relocation not in RELOCATIONS:
-            raise UsageError(
-                f"unknown relocation {relocation!r}: choose one of {', '.join(RELOCATIONS)}"
-            )
+        check_strategies(routing, relocation)
         self.name = name
         self.neighbours = tuple(neighbours)
         self.border = Border(self.neighbours, routing, limits)
@@ -64,6 +77,8 @@ class Broker:
         self.paths = Paths(name, self.neighbours)
         self.relocation = RELOCATIONS[relocation](self.border, self.paths)
         self._route = self.border.route
+        if relocation == "home":
+            self._route = self._route_home
         self._floods = STRATEGIES[routing].floods
         self._neighbour_links = frozenset(map(LinkId, self.neighbours))
 
@@ -82,6 +97,11 @@ class Broker:
         """When something that is kept may have become too old."""
         return self.border.deadline
 
+    def _route_home(
+        self, notification: Notification, came_from: LinkId | None, now: int
+    ) -> list[Effect]:
+        return self.relocation.outward(self.border.route(notification, came_from, now))
+
     # Events
 
     def on_received(self, event: Received, now: int) -> list[Effect]:
@@ -89,7 +109,8 @@ class Broker:
         try:
             effects = self._handle(link, message, now)
         except ProtocolError as error:
-            return [Close(link, str(error), fault=True), *self.on_link_down(LinkDown(link), now)]
+            closed = [Close(link, str(error), fault=True)]
+            return self.relocation.outward([*closed, *self.on_link_down(LinkDown(link), now)])
         return self._with_updates(effects)
 
     def on_link_up(self, event: LinkUp, now: int) -> list[Effect]:
@@ -99,7 +120,7 @@ class Broker:
     def on_link_down(self, event: LinkDown, now: int) -> list[Effect]:
         session = self.border.by_link.get(event.link)
         if session is None:
-            return []
+            return self.relocation.on_stranger_down(event.link, now)
         return self._with_updates(self.relocation.on_link_down(session, now))
 
     def on_tick(self, event: Tick, now: int) -> list[Effect]:
@@ -111,6 +132,7 @@ class Broker:
 
     def _with_updates(self, effects: list[Effect]) -> list[Effect]:
         """Behind these effects, what every neighbour has to be told."""
+        effects = self.relocation.outward(effects)
         mail = self.paths.take_mail()
         if not (mail or self.routing.changed):
             return effects
@@ -140,7 +162,8 @@ class Broker:
         if handler is None:
             raise ProtocolError(f"{type(message).__name__} from a client")
         if session is None:
-            raise ProtocolError(f"{type(message).__name__} before Attach")
+            assert isinstance(message, m.FromClient)
+            return self.relocation.on_stranger(link, message, now)
         session.orphan = False  # its client is really there
         return handler(self, session, message, now)
 
@@ -148,6 +171,12 @@ class Broker:
         told = self.paths.learn(neighbour, message.brokers)
         effects: list[Effect] = [Send(LinkId(other), one) for other, one in told]
         return effects + self.relocation.on_announced(now)
+
+    def on_tunnel(self, neighbour: BrokerId, message: m.Tunnel, now: int) -> list[Effect]:
+        out: list[Effect] = []
+        for one in self.relocation.on_tunnel(message, now):
+            out += self.step(one, now) if isinstance(one, Received | LinkDown) else [one]
+        return out
 
     def on_update(self, neighbour: BrokerId, message: Update, now: int) -> list[Effect]:
         if _entries(message):
@@ -233,6 +262,7 @@ EVENTS: dict[type, Callable[[Broker, Any, int], list[Effect]]] = {
 FROM_BROKER: dict[type, Callable[[Broker, BrokerId, Any, int], list[Effect]]] = {
     m.Announce: Broker.on_announce,
     m.Update: Broker.on_update,
+    m.Tunnel: Broker.on_tunnel,
 }
 
 FROM_CLIENT: dict[type, Callable[[Broker, Session, Any, int], list[Effect]]] = {

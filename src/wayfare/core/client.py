@@ -58,6 +58,7 @@ class Client:
         self.outbox: deque[m.Publish] = deque()  # not acknowledged yet, in order
         self.previous: tuple[tuple[BrokerId, int], ...] = ()
         self.welcomed = False
+        self.home = BrokerId("")  # the first broker that it attached to
         self._outbox_max = outbox_max
         self._characters = 0  # of all filters that are held
         self._wanted: FilterIndex[Filter] = FilterIndex()
@@ -71,6 +72,7 @@ class Client:
         """A connection to this broker is there: use it from now on."""
         self.epoch += 1
         self.link = link
+        self.home = self.home or broker
         self._acked, self.deadline = self.delivered, None
         attach = m.Attach(
             self.name,
@@ -80,6 +82,7 @@ class Client:
             tuple(self.advertisements),
             self.previous,
             self.welcomed,
+            self.home,
         )
         self.previous = ((broker, self.epoch), *self.previous)
         if len(self.previous) > PREVIOUS_MAX:  # the last was welcomed: it holds the session

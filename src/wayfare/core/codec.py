@@ -136,6 +136,7 @@ def _check_attach(message: m.Attach) -> None:
     _check_number(message.epoch)
     _check_number(message.delivered)
     _check_previous(message.previous)
+    _require(len(message.home) <= NAME_MAX, f"a name has at most {NAME_MAX} characters")
     _check_profile((*message.subscriptions, *message.advertisements))
 
 
@@ -202,7 +203,8 @@ def _check_reply(message: m.Reply) -> None:
     _check_name(message.broker)
     _check_name(message.client)
     _require(len(message.why) <= REASON_MAX, "too long a reason")
-    for number in (message.epoch, message.lost, message.published, *message.marks.values()):
+    counts = (message.epoch, message.old_epoch, message.lost, message.published)
+    for number in (*counts, *message.marks.values()):
         _check_number(number)
     for name in message.marks:
         _check_name(name)
@@ -210,6 +212,28 @@ def _check_reply(message: m.Reply) -> None:
         _check_notification(kept.notification)
         _check_number(kept.age_ns)
     _check_profile(message.subscriptions or ())
+
+
+def _check_fetch(message: m.Fetch) -> None:
+    _check_searched(message)
+    _check_number(message.delivered)
+    _check_number(message.digest)
+    _check_number(message.since)
+    _check_profile(message.subscriptions)
+
+
+def _check_searched(message: m.Fetch | m.Searched) -> None:
+    _check_name(message.broker)
+    _check_name(message.client)
+    _check_number(message.epoch)
+
+
+def _check_tunnel(message: m.Tunnel) -> None:
+    for name in (message.broker, message.visited, message.link):
+        _check_name(name)
+    _require(len(message.reason) <= REASON_MAX, "too long a reason")
+    if message.message is not None:
+        CHECKS[type(message.message)](message.message)
 
 
 def _check_nothing(message: m.AnyMessage) -> None:
@@ -235,4 +259,7 @@ CHECKS: dict[type, Callable[[Any], None]] = {
     m.Announce: _check_announce,
     m.Request: _check_request,
     m.Reply: _check_reply,
+    m.Fetch: _check_fetch,
+    m.Searched: _check_searched,
+    m.Tunnel: _check_tunnel,
 }

@@ -31,16 +31,16 @@ from wayfare.core.messages import (
     REPLY_MARKS_MAX,
     BrokerId,
     ClientId,
+    Fetch,
     LinkId,
     Reply,
     Request,
 )
 from wayfare.core.paths import Paths
-from wayfare.core.relocation import Relocation
-from wayfare.core.sessions import Session, Wait
+from wayfare.core.relocation import NO_SESSION, Relocation
+from wayfare.core.sessions import Old, Session, Wait
 from wayfare.errors import ProtocolError
 
-NO_SESSION = "no session: it was away for too long, or its broker has forgotten it"
 ASTRAY_MAX = 1_000  # requests to brokers that nobody knows yet; the oldest are forgotten
 NO_ANSWER = "the broker where it was before did not answer in time"
 
@@ -84,23 +84,10 @@ class Handoff(Relocation):
         effects.append(Send(link, m.Welcome(session.epoch, session.published)))
         return effects + self._walk(request, now)
 
-    def _renew(self, session: Session, link: LinkId, message: m.Attach, now: int) -> list[Effect]:
-        """The client is back where it was: as if its session were handed over on the spot."""
-        border = self.border
-        effects = border.disconnect(session, f"{message.client} attached again", now)
-        known = session.backlog.resume(message.delivered)
-        if not known:
-            session.backlog = type(session.backlog)(message.delivered)
-            session.backlog.lose(1, NO_SESSION, exact=False)
-        border.renew(session, message, link)
-        effects.append(Send(link, m.Welcome(session.epoch, session.published)))
-        return effects + border.push(session)
-
     def on_reply(self, reply: Reply, now: int) -> list[Effect]:
         session = self.border.get(reply.client, reply.epoch)
         if session is None:
-            self._send_after(reply)
-            return []
+            return self._send_after(reply, now)
         if not reply.found:
             return [] if session.wait is None else self._nothing(session, now)
         kept = [
@@ -111,11 +98,16 @@ class Handoff(Relocation):
             session.backlog.lose(reply.lost, reply.why, exact=reply.exact)
         if session.wait is None:
             return self._take_late(session, kept, reply.marks, now)
-        session.wait.kept += kept
-        session.wait.marks |= reply.marks
+        wait = session.wait
+        old = wait.old.setdefault(reply.old_epoch, Old(wait.asked))
+        old.kept += kept
+        old.marks |= reply.marks
         if reply.subscriptions is not None:
-            session.wait.known = reply.subscriptions
-        return [] if reply.more else self._release(session, now)
+            old.known = reply.subscriptions
+        return [] if reply.more else self._on_taken_over(session, now)
+
+    def _on_taken_over(self, session: Session, now: int) -> list[Effect]:
+        return self._release(session, now)
 
     def _take_late(
         self, session: Session, kept: list[Kept], marks: dict[ClientId, int], now: int
@@ -128,13 +120,15 @@ class Handoff(Relocation):
             session.backlog.lose(1, NO_ANSWER, exact=False)
         return self.border.push(session)
 
-    def _send_after(self, reply: Reply) -> None:
+    def _send_after(self, reply: Reply, now: int) -> list[Effect]:
         """A reply that comes too late follows the session to where it went."""
         tombstone = self.border.tombstones.get(reply.client)
-        if reply.found and tombstone is not None and tombstone.moved_to is not None:
-            broker, epoch = tombstone.moved_to
-            if epoch > reply.epoch:
-                self.paths.send(replace(reply, broker=broker, epoch=epoch))
+        if not reply.found or tombstone is None or tombstone.moved_to is None:
+            return []
+        broker, epoch = tombstone.moved_to
+        if epoch <= reply.epoch:
+            return []
+        return self._answer(replace(reply, broker=broker, epoch=epoch), now)
 
     def _nothing(self, session: Session, now: int) -> list[Effect]:
         """Nobody has a session of this client."""
@@ -155,9 +149,10 @@ class Handoff(Relocation):
         """Open a session: first what was held back, then live; then whoever asked for it."""
         wait, session.wait = session.wait, None
         assert wait is not None
-        queue = in_order(wait.kept, _news(wait))
+        queue = self._merged(session, wait)
         self.border.put(session, queue)
-        session.marks.raise_to(wait.marks)
+        for old in wait.old.values():
+            session.marks.raise_to(old.marks)
         session.marks.raise_to({one.publisher: one.number for one, _, _ in queue})
         effects = self.border.push(session)
         for publication in wait.publications:
@@ -169,6 +164,19 @@ class Handoff(Relocation):
         if session.leaving:
             return effects + self._end(session, now)
         return effects
+
+    def _merged(self, session: Session, wait: Wait) -> list[Kept]:
+        """What older sessions had and what was held back, each once, in every publisher's order."""
+        queue: list[Kept] = []
+        there: set[tuple[ClientId, int]] = set()
+        for epoch in sorted(wait.old):
+            queue += _news(wait.old[epoch].kept, there, [])
+        earlier = list(wait.old.values()) if self._is_last(session, wait) else []
+        return _in_order([*queue, *_news(wait.held, there, earlier)])
+
+    def _is_last(self, session: Session, wait: Wait) -> bool:
+        """Whether what is not news to the old session is not news to the client."""
+        return True
 
     # At the old broker
 
@@ -186,9 +194,9 @@ class Handoff(Relocation):
             if session is not None and not session.orphan:
                 return self._on_found(session, request, now)
             request = replace(request, previous=request.previous[1:])
-        return self._answer(Reply(request.broker, request.client, request.epoch, False), now)
+        return self._refuse(request, now)
 
-    def _on_found(self, session: Session, request: Request, now: int) -> list[Effect]:
+    def _on_found(self, session: Session, request: Request | Fetch, now: int) -> list[Effect]:
         wait = session.wait
         if wait is None:
             return self._hand_over(session, request, now)
@@ -196,12 +204,18 @@ class Handoff(Relocation):
         superseded, wait.pending = wait.pending, request
         if superseded is not None and superseded.epoch > request.epoch:
             superseded, wait.pending = request, superseded
-        if superseded is not None:
-            nobody = Reply(superseded.broker, superseded.client, superseded.epoch, False)
-            effects += self._answer(nobody, now)
-        return effects
+        return effects if superseded is None else effects + self._refuse(superseded, now)
 
-    def _hand_over(self, session: Session, request: Request, now: int) -> list[Effect]:
+    def _refuse(self, request: Request | Fetch, now: int) -> list[Effect]:
+        """Nobody has what is asked for."""
+        return self._answer(Reply(request.broker, request.client, request.epoch, False), now)
+
+    def _ask_on(self, request: Request | Fetch, now: int) -> list[Effect]:
+        """What a request waited for has ended."""
+        assert isinstance(request, Request)
+        return self._walk(request, now)
+
+    def _hand_over(self, session: Session, request: Request | Fetch, now: int) -> list[Effect]:
         """Send the session to its client's new broker, and forget it here."""
         left = session.backlog.left(request.delivered)
         if left is None:  # the client got deliveries that were not made from here
@@ -242,10 +256,9 @@ class Handoff(Relocation):
     def on_errand(self, came_from: BrokerId, errand: m.Errand, now: int) -> list[Effect]:
         if isinstance(errand, Request):
             return self._walk(errand, now)
-        if errand.broker == self.paths.name:
-            return self.on_reply(errand, now)
-        self.paths.send(errand)
-        return []
+        if isinstance(errand, Reply):
+            return self._answer(errand, now)
+        return super().on_errand(came_from, errand, now)
 
     def on_announced(self, now: int) -> list[Effect]:
         astray = list(self._astray)
@@ -264,7 +277,7 @@ class Handoff(Relocation):
         """As in general; whoever asked for the session goes on asking."""
         effects = self.border.end(session, now)
         if session.wait is not None and session.wait.pending is not None:
-            effects += self._walk(session.wait.pending, now)
+            effects += self._ask_on(session.wait.pending, now)
         return effects
 
 
@@ -274,28 +287,27 @@ def digest(subscriptions: Iterable[Filter]) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=7).digest(), "big")
 
 
-def _news(wait: Wait) -> list[Kept]:
-    """What was held back and the old session did not have.
+def _news(kept: list[Kept], there: set[tuple[ClientId, int]], earlier: list[Old]) -> Iterator[Kept]:
+    """What is not there yet, and earlier sessions did not have.
 
-    What is not above its mark came to the old session, too, before that was handed over, and comes in
-    the reply or was delivered long ago; unless only a subscription asks for it that was not known there.
+    What is not above its mark came to the earlier session, too, before that was handed over, and is
+    among what it kept or was delivered long ago; unless only a subscription asks for it that was not
+    known there.
     """
-    there = {(one.publisher, one.number) for one, _, _ in wait.kept}
-    marks, known = wait.marks, wait.known
-    return [
-        kept
-        for kept in wait.held
-        if kept[0].number > marks.get(kept[0].publisher, 0)
-        or not (
-            (kept[0].publisher, kept[0].number) in there
-            or any(filter.matches(kept[0].attributes) for filter in known)
-        )
-    ]
+    for one in kept:
+        notification = one[0]
+        key = publisher, number = notification.publisher, notification.number
+        if key not in there and not any(
+            number <= old.marks.get(publisher, 0)
+            and any(filter.matches(notification.attributes) for filter in old.known)
+            for old in earlier
+        ):
+            there.add(key)
+            yield one
 
 
-def in_order(kept: list[Kept], news: list[Kept]) -> list[Kept]:
-    """Both, one behind the other, but of each publisher in the order of its numbers."""
-    queue = kept + news
+def _in_order(queue: list[Kept]) -> list[Kept]:
+    """The same, but of each publisher in the order of its numbers."""
     of: dict[ClientId, list[Kept]] = {}
     for one in queue:
         of.setdefault(one[0].publisher, []).append(one)
@@ -307,7 +319,7 @@ def _number(kept: Kept) -> int:
     return kept[0].number
 
 
-def _replies(request: Request, session: Session, left: Left, now: int) -> Iterator[Reply]:
+def _replies(request: Request | Fetch, session: Session, left: Left, now: int) -> Iterator[Reply]:
     """The answer to a request: one reply, or several when it would be too long."""
     kept = [tuple(m.Kept(one, now - put) for one, _, put in part) for part in _parts(left.kept)]
     known = list(session.marks.known().items())
@@ -322,7 +334,14 @@ def _replies(request: Request, session: Session, left: Left, now: int) -> Iterat
     pieces[0] |= {"lost": left.lost, "why": left.why, "exact": left.exact}
     if digest(session.subscriptions) != request.digest:
         pieces[0]["subscriptions"] = tuple(session.subscriptions)
-    reply = Reply(request.broker, session.client, request.epoch, True, published=session.published)
+    reply = Reply(
+        request.broker,
+        session.client,
+        request.epoch,
+        True,
+        published=session.published,
+        old_epoch=session.epoch,
+    )
     for number, piece in enumerate(pieces, 1):
         yield replace(reply, **piece, more=number < len(pieces))
 

@@ -7,7 +7,8 @@ connection and never changes.
     client -> border broker   Attach  Detach  Subscribe  Unsubscribe  Advertise  Unadvertise
                               Publish  Ack
     border broker -> client   Welcome  Deliver  Gap  Published
-    broker -> broker          Notification  Announce  Update(... Request, Reply)
+    broker -> broker          Notification  Announce  Tunnel
+                              Update(... Request, Reply, Fetch, Searched)
 """
 
 from __future__ import annotations
@@ -120,6 +121,7 @@ class Attach(Message, frozen=True, tag=10):
     # Attachments that may still hold its session, newest first, back to the last Welcome.
     previous: Previous = ()
     welcomed: bool = False  # a session of it is, or was, somewhere
+    home: BrokerId = BrokerId("")  # where it attached first
 
 
 class Detach(Message, frozen=True, tag=11):
@@ -242,11 +244,37 @@ class Reply(Message, frozen=True, tag=41):
     exact: bool = True  # False: nobody knows how many were lost
     published: int = 0
     marks: Annotated[dict[ClientId, int], Meta(max_length=REPLY_MARKS_MAX)] = {}
+    old_epoch: int = 0  # of the session that is handed over
     subscriptions: Filters | None = None  # of the old session, where they are others than asked for
     more: bool = False  # the rest comes behind it
 
 
-Errand = Request | Reply
+class Fetch(Message, frozen=True, tag=42):
+    """A client is at `broker` now: whoever in this direction has a session of it, hand it over.
+
+    It goes where sessions with these subscriptions may be; with `everywhere`, just everywhere.
+    """
+
+    broker: BrokerId
+    client: ClientId
+    epoch: int
+    delivered: int
+    subscriptions: Filters
+    digest: int = 0  # of these subscriptions
+    since: int = 0  # the epoch that the client was last welcomed with: an older session is not all
+    everywhere: bool = False
+
+
+class Searched(Message, frozen=True, tag=43):
+    """This direction has been searched, and everything found there has been sent."""
+
+    broker: BrokerId
+    client: ClientId
+    epoch: int
+    everywhere: bool = False
+
+
+Errand = Request | Reply | Fetch | Searched
 
 
 class Update(Message, frozen=True, tag=30):
@@ -264,5 +292,20 @@ class Update(Message, frozen=True, tag=30):
 
 FromClient = Attach | Detach | Subscribe | Unsubscribe | Advertise | Unadvertise | Publish | Ack
 ToClient = Welcome | Deliver | Gap | Published
-Between = Notification | Update | Announce
+
+
+class Tunnel(Message, frozen=True, tag=32):
+    """What a client that visits a broker and its home broker say to each other.
+
+    Without a message: the connection is gone, or has to go.
+    """
+
+    broker: BrokerId  # where it goes
+    visited: BrokerId
+    link: LinkId  # the client's connection there
+    message: FromClient | ToClient | None
+    reason: str = ""
+
+
+Between = Notification | Update | Announce | Tunnel
 AnyMessage = Hello | FromClient | ToClient | Between

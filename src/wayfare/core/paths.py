@@ -38,6 +38,10 @@ class Paths:
         others = [other for other in self.neighbours if other != neighbour]
         return [(other, one) for other in others for one in _announce(new)]
 
+    def towards(self, broker: BrokerId) -> BrokerId | None:
+        """The next hop; None if nobody knows where that broker is."""
+        return self._hops.get(broker)
+
     def send(self, errand: Errand) -> bool:
         """Put an errand on its way to its broker."""
         return self.send_to(errand.broker, errand)
@@ -47,8 +51,11 @@ class Paths:
         hop = self._hops.get(broker)
         if hop is None:
             return False
-        self._mail.setdefault(hop, []).append(errand)
+        self.send_by(hop, errand)
         return True
+
+    def send_by(self, neighbour: BrokerId, errand: Errand) -> None:
+        self._mail.setdefault(neighbour, []).append(errand)
 
     def take_mail(self) -> dict[BrokerId, list[Errand]]:
         """The errands that have not left yet, by neighbour."""

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from wayfare.core import messages as m
 from wayfare.core.border import Border
-from wayfare.core.effects import Effect, Send
+from wayfare.core.effects import Effect, LinkDown, Received, Send
+from wayfare.core.history import Backlog
 from wayfare.core.messages import BrokerId, LinkId
 from wayfare.core.paths import Paths
 from wayfare.core.sessions import Session
 from wayfare.errors import ProtocolError
+
+NO_SESSION = "no session: it was away for too long, or its broker has forgotten it"
 
 
 class Relocation:
@@ -36,6 +39,21 @@ class Relocation:
     def on_link_down(self, session: Session, now: int) -> list[Effect]:
         self.border.lose_link(session, now)
         return []
+
+    def on_stranger(self, link: LinkId, message: m.FromClient, now: int) -> list[Effect]:
+        """A client that has no session here speaks."""
+        raise ProtocolError(f"{type(message).__name__} before Attach")
+
+    def on_stranger_down(self, link: LinkId, now: int) -> list[Effect]:
+        """The connection of a client that has no session here is gone."""
+        return []
+
+    def on_tunnel(self, message: m.Tunnel, now: int) -> list[Effect | Received | LinkDown]:
+        raise ProtocolError(f"Tunnel, but relocation is {self.name} here")
+
+    def outward(self, effects: list[Effect]) -> list[Effect]:
+        """The same effects, for links that this broker really has."""
+        return effects
 
     def on_publish(self, session: Session, message: m.Publish, now: int) -> list[Effect]:
         effects = self.border.publish(session, message, now)
@@ -69,6 +87,18 @@ class Relocation:
         if tombstone is not None:
             session.published = tombstone.published
         return session
+
+    def _renew(self, session: Session, link: LinkId, message: m.Attach, now: int) -> list[Effect]:
+        """The client is back where it was: as if its session were handed over on the spot."""
+        border = self.border
+        effects = border.disconnect(session, f"{message.client} attached again", now)
+        known = session.backlog.resume(message.delivered)
+        if not known:
+            session.backlog = Backlog(message.delivered)
+            session.backlog.lose(1, NO_SESSION, exact=False)
+        border.renew(session, message, link)
+        effects.append(Send(link, m.Welcome(session.epoch, session.published)))
+        return effects + border.push(session)
 
 
 class Naive(Relocation):

@@ -191,6 +191,29 @@ class Routing:
             del ads[entry]
             self._remove_ad(entry, neighbour)
 
+    def towards(
+        self, client: ClientId, subscriptions: Iterable[Filter], came_from: BrokerId | None
+    ) -> set[BrokerId]:
+        """Behind which neighbours there may be a session of the client with these subscriptions.
+
+        Entries of the client itself show the way. Others only cover it, or do not if it is farther
+        towards the advertisements.
+        """
+        entries = [entry for one in subscriptions for entry in self._entries(client, one)]
+        others = [one for one in self._neighbours if one != came_from]
+        offered = {n for n in others for e in entries if self._ads_from[n].any(e.filter)}
+        if self._strategy.per_client:
+            path = {n for n in others if any(e in self.in_subs[n] for e in entries)}
+            return path or offered
+        covered = {
+            source
+            for entry in entries
+            for sub in self._subs_by_overlap.overlapping(entry.filter)
+            if sub.filter.covers(entry.filter)
+            for source in self._subs.of[sub]
+        }
+        return offered | (covered & {*others})
+
     # What follows for the neighbours
 
     def updates(self) -> list[tuple[BrokerId, Update]]:

@@ -18,23 +18,32 @@ import msgspec
 
 from wayfare.core.filters import Filter
 from wayfare.core.history import Backlog, Kept, Marks
-from wayfare.core.messages import BrokerId, ClientId, LinkId, Publish, Request
+from wayfare.core.messages import BrokerId, ClientId, Fetch, LinkId, Publish, Request
+
+
+class Old:
+    """What an older session of the client had, as far as it has come."""
+
+    __slots__ = ("kept", "known", "marks")
+
+    def __init__(self, known: tuple[Filter, ...]) -> None:
+        self.known = known  # its subscriptions
+        self.kept: list[Kept] = []
+        self.marks: dict[ClientId, int] = {}
 
 
 class Wait:
     """What a session has until its old broker has answered."""
 
-    __slots__ = ("asked", "held", "kept", "known", "marks", "pending", "publications", "until")
+    __slots__ = ("asked", "held", "old", "pending", "publications", "until")
 
     def __init__(self, asked: tuple[Filter, ...], until: int) -> None:
         self.asked = asked  # the subscriptions that the request was made with
-        self.known: tuple[Filter, ...] = asked  # those that the old session had
         self.until = until  # then a client that is attached waits no longer
         self.held: list[Kept] = []  # notifications that matched since it came
-        self.kept: list[Kept] = []  # what the old session had, as far as it is here
-        self.marks: dict[ClientId, int] = {}
+        self.old: dict[int, Old] = {}  # by epoch
         self.publications: list[Publish] = []  # not accepted, so not acknowledged
-        self.pending: Request | None = None  # from where the client went on to
+        self.pending: Request | Fetch | None = None  # from where the client went on to
 
 
 class Session:

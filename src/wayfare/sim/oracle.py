@@ -20,6 +20,8 @@ import msgspec
 from wayfare.core.broker import DEFAULT_LIMITS
 from wayfare.core.client import ACK_DELAY_NS
 from wayfare.core.filters import Filter
+from wayfare.core.home import BETWEEN, Home
+from wayfare.core.junction import Junction
 from wayfare.core.messages import ClientId, Entry
 from wayfare.core.predicates import Attributes, satisfied
 from wayfare.core.reduction import STRATEGIES, Strategy, reduced
@@ -87,7 +89,10 @@ def reach(world: World) -> Reach:
     client_ns = max(
         [world.closed_worst_ns, *(one.worst_ns() for one in world.connections.values())]
     )
-    return Reach(tree_ns, client_ns + max(wait.values()), world.limits.window)
+    client_ns += max(wait.values())
+    if world.relocation == Home.name:  # what a client says or gets goes by its home
+        client_ns += tree_ns
+    return Reach(tree_ns, client_ns, world.limits.window)
 
 
 # Deliveries
@@ -358,7 +363,7 @@ def _check_sessions(world: World, away: set[str]) -> Iterator[Violation]:
                 yield Violation("tidy", f"{name} keeps {len(session.backlog)} for {client}")
             if session.wait is not None:
                 yield Violation("tidy", f"{name} waits for the session of {client}")
-            if world.clients[client].left or world.clients[client].home != name:
+            if world.clients[client].left or session_at(world, world.clients[client]) != name:
                 yield Violation("tidy", f"{name} has a session of {client}, which is not here")
     for client_host in world.clients.values():
         if client_host.connection is not None:
@@ -368,6 +373,11 @@ def _check_sessions(world: World, away: set[str]) -> Iterator[Violation]:
             yield Violation("tidy", f"{connection.broker.core.name} keeps the connection {link}")
 
 
+def session_at(world: World, client: ClientHost) -> str:
+    """Which broker should have the client's session."""
+    return client.core.home if world.relocation == Home.name else client.home
+
+
 def check_outlived(world: World) -> Iterator[Violation]:
     """What is left when everything has become as old as it may."""
     for name, host in world.brokers.items():
@@ -375,24 +385,27 @@ def check_outlived(world: World) -> Iterator[Violation]:
             yield Violation("tidy", f"{name} still waits for a deadline")
         if host.core.border.tombstones:
             yield Violation("tidy", f"{name} still has tombstones")
+        if isinstance(host.core.relocation, Junction) and host.core.relocation.searches:
+            yield Violation("tidy", f"{name} still searches")
 
 
 def _check_attached(world: World, host: ClientHost) -> Iterator[Violation]:
     """What its broker knows of a client that is attached, and what it knows itself."""
-    client = host.core
-    sessions = world.broker(host.home).core.border.of(client.name)
+    client, broker = host.core, session_at(world, host)
+    sessions = world.broker(broker).core.border.of(client.name)
     if not sessions:
-        yield Violation("tidy", f"{host.home} has no session of {host.name}, which is attached")
+        yield Violation("tidy", f"{broker} has no session of {host.name}, which is attached")
         return
     session, *others = reversed(sessions)
+    link = client.link if broker == host.home else f"{host.home}{BETWEEN}{client.link}"
     if others:
-        yield Violation("tidy", f"{host.home} has several sessions of {host.name}")
-    if (session.link, session.epoch) != (client.link, client.epoch):
-        yield Violation("tidy", f"{host.home} knows another attachment of {host.name}")
+        yield Violation("tidy", f"{broker} has several sessions of {host.name}")
+    if (session.link, session.epoch) != (link, client.epoch):
+        yield Violation("tidy", f"{broker} knows another attachment of {host.name}")
     elif {*session.subscriptions} != {*client.subscriptions}:
-        yield Violation("tidy", f"{host.home} knows other subscriptions of {host.name}")
+        yield Violation("tidy", f"{broker} knows other subscriptions of {host.name}")
     elif {*session.advertisements} != {*client.advertisements}:
-        yield Violation("tidy", f"{host.home} knows other advertisements of {host.name}")
+        yield Violation("tidy", f"{broker} knows other advertisements of {host.name}")
     if client.next_deadline() is not None:
         yield Violation("tidy", f"{host.name} still waits for a deadline")
 
@@ -408,8 +421,9 @@ class Tables:
         for client in world.clients.values():
             if not client.left:
                 core = client.core
-                self.ads[client.home] += _entries(self.strategy, core.name, core.advertisements)
-                self.subs[client.home] += _entries(self.strategy, core.name, core.subscriptions)
+                broker = session_at(world, client)
+                self.ads[broker] += _entries(self.strategy, core.name, core.advertisements)
+                self.subs[broker] += _entries(self.strategy, core.name, core.subscriptions)
         self._told_ads: dict[tuple[str, str], list[Entry]] = {}
         self._told_subs: dict[tuple[str, str], list[Entry]] = {}
 

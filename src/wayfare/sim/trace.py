@@ -72,6 +72,14 @@ TEXTS: dict[type, Callable[[Any], str]] = {
     m.Update: _update,
     m.Request: _request,
     m.Reply: _reply,
+    m.Fetch: lambda one: (
+        f"Fetch({one.client} at {one.broker}, epoch {one.epoch}, delivered {one.delivered}"
+        f"{', everywhere' if one.everywhere else ''})"
+    ),
+    m.Searched: lambda one: f"Searched({one.client}, epoch {one.epoch})",
+    m.Tunnel: lambda one: (
+        f"Tunnel(to {one.broker}, {TEXTS[type(one.message)](one.message) if one.message else 'gone'})"
+    ),
     m.Attach: _attach,
     m.Detach: lambda one: "Detach(leave)" if one.leave else "Detach()",
     m.Subscribe: lambda one: f"Subscribe({one.filter})",

@@ -10,14 +10,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
 
-from wayfare.core.broker import DEFAULT_LIMITS, RELOCATIONS, Broker
+from wayfare.core.broker import DEFAULT_LIMITS, Broker, check_strategies
 from wayfare.core.client import OUTBOX_MAX, Client
 from wayfare.core.codec import NAME_MAX, encode
 from wayfare.core.effects import LinkUp, Received, Send
 from wayfare.core.history import Limits
 from wayfare.core.messages import AnyMessage, BrokerId, ClientId, LinkId
 from wayfare.core.predicates import half_surrogate
-from wayfare.core.reduction import STRATEGIES
 from wayfare.errors import UsageError
 from wayfare.eventlog import Event
 from wayfare.sim import topology
@@ -44,11 +43,7 @@ class World:
         outbox_max: int = OUTBOX_MAX,
         relocation: str = "handoff",
     ) -> None:
-        if routing not in STRATEGIES:
-            raise UsageError(f"unknown routing {routing!r}: choose one of {', '.join(STRATEGIES)}")
-        if relocation not in RELOCATIONS:
-            names = ", ".join(RELOCATIONS)
-            raise UsageError(f"unknown relocation {relocation!r}: choose one of {names}")
+        check_strategies(routing, relocation)
         if type(seed) is not int:  # Random takes None, too, and then no run is like another
             raise UsageError(
                 f"{seed!r:.60} is no seed, because the same seed gives the same run: give an int"

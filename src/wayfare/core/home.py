@@ -1,0 +1,108 @@
+"""Home: the session stays where the client attached first; other brokers tunnel.
+
+    client <-> visited broker <=== Tunnel ===> home broker
+
+What Mobile IP or a central proxy would do. For the home broker a client elsewhere has a connection
+like any other, only that what is sent there travels over the tree; so nothing is lost and nothing
+comes twice. The price is the way home and back for every notification.
+"""
+
+from __future__ import annotations
+
+from wayfare.core import messages as m
+from wayfare.core.border import Border
+from wayfare.core.effects import Close, Effect, LinkDown, Received, Send
+from wayfare.core.messages import BrokerId, LinkId, Tunnel
+from wayfare.core.paths import Paths
+from wayfare.core.relocation import NO_SESSION, Relocation
+
+BETWEEN = "|"  # the broker that is visited, and the connection there
+
+
+class Home(Relocation):
+    name = "home"
+
+    def __init__(self, border: Border, paths: Paths) -> None:
+        super().__init__(border, paths)
+        self._visitors: dict[LinkId, BrokerId] = {}  # who is here, and their homes
+        self._away: dict[
+            LinkId, tuple[BrokerId, LinkId]
+        ] = {}  # whose home this is, and where they are
+
+    # At the broker that is visited
+
+    def on_attach(self, link: LinkId, message: m.Attach, now: int) -> list[Effect]:
+        if message.home and message.home != self.paths.name:
+            self._visitors[link] = message.home
+            return self._tell_home(link, message)
+        effects: list[Effect] = []
+        for session in self.border.of(message.client):  # there is one at most
+            if message.previous:
+                return self._renew(session, link, message, now)
+            effects += self.border.end(session, now)  # it said goodbye, which was lost
+        session = self._open(link, message)
+        effects.append(Send(link, m.Welcome(session.epoch, session.published)))
+        if message.welcomed:
+            session.backlog.lose(1, NO_SESSION, exact=False)
+        return effects + self.border.push(session)
+
+    def on_stranger(self, link: LinkId, message: m.FromClient, now: int) -> list[Effect]:
+        if link not in self._visitors:
+            return super().on_stranger(link, message, now)
+        return self._tell_home(link, message)
+
+    def on_stranger_down(self, link: LinkId, now: int) -> list[Effect]:
+        if link not in self._visitors:
+            return []
+        effects = self._tell_home(link, None)
+        del self._visitors[link]
+        return effects
+
+    def _tell_home(self, link: LinkId, message: m.FromClient | None) -> list[Effect]:
+        home = self._visitors[link]
+        return self._send(Tunnel(home, self.paths.name, link, message))
+
+    # At home
+
+    def outward(self, effects: list[Effect]) -> list[Effect]:
+        """What is for a client elsewhere goes through the tunnel."""
+        out: list[Effect] = []
+        for effect in effects:
+            there = self._away.get(effect.link) if isinstance(effect, Send | Close) else None
+            if there is None:
+                out.append(effect)
+            elif isinstance(effect, Send):
+                assert isinstance(effect.message, m.ToClient)
+                out += self._send(Tunnel(there[0], *there, effect.message))
+            else:
+                assert isinstance(effect, Close)
+                del self._away[effect.link]
+                out += self._send(Tunnel(there[0], *there, None, effect.reason))
+        return out
+
+    # On the way
+
+    def on_tunnel(self, message: Tunnel, now: int) -> list[Effect | Received | LinkDown]:
+        if message.broker != self.paths.name:
+            return [*self._send(message)]
+        if message.visited == self.paths.name:
+            return [*self._come_out(message)]
+        link = LinkId(f"{message.visited}{BETWEEN}{message.link}")
+        if message.message is None:
+            self._away.pop(link, None)
+            return [LinkDown(link)]
+        self._away[link] = message.visited, message.link
+        return [Received(link, message.message)]
+
+    def _come_out(self, message: Tunnel) -> list[Effect]:
+        link = message.link
+        if link not in self._visitors:
+            return []
+        if message.message is not None:
+            return [Send(link, message.message)]
+        del self._visitors[link]
+        return [Close(link, message.reason)]
+
+    def _send(self, message: Tunnel) -> list[Effect]:
+        hop = self.paths.towards(message.broker)
+        return [] if hop is None else [Send(LinkId(hop), message)]

@@ -1,0 +1,174 @@
+"""Junction: REBECA's relocation. Nobody says where the client was; its session is searched for.
+
+A fetch travels behind the subscriptions of the new session, towards matching advertisements, until
+it meets the old path; from there it follows the entries of the old path to the session (figures 5 and
+6 of the physical mobility paper). Where entries are not those of one client (covering, merging), it
+goes towards all advertisements and covering subscriptions. Every direction that was searched says so;
+when none of them had the session, because nothing matches any more, all the tree is searched.
+
+What differs from the paper:
+
+- The fetch is for the client with all its subscriptions, not for each of them. So one session
+  is handed over at one time, and the order across subscriptions is that of its queue.
+- No fetch turns entries round: the session that comes makes, the one that goes breaks, and both are
+  ordinary changes of the tables in front of fetch and reply (as in handoff.py).
+- The epoch is the relocation counter: a fetch that meets a session which itself still waits, waits
+  there; one that meets a later session is answered with nothing.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from wayfare.core import messages as m
+from wayfare.core.border import Border
+from wayfare.core.effects import Effect, Send
+from wayfare.core.handoff import Handoff, digest
+from wayfare.core.messages import BrokerId, ClientId, Fetch, LinkId, Request, Searched
+from wayfare.core.paths import Paths
+from wayfare.core.relocation import NO_SESSION
+from wayfare.core.sessions import Session, Wait
+
+SEARCHES_MAX = (
+    10_000  # the oldest are forgotten; whoever waits for them does so until its time is up
+)
+
+Key = tuple[ClientId, int, bool]
+
+
+class Search:
+    """A fetch that was here."""
+
+    __slots__ = ("came_from", "fetch", "left")
+
+    def __init__(self, fetch: Fetch, came_from: BrokerId | None, left: int) -> None:
+        self.fetch = fetch
+        self.came_from = came_from  # None: from here
+        self.left = left  # directions, and sessions here, that have not answered
+
+
+class Junction(Handoff):
+    name = "junction"
+
+    def __init__(self, border: Border, paths: Paths) -> None:
+        super().__init__(border, paths)
+        self.searches: dict[Key, Search] = {}
+
+    # At the new broker
+
+    def on_attach(self, link: LinkId, message: m.Attach, now: int) -> list[Effect]:
+        border = self.border
+        last = border.get(message.client, message.epoch - 1)
+        if not message.previous:
+            return super().on_attach(link, message, now)
+        if last is not None and last.wait is None and not last.orphan:
+            return self._renew(last, link, message, now)
+        session = self._open(link, message)
+        session.wait = Wait(message.subscriptions, now + border.limits.answer_ns)
+        border.wait_for(session.wait.until)
+        fetch = Fetch(
+            self.paths.name,
+            session.client,
+            session.epoch,
+            message.delivered,
+            message.subscriptions,
+            digest(message.subscriptions),
+            message.previous[-1][1] if message.welcomed else 0,
+        )
+        welcome = Send(link, m.Welcome(session.epoch, session.published))
+        return [welcome, *self._search(fetch, None, now)]
+
+    def _on_taken_over(self, session: Session, now: int) -> list[Effect]:
+        return []  # there may be more: it is released when all has been searched
+
+    def _on_searched_all(self, fetch: Fetch, now: int) -> list[Effect]:
+        session = self.border.get(fetch.client, fetch.epoch)
+        if session is None or session.wait is None:
+            return []
+        old = session.wait.old
+        if fetch.epoch - 1 in old:
+            return self._release(session, now)
+        if not fetch.everywhere:
+            return self._search(replace(fetch, everywhere=True), None, now)
+        if not old:
+            return self._nothing(session, now)
+        if max(old) < fetch.since:
+            return self._give_up(session, NO_SESSION, now)
+        return self._release(session, now)
+
+    def _is_last(self, session: Session, wait: Wait) -> bool:
+        # Else what it has may have come by several ways, and the client has to see what is new to it.
+        return [*wait.old] == [session.epoch - 1]
+
+    def _nothing(self, session: Session, now: int) -> list[Effect]:
+        assert session.wait is not None
+        if session.wait.pending is not None:  # what it holds may be all there is
+            return self._release(session, now)
+        return super()._nothing(session, now)
+
+    # On the way, and at the old broker
+
+    def on_errand(self, came_from: BrokerId, errand: m.Errand, now: int) -> list[Effect]:
+        if isinstance(errand, Fetch):
+            return self._search(errand, came_from, now)
+        if isinstance(errand, Searched):
+            return self._on_searched((errand.client, errand.epoch, errand.everywhere), now)
+        return super().on_errand(came_from, errand, now)
+
+    def _search(self, fetch: Fetch, came_from: BrokerId | None, now: int) -> list[Effect]:
+        border, key = self.border, _key(fetch)
+        border.bury(fetch.client, fetch.epoch - 1, now)
+        here = [one for one in border.of(fetch.client) if one.epoch < fetch.epoch]
+        found = [one for one in here if not one.orphan]
+        # The last session before this one has, or waits for, all that older ones had.
+        enough = any(one.epoch == fetch.epoch - 1 for one in found)
+        directions = [] if enough else self._directions(fetch, came_from)
+        self.searches[key] = Search(fetch, came_from, 1 + len(directions) + len(found))
+        if len(self.searches) > SEARCHES_MAX:
+            del self.searches[next(iter(self.searches))]
+        for neighbour in directions:
+            self.paths.send_by(neighbour, fetch)
+        effects: list[Effect] = []
+        for session in reversed(found):
+            if border.get(session.client, session.epoch) is session:
+                effects += self._on_found(session, fetch, now)
+            else:  # ended on account of a later one
+                effects += self._on_searched(key, now)
+        return effects + self._on_searched(key, now)
+
+    def _directions(self, fetch: Fetch, came_from: BrokerId | None) -> list[BrokerId]:
+        neighbours = self.paths.neighbours
+        if not fetch.everywhere:
+            where = self.border.routing.towards(fetch.client, fetch.subscriptions, came_from)
+            return [one for one in neighbours if one in where]
+        return [one for one in neighbours if one != came_from]
+
+    def _on_searched(self, key: Key, now: int) -> list[Effect]:
+        """One direction less to wait for, or one session."""
+        search = self.searches.get(key)
+        if search is None:
+            return []
+        search.left -= 1
+        if search.left:
+            return []
+        del self.searches[key]
+        if search.came_from is None:
+            return self._on_searched_all(search.fetch, now)
+        self.paths.send_by(search.came_from, Searched(self.paths.name, *key))
+        return []
+
+    def _hand_over(self, session: Session, request: Request | Fetch, now: int) -> list[Effect]:
+        assert isinstance(request, Fetch)
+        effects = super()._hand_over(session, request, now)
+        return effects + self._on_searched(_key(request), now)
+
+    def _refuse(self, request: Request | Fetch, now: int) -> list[Effect]:
+        assert isinstance(request, Fetch)
+        return self._on_searched(_key(request), now)
+
+    def _ask_on(self, request: Request | Fetch, now: int) -> list[Effect]:
+        return self._refuse(request, now)
+
+
+def _key(fetch: Fetch) -> Key:
+    return fetch.client, fetch.epoch, fetch.everywhere
