@@ -61,14 +61,16 @@ def deliver(client, first, last, now=0):
 
 def test_the_first_attach_says_who_is_there():
     client = Client("anna")
-    assert client.attach("porto", "link") == [Send("link", Attach("anna", epoch=1, delivered=0))]
+    assert client.attach("porto", "link") == [
+        Send("link", Attach("anna", epoch=1, delivered=0, home="porto"))
+    ]
 
 
 def test_attaching_says_all_that_was_asked_for_while_away():
     client = Client("anna")
     assert client.subscribe(X) == client.advertise(ALL) == client.publish({"x": 1}) == []
     assert client.attach("porto", "link") == [
-        Send("link", Attach("anna", 1, 0, (X,), (ALL,))),
+        Send("link", Attach("anna", 1, 0, (X,), (ALL,), home="porto")),
         Send("link", Publish(1, {"x": 1})),
     ]
 
@@ -78,8 +80,17 @@ def test_attaching_again_says_how_far_it_got():
     deliver(client, 1, 3)
     client.step(LinkDown("link"), 0)
     assert client.attach("porto", "link2") == [
-        Send("link2", Attach("anna", 2, 3, previous=(("porto", 1),), welcomed=True))
+        Send("link2", Attach("anna", 2, 3, previous=(("porto", 1),), welcomed=True, home="porto"))
     ]
+
+
+def test_the_first_broker_stays_the_home():
+    client = attached()
+    (send,) = client.attach("faro", "link2")
+    assert send.message.home == "porto"
+    client.detach(leave=True)
+    (send,) = client.attach("beja", "link3")
+    assert send.message.home == "porto"
 
 
 def test_attachments_without_a_welcome_are_remembered_newest_first():
@@ -124,7 +135,9 @@ def test_leaving_says_so_and_forgets_what_waits():
         Send("link", Detach(leave=True)),
         Close("link", "detached"),
     ]
-    assert client.attach("faro", "link2") == [Send("link2", Attach("anna", 2, 0, (), (ALL,)))]
+    assert client.attach("faro", "link2") == [
+        Send("link2", Attach("anna", 2, 0, (), (ALL,), home="porto"))
+    ]
 
 
 def test_leaving_while_away_forgets_what_waits_too():
@@ -133,7 +146,9 @@ def test_leaving_while_away_forgets_what_waits_too():
     client.step(LinkDown("link"), 0)
     client.publish({"x": 1})
     assert client.detach(leave=True) == []
-    assert client.attach("porto", "link2") == [Send("link2", Attach("anna", 2, 0, (), (ALL,)))]
+    assert client.attach("porto", "link2") == [
+        Send("link2", Attach("anna", 2, 0, (), (ALL,), home="porto"))
+    ]
 
 
 def test_publications_go_on_counting_after_leaving():
@@ -394,18 +409,42 @@ def test_a_gap_says_how_many_are_lost():
     assert tell(client, Deliver(6, note(6))) == [Notify(note(6), [X])]
 
 
-def test_a_gap_up_to_where_the_client_is_says_that_nobody_knows():
+def test_a_gap_may_say_that_nobody_knows_and_takes_a_number():
+    client = attached()
+    client.subscribe(X)
+    deliver(client, 1, 2)
+    assert tell(client, Gap(3, "no session", exact=False)) == [Lost(0, "no session")]
+    assert tell(client, Deliver(4, note(4))) == [Notify(note(4), [X])]
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_gap_of_the_past_says_nothing(number, exact):
     client = attached()
     deliver(client, 1, 2)
-    assert tell(client, Gap(2, "no session")) == [Lost(0, "no session")]
+    assert tell(client, Gap(number, "backlog_age", exact)) == []
     assert client.delivered == 2
 
 
-def test_a_gap_of_the_past_says_nothing():
+# Once
+
+
+def test_a_notification_that_comes_again_under_another_number_is_told_once():
+    """A broker that was asked in vain did not know what had been delivered before."""
     client = attached()
-    deliver(client, 1, 2)
-    assert tell(client, Gap(1, "backlog_age")) == []
-    assert client.delivered == 2
+    client.subscribe(X)
+    assert tell(client, Deliver(1, note(1))) == [Notify(note(1), [X])]
+    assert tell(client, Deliver(2, note(1))) == []
+    assert tell(client, Deliver(3, note(2))) == [Notify(note(2), [X])]
+    assert client.delivered == 3
+
+
+def test_without_support_what_comes_twice_is_told_twice():
+    client = Client("anna", once=False)
+    client.attach("porto", "link")
+    client.subscribe(X)
+    assert tell(client, Deliver(1, note(1))) == [Notify(note(1), [X])]
+    assert tell(client, Deliver(2, note(1))) == [Notify(note(1), [X])]
 
 
 # Acknowledgements

@@ -42,6 +42,42 @@ notifications = st.builds(m.Notification, names, numbers, attributes, st.binary(
 profiles = st.lists(filters(), max_size=3).map(tuple)
 entries = st.lists(st.builds(m.Entry, part_filters(), st.just("") | names), max_size=3).map(tuple)
 
+attachments = st.lists(st.tuples(names, numbers), max_size=3).map(tuple)
+requests = st.builds(m.Request, names, names, numbers, numbers, attachments, numbers)
+replies = st.builds(
+    m.Reply,
+    broker=names,
+    client=names,
+    epoch=numbers,
+    found=st.booleans(),
+    kept=st.lists(st.builds(m.Kept, notifications, numbers), max_size=3).map(tuple),
+    lost=numbers,
+    why=texts,
+    exact=st.booleans(),
+    published=numbers,
+    marks=st.dictionaries(names, numbers, max_size=3),
+    old_epoch=numbers,
+    subscriptions=st.none() | profiles,
+    more=st.booleans(),
+)
+ERRANDS = {
+    m.Request: requests,
+    m.Reply: replies,
+    m.Fetch: st.builds(
+        m.Fetch,
+        names,
+        names,
+        numbers,
+        numbers,
+        profiles,
+        digest=numbers,
+        since=numbers,
+        everywhere=st.booleans(),
+    ),
+    m.Searched: st.builds(m.Searched, names, names, numbers, st.booleans()),
+}
+errand = st.sampled_from(sorted(ERRANDS, key=repr)).flatmap(ERRANDS.get)
+
 MESSAGES = {
     m.Hello: st.builds(m.Hello, st.integers(-(2**63), 2**64 - 1), names),
     m.Notification: notifications,
@@ -52,8 +88,9 @@ MESSAGES = {
         numbers,
         profiles,
         profiles,
-        st.lists(st.tuples(names, numbers), max_size=3).map(tuple),
+        attachments,
         st.booleans(),
+        st.just("") | names,
     ),
     m.Detach: st.builds(m.Detach, st.booleans()),
     m.Subscribe: st.builds(m.Subscribe, filters()),
@@ -64,10 +101,22 @@ MESSAGES = {
     m.Ack: st.builds(m.Ack, numbers),
     m.Welcome: st.builds(m.Welcome, numbers, numbers),
     m.Deliver: st.builds(m.Deliver, numbers, notifications),
-    m.Gap: st.builds(m.Gap, numbers, texts),
+    m.Gap: st.builds(m.Gap, numbers, texts, st.booleans()),
     m.Published: st.builds(m.Published, numbers),
-    m.Update: st.builds(m.Update, entries, entries, entries, entries),
+    m.Update: st.builds(
+        m.Update, entries, entries, entries, entries, st.lists(errand, max_size=2).map(tuple)
+    ),
+    m.Announce: st.builds(m.Announce, st.lists(names, max_size=3).map(tuple)),
 }
+CARRIED = sorted((*m.FromClient.__args__, *m.ToClient.__args__), key=repr)
+MESSAGES[m.Tunnel] = st.builds(
+    m.Tunnel,
+    names,
+    names,
+    names,
+    st.none() | st.sampled_from(CARRIED).flatmap(MESSAGES.get),
+    texts,
+)
 
 
 @st.composite
@@ -80,7 +129,19 @@ every_type = pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__n
 
 
 def test_every_message_is_known_to_the_codec_and_to_these_tests():
-    assert codec.CHECKS.keys() == MESSAGES.keys() == set(m.AnyMessage.__args__)
+    assert MESSAGES.keys() == set(m.AnyMessage.__args__)
+    assert ERRANDS.keys() == set(m.Errand.__args__)
+    assert codec.CHECKS.keys() == MESSAGES.keys() | ERRANDS.keys()
+
+
+@pytest.mark.parametrize("kind", ERRANDS, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+@settings(max_examples=20)
+def test_errands_travel_in_an_update_and_not_alone(kind, data):
+    errand = data.draw(ERRANDS[kind])
+    with pytest.raises(CodecError):
+        decode(body(errand))
+    assert decode(body(m.Update(errands=(errand,)))).errands == (errand,)
 
 
 @every_type
@@ -100,8 +161,11 @@ LAYOUT = [
     (HELLO, [0, 1, "porto"]),
     (NOTE, NOTE_ON_WIRE),
     (
-        m.Attach("anna", 3, 9, (X,), (EVERYTHING, NOTHING), (("faro", 2), ("porto", 1)), True),
-        [10, "anna", 3, 9, [[ON_WIRE]], [[[[]]], [[]]], [["faro", 2], ["porto", 1]], True],
+        m.Attach(
+            *("anna", 3, 9, (X,), (EVERYTHING, NOTHING)),
+            *((("faro", 2), ("porto", 1)), True, "beja"),
+        ),
+        [10, "anna", 3, 9, [[ON_WIRE]], [[[[]]], [[]]], [["faro", 2], ["porto", 1]], True, "beja"],
     ),
     (m.Detach(leave=True), [11, True]),
     (m.Subscribe(X), [12, [ON_WIRE]]),
@@ -112,11 +176,43 @@ LAYOUT = [
     (m.Ack(4), [17, 4]),
     (m.Welcome(3, 6), [20, 3, 6]),
     (m.Deliver(4, NOTE), [21, 4, NOTE_ON_WIRE]),
-    (m.Gap(4, "backlog_age"), [22, 4, "backlog_age"]),
+    (m.Gap(4, "backlog_age"), [22, 4, "backlog_age", True]),
+    (m.Gap(4, "no session", exact=False), [22, 4, "no session", False]),
     (m.Published(7), [23, 7]),
     (
         m.Update((m.Entry(X),), (m.Entry(X, "anna"),)),
-        [30, [[[ON_WIRE], ""]], [[[ON_WIRE], "anna"]], [], []],
+        [30, [[[ON_WIRE], ""]], [[[ON_WIRE], "anna"]], [], [], []],
+    ),
+    (m.Announce(("porto", "faro")), [31, ["porto", "faro"]]),
+    (m.Tunnel("porto", "faro", "anna#2", m.Ack(4)), [32, "porto", "faro", "anna#2", [17, 4], ""]),
+    (m.Tunnel("porto", "faro", "l", None, "gone"), [32, "porto", "faro", "l", None, "gone"]),
+    *(
+        (m.Update(errands=(errand,)), [30, [], [], [], [], [array]])
+        for errand, array in (
+            (
+                m.Request("porto", "anna", 3, 9, (("faro", 2),), 77),
+                [40, "porto", "anna", 3, 9, [["faro", 2]], 77],
+            ),
+            (
+                m.Reply("porto", "anna", 3, found=False),
+                [41, "porto", "anna", 3, False, [], 0, "", True, 0, {}, 0, None, False],
+            ),
+            (
+                m.Reply(
+                    *("porto", "anna", 3, True, (m.Kept(NOTE, 5),), 2, "backlog_age", False, 8),
+                    *({"ticker": 7}, 2, (X,), True),
+                ),
+                [
+                    *(41, "porto", "anna", 3, True, [[NOTE_ON_WIRE, 5]], 2, "backlog_age", False),
+                    *(8, {"ticker": 7}, 2, [[ON_WIRE]], True),
+                ],
+            ),
+            (
+                m.Fetch("porto", "anna", 3, 9, (X,), 77, 2, everywhere=True),
+                [42, "porto", "anna", 3, 9, [[ON_WIRE]], 77, 2, True],
+            ),
+            (m.Searched("porto", "anna", 3, everywhere=True), [43, "porto", "anna", 3, True]),
+        )
     ),
 ]
 
@@ -156,7 +252,16 @@ def test_fields_of_a_later_version_are_passed_over(kind, data):
         ([10, "anna", 1, 0, [[ON_WIRE]]], m.Attach("anna", 1, 0, (X,), (), ())),
         ([11], m.Detach(leave=False)),
         ([16, 1, {}], m.Publish(1, {}, b"")),
+        ([22, 1, "why"], m.Gap(1, "why", exact=True)),
         ([30], m.Update()),
+        (
+            [30, [], [], [], [], [[40, "porto", "anna", 2, 0, []]]],
+            m.Update(errands=(m.Request("porto", "anna", 2, 0, (), digest=0),)),
+        ),
+        (
+            [30, [], [], [], [], [[41, "porto", "anna", 2, True]]],
+            m.Update(errands=(m.Reply("porto", "anna", 2, found=True),)),
+        ),
         ([30, [[[ON_WIRE]]]], m.Update((m.Entry(X, ""),))),
         ([12, [[[[3, "x", "number", 1]]]]], m.Subscribe(Filter.parse("x >= 1"))),
     ],
@@ -287,6 +392,41 @@ def subscribe(*conjunctions):
 LONG = "n" * (NAME_MAX + 1)
 BIG = 2**63
 
+
+def on_wire(message, /, **fields):
+    """A message as an array, with these fields, which may be wrong, in place of what it has."""
+    array = unpack(body(message))
+    for name, value in fields.items():
+        array[1 + message.__struct_fields__.index(name)] = value
+    return array
+
+
+def carried(errand, /, **fields):
+    """The same for an errand, in an update."""
+    return pack([30, [], [], [], [], [on_wire(errand, **fields)]])
+
+
+def request(**fields):
+    return carried(m.Request("porto", "anna", 2, 0, ()), **fields)
+
+
+def reply(**fields):
+    return carried(m.Reply("porto", "anna", 2, found=True), **fields)
+
+
+def fetch(**fields):
+    return carried(m.Fetch("porto", "anna", 2, 0, ()), **fields)
+
+
+def tunnel(**fields):
+    return pack(on_wire(m.Tunnel("porto", "faro", "anna#2", None), **fields))
+
+
+def many_kept(size):
+    """A reply of so many bytes, of the smallest notifications that there are."""
+    return reply(kept=[[[1, "t", 1, {}], 0]] * (size // 8))
+
+
 BAD = {
     # not a message
     "nothing": b"",
@@ -401,6 +541,81 @@ BAD = {
     "an entry of no conjunction": pack([30, [[[[]], ""]]]),
     "an entry of two conjunctions": pack([30, [[[[[[5, "x"]], [[5, "y"]]]], ""]]]),
     "an entry not in normal form": pack([30, [], [], [[[[[[5, "y"], [5, "x"]]]], ""]]]),
+    # between brokers
+    "an announcement of a broker without a name": pack([31, ["porto", ""]]),
+    "an announcement of a long name": pack([31, [LONG]]),
+    "an announcement of a number": pack([31, [7]]),
+    "an announcement of too many": pack([31, ["b"] * (m.ANNOUNCE_MAX + 1)]),
+    "an announcement of a text": pack([31, "porto"]),
+    "too many errands": pack([30, [], [], [], [], [[40, "b", "a", 1, 0, []]] * (m.UPDATE_MAX + 1)]),
+    "an errand that is none": pack([30, [], [], [], [], [[17, 1]]]),
+    "an errand that is an update": pack([30, [], [], [], [], [[30]]]),
+    "a request alone": pack([40, "porto", "anna", 2, 0, []]),
+    "a reply alone": pack([41, "porto", "anna", 2, False]),
+    "a request without a broker": request(broker=""),
+    "a request from a long broker": request(broker=LONG),
+    "a request without a client": request(client=""),
+    "a request for a long client": request(client=LONG),
+    "a request of a negative epoch": request(epoch=-1),
+    "a request of an epoch of 64 bits": request(epoch=BIG),
+    "a request behind a negative delivery": request(delivered=-1),
+    "a request to a broker without a name": request(previous=[["", 1]]),
+    "a request to a long broker": request(previous=[["porto", 2], [LONG, 1]]),
+    "a request to a negative epoch": request(previous=[["porto", -1]]),
+    "a request to too many": request(previous=[["b", 1]] * (m.PREVIOUS_MAX + 1)),
+    "a negative digest": request(digest=-1),
+    "a digest of 64 bits": request(digest=BIG),
+    "a reply without a broker": reply(broker=""),
+    "a reply to a long broker": reply(broker=LONG),
+    "a reply without a client": reply(client=""),
+    "a reply for a long client": reply(client=LONG),
+    "a reply of a negative epoch": reply(epoch=-1),
+    "a reply of an epoch of 64 bits": reply(epoch=BIG),
+    "a number for whether it was found": reply(found=1),
+    "a bad notification in a reply": reply(kept=[[NOTE_ON_WIRE, 1], [[1, "t", -1, {}], 1]]),
+    "NaN in a reply": reply(kept=[[[1, "t", 1, {"x": nan}], 1]]),
+    "a notification that is none in a reply": reply(kept=[[[17, 1], 1]]),
+    "a negative age": reply(kept=[[NOTE_ON_WIRE, -1]]),
+    "an age of 64 bits": reply(kept=[[NOTE_ON_WIRE, BIG]]),
+    "a negative loss": reply(lost=-1),
+    "a loss of 64 bits": reply(lost=BIG),
+    "a long reason in a reply": reply(why="r" * (codec.REASON_MAX + 1)),
+    "a negative publication in a reply": reply(published=-1),
+    "a mark of nobody": reply(marks={"": 1}),
+    "a mark of a long name": reply(marks={LONG: 1}),
+    "a negative mark": reply(marks={"ticker": -1}),
+    "a mark of 64 bits": reply(marks={"ticker": BIG}),
+    "too many marks": reply(marks={f"t{i}": 1 for i in range(m.REPLY_MARKS_MAX + 1)}),
+    "a bad subscription in a reply": reply(subscriptions=[[[[[5, "y"], [5, "x"]]]]]),
+    "too many subscriptions in a reply": reply(subscriptions=[[[[]]]] * (m.FILTERS_MAX + 1)),
+    "a reply of a session of a negative epoch": reply(old_epoch=-1),
+    **{
+        f"a fetch with {name} {value!r:.10}": fetch(**{name: value})
+        for name, values in {
+            "broker": ["", LONG],
+            "client": ["", LONG],
+            **dict.fromkeys(("epoch", "delivered", "digest", "since"), (-1, BIG)),
+            "subscriptions": [[[[[[5, "y"], [5, "x"]]]]], [[[[]]]] * (m.FILTERS_MAX + 1)],
+        }.items()
+        for value in values
+    },
+    **{
+        f"a search with {name} {value!r:.10}": carried(
+            m.Searched("porto", "anna", 2), **{name: value}
+        )
+        for name, value in {"broker": "", "client": LONG, "epoch": -1}.items()
+    },
+    **{
+        f"a tunnel with {name} {value!r:.10}": tunnel(**{name: value})
+        for name in ("broker", "visited", "link")
+        for value in ("", LONG)
+    },
+    "a tunnel for a long reason": tunnel(reason="r" * (codec.REASON_MAX + 1)),
+    "a tunnel of a bad message": tunnel(message=[17, -1]),
+    "a tunnel of a notification": tunnel(message=NOTE_ON_WIRE),
+    "a tunnel of a tunnel": tunnel(message=[32, "porto", "faro", "l", None]),
+    "a tunnel of a bad profile": tunnel(message=[10, "a", 1, 0, [[[]], [[[[5, "y"], [5, "x"]]]]]]),
+    "a long home": pack(on_wire(m.Attach("anna", 1, 0), home=LONG)),
     # depth
     "arrays without end": b"\x91" * 100_000,
     "maps without end": b"\x81" * 100_000,
@@ -426,6 +641,10 @@ def test_bad_input_is_a_codec_error(bad):
         [16, 1, {"n" * ps.NAME_MAX: ps.INT_MIN, "x": ps.INT_MAX}],
         [16, 1, {f"x{i}": i for i in range(m.ATTRIBUTES_MAX)}],
         [10, "a", 1, 0, [[[[]]]] * m.FILTERS_MAX, [], [["b", 1]] * m.PREVIOUS_MAX],
+        [31, ["n" * NAME_MAX] * m.ANNOUNCE_MAX],
+        unpack(request(epoch=NUMBER_MAX, previous=[["b", 1]] * m.PREVIOUS_MAX)),
+        unpack(reply(lost=NUMBER_MAX, marks={f"t{i}": 1 for i in range(m.REPLY_MARKS_MAX)})),
+        unpack(reply(why="r" * codec.REASON_MAX, subscriptions=[[[[]]]] * m.FILTERS_MAX)),
         subscribe([[1, "x", "number", list(range(ps.VALUES_MAX))]]),
         subscribe([[1, "x", "text", ["t" * ps.TEXT_MAX]]]),
         subscribe([[5, f"x{i:03}"] for i in range(TERMS_MAX)]),
@@ -439,11 +658,10 @@ def test_what_just_keeps_the_limits_is_a_message(good):
 
 @every_type
 def test_no_message_is_cut_short_without_notice(kind):
-    array = next(array for message, array in LAYOUT if type(message) is kind)
-    whole = pack(array)
-    for end in range(len(whole)):
-        with pytest.raises(CodecError):
-            decode(whole[:end])
+    for whole in [pack(array) for message, array in LAYOUT if type(message) is kind]:
+        for end in range(len(whole)):
+            with pytest.raises(CodecError):
+                decode(whole[:end])
 
 
 # Noise
@@ -573,8 +791,15 @@ def array_head(length):
         b"\x93\x11\x01" + array_head(FRAME_MAX - 8) + b"\x01" * (FRAME_MAX - 8),
         pack([16, 1, {f"{i:07}": i for i in range(600_000)}]),
         pack([10, "a", 1, 0, [[[[]]]] * 1_000]),
+        many_kept(FRAME_MAX - 100),
+        pack([31, ["b"] * 8_000_000]),
+        request(previous=[["b", 1]] * 2_000_000),
+        reply(marks={f"{i:06}": 1 for i in range(900_000)}),
     ],
-    ids=["depth", "depth behind", "many behind", "many attributes", "a large profile"],
+    ids=[
+        *("depth", "depth behind", "many behind", "many attributes", "a large profile"),
+        *("many kept", "many brokers", "many attachments", "many marks"),
+    ],
 )
 def test_a_large_frame_is_decoded_or_refused_in_no_time(data):
     assert seconds(data) < 2

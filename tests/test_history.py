@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wayfare.core.history import ATTRIBUTE_BYTES, Backlog, Limits, size_of
+from wayfare.core.history import ATTRIBUTE_BYTES, Backlog, Left, Limits, Marks, size_of
 from wayfare.core.messages import Deliver, Gap, Notification
 from wayfare.errors import ProtocolError, UsageError
 
@@ -252,6 +252,161 @@ def test_numbers_of_elsewhere_are_not_resumed_and_change_nothing(delivered):
     assert backlog.take(WINDOW) == deliveries(4, 5)
 
 
+# Losses elsewhere
+
+
+def test_what_was_lost_elsewhere_is_a_gap_in_its_place():
+    backlog = filled(2)
+    backlog.lose(3, "backlog_age")
+    put(backlog, 1)
+    assert backlog.take(WINDOW) == [*deliveries(1, 2), Gap(5, "backlog_age"), *deliveries(6, 6)]
+
+
+def test_a_loss_is_told_to_a_client_that_gets_nothing_else():
+    backlog = Backlog(start=7)
+    backlog.lose(1, "gone")
+    assert backlog.take(WINDOW) == [Gap(8, "gone")]
+    assert backlog.take(WINDOW) == []
+
+
+def test_where_nobody_knows_how_many_the_gap_says_so_until_all_is_acknowledged():
+    backlog = Backlog()
+    backlog.lose(1, "gone", exact=False)
+    backlog.lose(2, "backlog_age")
+    assert backlog.take(WINDOW) == [Gap(3, "backlog_age", exact=False)]
+    backlog.resume(0)
+    assert backlog.take(WINDOW) == [Gap(3, "backlog_age", exact=False)]
+    backlog.acknowledge(3)
+    backlog.lose(2, "backlog_count")
+    assert backlog.take(WINDOW) == [Gap(5, "backlog_count")]
+
+
+def test_a_loss_counts_in_the_window():
+    backlog = Backlog()
+    backlog.lose(5, "gone")
+    put(backlog, 1)
+    assert backlog.take(window=2) == [Gap(5, "gone")]
+    backlog.acknowledge(5)
+    assert backlog.take(window=2) == deliveries(6, 6)
+
+
+# What is left, to be continued elsewhere
+
+
+@pytest.mark.parametrize("delivered", range(2, 6))
+def test_what_comes_behind_any_delivery_is_left(delivered):
+    backlog = filled(8)
+    backlog.take(window=5)
+    backlog.acknowledge(2)
+    kept = [(note(number), 1, 0) for number in range(delivered + 1, 9)]
+    assert backlog.left(delivered) == Left(kept, 0, "", exact=True)
+
+
+@pytest.mark.parametrize("delivered", [1, 6])
+def test_nothing_is_left_for_numbers_of_elsewhere(delivered):
+    backlog = filled(8)
+    backlog.take(window=5)
+    backlog.acknowledge(2)
+    assert backlog.left(delivered) is None
+
+
+def test_what_was_dropped_and_not_told_is_left_as_a_number():
+    backlog = filled(5, Limits(backlog_count=2))
+    kept = [(note(number), 1, 0) for number in (4, 5)]
+    assert backlog.left(0) == Left(kept, 3, "backlog_count", exact=True)
+
+
+def test_a_loss_that_the_client_knows_of_is_not_left():
+    backlog = filled(5, Limits(backlog_count=2))
+    backlog.take(WINDOW)
+    assert backlog.left(3).lost == 0
+
+
+def test_that_nobody_knows_how_many_were_lost_is_left_too():
+    backlog = Backlog()
+    backlog.lose(1, "gone", exact=False)
+    assert backlog.left(0) == Left([], 1, "gone", exact=False)
+
+
+# Marks
+
+
+def heard(marks, publisher, number, now=0):
+    return marks.pass_on(Notification(publisher, number, {}), now)
+
+
+def test_the_same_notification_is_news_once():
+    marks = Marks(age_ns=100)
+    assert heard(marks, "ticker", 1)
+    assert not heard(marks, "ticker", 1)
+    assert heard(marks, "ticker", 2)
+
+
+def test_what_is_older_than_the_last_is_no_news():
+    marks = Marks(age_ns=100)
+    assert heard(marks, "ticker", 5)
+    assert not heard(marks, "ticker", 3)
+    assert heard(marks, "tom", 3)
+    assert marks.known() == {"ticker": 5, "tom": 3}
+
+
+@pytest.mark.parametrize("first", [0, 1, 99, 100, 250])
+def test_a_mark_lives_for_one_to_two_times_its_age(first):
+    marks = Marks(age_ns=100)
+    assert heard(marks, "tom", 1, now=0)
+    assert heard(marks, "ticker", 1, now=first)
+    for number, now in enumerate(range(first, first + 101), 2):
+        heard(marks, "tom", number, now)
+        assert not heard(marks, "ticker", 1, now)
+    for number, now in enumerate(range(first + 101, first + 201), 200):
+        heard(marks, "tom", number, now)
+    assert "ticker" not in marks.known()
+
+
+def test_a_publisher_that_is_heard_again_is_not_forgotten():
+    marks = Marks(age_ns=100)
+    for number, now in enumerate(range(0, 1_000, 90), 1):
+        assert heard(marks, "ticker", number, now)
+        assert not heard(marks, "ticker", number, now)
+
+
+def test_publishers_long_unheard_take_no_room():
+    marks = Marks(age_ns=100)
+    for number in range(1_000):
+        heard(marks, f"publisher {number}", 1, now=10 * number)
+    assert len(marks.known()) <= 20
+
+
+def test_marks_of_elsewhere_only_raise():
+    marks = Marks(age_ns=100)
+    heard(marks, "ticker", 5)
+    heard(marks, "tom", 5)
+    marks.raise_to({"ticker": 7, "tom": 3, "ann": 1})
+    assert marks.known() == {"ticker": 7, "tom": 5, "ann": 1}
+    assert not heard(marks, "ticker", 7)
+    assert heard(marks, "ticker", 8)
+
+
+def test_marks_of_elsewhere_do_not_lower_one_that_is_about_to_be_forgotten():
+    marks = Marks(age_ns=100)
+    heard(marks, "ticker", 5, now=0)
+    heard(marks, "tom", 1, now=100)  # the mark of ticker is an older one now
+    marks.raise_to({"ticker": 3})
+    assert not heard(marks, "ticker", 4, now=100)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 9), st.integers(0, 30)), max_size=60)
+)
+def test_within_their_age_marks_pass_each_publisher_in_order_and_once(story):
+    marks, now, last = Marks(age_ns=10_000), 0, {}
+    for publisher, number, pause in story:
+        now += pause
+        assert heard(marks, publisher, number, now) == (number > last.get(publisher, 0))
+        last[publisher] = max(number, last.get(publisher, 0))
+    assert marks.known() == last
+
+
 # Whatever happens, in any order
 
 
@@ -260,19 +415,34 @@ class Reader:
 
     def __init__(self):
         self.delivered = self.lost = 0
-        self.got = []
+        self.unknown = False  # there was a gap of nobody knows how many
+        self.got = []  # numbers of notifications
 
     def read(self, message):
         match message:
             case Deliver(number, notification):
                 assert number == self.delivered + 1
-                assert notification == note(number)
-                self.got.append(number)
+                assert notification.number > max(self.got, default=0)
+                self.got.append(notification.number)
                 self.delivered = number
-            case Gap(number):
+            case Gap(number, _, exact):
                 assert number > self.delivered
                 self.lost += number - self.delivered
+                self.unknown |= not exact
                 self.delivered = number
+
+
+def moved(backlog, delivered, limits):
+    """What goes on at another broker."""
+    left = backlog.left(delivered)
+    assert left.lost + len(left.kept) == backlog.last - delivered
+    there = Backlog(delivered)
+    if left.lost:
+        there.lose(left.lost, left.why, exact=left.exact)
+    for kept in left.kept:
+        there.put(*kept, limits)
+    assert (there.last, len(there), there.bytes) == (backlog.last, len(backlog), backlog.bytes)
+    return there
 
 
 def may_pass_on(backlog, limits):
@@ -282,6 +452,7 @@ def may_pass_on(backlog, limits):
 def run(steps, limits):
     """Drive a backlog through the steps; what was sent waits on a wire, until read or cut."""
     backlog, reader, wire, now, online = Backlog(), Reader(), [], 0, True
+    unknown = False
     for action, amount in steps:
         match action:
             case "put" if online and amount % 2 and may_pass_on(backlog, limits):
@@ -300,8 +471,14 @@ def run(steps, limits):
             case "cut":
                 wire, online = [], False
             case "resume":
-                backlog.resume(reader.delivered)
+                assert backlog.resume(reader.delivered)
                 wire, online = [], True
+            case "move":
+                backlog = moved(backlog, reader.delivered, limits)
+                wire, online = [], True
+            case "lose":
+                backlog.lose(amount, "elsewhere", exact=amount > 1)
+                unknown |= amount == 1
         if online:
             wire += backlog.take(limits.window)
         kept = [*backlog.unacked, *backlog.waiting]
@@ -318,18 +495,15 @@ def run(steps, limits):
         backlog.acknowledge(reader.delivered)
     assert reader.delivered == backlog.last
     assert len(reader.got) + reader.lost == backlog.last
+    assert reader.unknown == unknown
     assert (len(backlog), backlog.bytes) == (0, 0)
     return reader
 
 
 amounts = st.integers(1, 4)
-steps = st.lists(
-    st.tuples(
-        st.sampled_from(["put", "put", "put", "read", "acknowledge", "expire", "cut", "resume"]),
-        amounts,
-    ),
-    max_size=40,
-)
+ACTIONS = ["put", "put", "put", "read", "acknowledge", "expire", "cut", "resume", "move"]
+steps = st.lists(st.tuples(st.sampled_from(ACTIONS), amounts), max_size=40)
+with_losses = st.lists(st.tuples(st.sampled_from([*ACTIONS, "lose"]), amounts), max_size=40)
 limits = st.builds(
     Limits,
     backlog_count=st.integers(1, 6),
@@ -339,7 +513,7 @@ limits = st.builds(
 )
 
 
-@given(steps, limits)
+@given(with_losses, limits)
 @settings(max_examples=400)
 def test_a_client_gets_each_number_once_or_counts_it_lost(steps, limits):
     run(steps, limits)
@@ -352,7 +526,7 @@ def test_within_the_limits_nothing_is_lost(steps):
 
 def test_long_runs_keep_the_promise_too():
     random = Random(1)
-    actions = ["put"] * 8 + ["read", "acknowledge"] * 3 + ["expire", "cut", "resume"]
+    actions = ["put"] * 8 + ["read", "acknowledge"] * 3 + ["expire", "cut", "resume", "move"]
     for window in (1, 3, 20):
         story = [(random.choice(actions), random.randint(1, 5)) for _ in range(3_000)]
         limits = Limits(15, 30, backlog_age_ns=40, window=window)

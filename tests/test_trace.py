@@ -4,13 +4,18 @@ import pytest
 
 from wayfare.core import messages as m
 from wayfare.core.filters import Filter
-from wayfare.core.messages import BrokerId, ClientId, Entry
+from wayfare.core.messages import BrokerId, ClientId, Entry, LinkId
 from wayfare.sim import World
 from wayfare.sim.scenario import read_attributes
 from wayfare.sim.trace import TEXTS, Trace, attributes_text, value_text
 
-ANNA, TICKER = ClientId("anna"), ClientId("ticker")
+ANNA, TICKER, PORTO = ClientId("anna"), ClientId("ticker"), BrokerId("porto")
 WIDE, NARROW = Filter.parse("price > 10"), Filter.parse("price > 40")
+KEPT = m.Kept(m.Notification(TICKER, 3, {}), age_ns=5)
+REQUEST = m.Request(PORTO, ANNA, 3, 7, ((BrokerId("lisbon"), 2), (BrokerId("faro"), 1)))
+ASKED = "Request(anna at porto, epoch 3, delivered 7, was at lisbon:2 faro:1)"
+LINK = LinkId("anna#3")
+NOT_FOUND = m.Reply(PORTO, ANNA, 3, found=False)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +51,33 @@ def test_attributes_read_as_they_are_written():
             m.Update((Entry(WIDE),), (Entry(NARROW, ANNA),), (Entry(WIDE),), (Entry(NARROW),)),
             "Update(+ad price > 10, +sub anna: price > 40, -sub price > 10, -ad price > 40)",
         ),
+        (m.Announce((BrokerId("porto"), BrokerId("faro"))), "Announce(porto faro)"),
+        (
+            m.Update((Entry(WIDE),), errands=(REQUEST, NOT_FOUND)),
+            f"Update(+ad price > 10, {ASKED}, Reply(to porto, anna is not here))",
+        ),
+        (REQUEST, ASKED),
+        (NOT_FOUND, "Reply(to porto, anna is not here)"),
+        (m.Reply(PORTO, ANNA, 3, found=True), "Reply(to porto, anna)"),
+        (
+            m.Reply(PORTO, ANNA, 3, True, (KEPT,), lost=2, why="backlog_age", more=True),
+            "Reply(to porto, anna, ticker 3, 2 lost: backlog_age, ...)",
+        ),
+        (
+            m.Reply(PORTO, ANNA, 3, True, lost=1, why="no session", exact=False),
+            "Reply(to porto, anna, some lost: no session)",
+        ),
+        (
+            m.Fetch(PORTO, ANNA, 3, 7, (WIDE,)),
+            "Fetch(anna at porto, epoch 3, delivered 7)",
+        ),
+        (
+            m.Fetch(PORTO, ANNA, 3, 7, (), everywhere=True),
+            "Fetch(anna at porto, epoch 3, delivered 7, everywhere)",
+        ),
+        (m.Searched(PORTO, ANNA, 3), "Searched(anna, epoch 3)"),
+        (m.Tunnel(PORTO, BrokerId("faro"), LINK, m.Ack(9)), "Tunnel(to porto, Ack(9))"),
+        (m.Tunnel(PORTO, BrokerId("faro"), LINK, None), "Tunnel(to porto, gone)"),
         (m.Attach(ANNA, 1, 0), "Attach(epoch 1, delivered 0)"),
         (
             m.Attach(ANNA, 2, 7, (WIDE,), (NARROW,), ((BrokerId("porto"), 1),)),
@@ -70,8 +102,8 @@ def test_a_message(message, text):
 
 
 def test_every_message_of_a_link_has_a_text():
-    kinds = {kind for union in (m.FromClient, m.ToClient, m.Between) for kind in union.__args__}
-    assert kinds == set(TEXTS)
+    unions = (m.FromClient, m.ToClient, m.Between, m.Errand)
+    assert {kind for union in unions for kind in union.__args__} == set(TEXTS)
 
 
 def played(**options):
@@ -108,7 +140,11 @@ def test_a_loss_is_told():
     trace = Trace(world)
     world.add_client("anna", "porto")
     world.log("lost", client="anna", count=3, reason="backlog_age")
-    assert trace.lines == ["     0.0 ms  anna <=                 3 lost: backlog_age"]
+    world.log("lost", client="anna", count=0, reason="no session")
+    assert trace.lines == [
+        "     0.0 ms  anna <=                 3 lost: backlog_age",
+        "     0.0 ms  anna <=                 nobody knows how many lost: no session",
+    ]
 
 
 def test_lines_have_no_blanks_at_their_ends():
