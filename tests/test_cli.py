@@ -232,9 +232,9 @@ def test_fuzz_runs_every_strategy(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_failed_run_prints_the_command_that_repeats_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(seed: int, routing: str, faults: bool) -> fuzz.Run:
+    def broken(job: fuzz.Job) -> fuzz.Run:
         verdict = Verdict((Violation("once", "anna got ticker 1 twice"),), 1, 2, 1, 0)
-        return fuzz.Run(seed, routing, faults, 1, 1, 1, verdict)
+        return fuzz.Run(job, 1, 1, 1, verdict)
 
     monkeypatch.setattr(fuzz, "fuzz", broken)
     assert main(["sim", "fuzz", "--seeds", "1", "--routing", "simple", "--workers", "1"]) == 1

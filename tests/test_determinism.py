@@ -17,7 +17,7 @@ import pytest
 from wayfare.core.codec import encode
 from wayfare.eventlog import writer
 from wayfare.sim import scenario
-from wayfare.sim.fuzz import Fuzz
+from wayfare.sim.fuzz import Fuzz, Job
 from wayfare.sim.trace import Trace
 
 ROUTINGS = ("flooding", "simple", "identity", "covering", "merging")
@@ -44,7 +44,7 @@ def log_bytes(world):
 
 def fuzz_run(seed, routing, faults):
     """A random run, as digests of all frames in order, the trace, the log and the verdict."""
-    one = Fuzz(seed, routing, faults)
+    one = Fuzz(Job(seed, routing, faults=faults))
     trace = Trace(one.world, clients=True)
     frames = hashlib.sha256()
     one.world.watchers.append(lambda *sent: frames.update(f"{sent[:2]}".encode() + encode(sent[2])))
@@ -99,7 +99,8 @@ def test_the_same_process_gives_the_same_runs_again():
 
 
 def test_the_log_is_the_same_whether_or_not_somebody_watches():
-    watched, plain = Fuzz(4, "covering", True), Fuzz(4, "covering", True)
+    job = Job(4, "covering", faults=True)
+    watched, plain = Fuzz(job), Fuzz(job)
     Trace(watched.world, clients=True)
     watched.world.log_messages()
     watched.run()

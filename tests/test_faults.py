@@ -93,10 +93,12 @@ def test_a_crashed_broker_does_nothing_while_it_is_down():
 
 def test_a_crash_keeps_the_brokers_state():
     world = city()
-    before = dict(world.broker("lisbon").core.sessions)
-    world.plan(Faults(crashes=(Crash("lisbon", world.now, SECOND_NS),)))
+    border = world.broker("porto").core.border
+    before = list(border.all())
+    assert before
+    world.plan(Faults(crashes=(Crash("porto", world.now, SECOND_NS),)))
     world.settle()
-    assert dict(world.broker("lisbon").core.sessions) == before
+    assert list(border.all()) == before
     assert check(world).violations == ()
 
 
@@ -169,7 +171,7 @@ def test_the_broker_notices_a_broken_connection_later():
     world = city()
     world.plan(Faults(disconnects=(Disconnect("anna", world.now, SECOND_NS),)))
     start = world.now
-    session = world.broker("porto").core.sessions["anna"]
+    (session,) = world.broker("porto").core.border.of("anna")
     world.run_until(start + NOTICE_NS - 1)
     assert session.link is not None
     world.run_until(start + NOTICE_NS)
@@ -185,10 +187,11 @@ def test_unnoticed_the_client_is_back_beside_its_old_connection():
     world.run_until(start + 25 * MS_NS)
     anna = [link for link in world.connections if link.startswith("anna")]
     assert anna == ["anna#1", "anna#2"]
-    assert world.broker("porto").core.sessions["anna"].epoch == 1
+    border = world.broker("porto").core.border
+    assert [one.epoch for one in border.of("anna")] == [1]
     world.settle()
     assert [link for link in world.connections if link.startswith("anna")] == ["anna#2"]
-    assert world.broker("porto").core.sessions["anna"].epoch == 2
+    assert [one.epoch for one in border.of("anna")] == [2]
     assert [number for _, number in deliveries(world, "anna")] == list(range(1, 11))
     assert check(world).violations == ()
 

@@ -4,16 +4,27 @@ import pytest
 
 from wayfare.core.client import ACK_DELAY_NS
 from wayfare.core.filters import Filter
-from wayfare.core.messages import ClientId, Entry, Notification, Publish
+from wayfare.core.history import Marks
+from wayfare.core.messages import Attach, ClientId, Entry, LinkId, Notification, Publish
+from wayfare.core.sessions import Wait
 from wayfare.eventlog import Event
 from wayfare.sim import LinkSpec, World, check
 from wayfare.sim.links import MS_NS
-from wayfare.sim.oracle import Reach, Tables, Violation, check_deliveries, check_quiet, reach
+from wayfare.sim.oracle import (
+    Reach,
+    Tables,
+    Violation,
+    check_deliveries,
+    check_outlived,
+    check_quiet,
+    reach,
+)
 
 TREE, NEAR = 100, 10  # how long a message takes: across the tree, between client and broker
 REACH = Reach(tree_ns=TREE, client_ns=NEAR)
 HIGH, LOW = {"price": 41}, {"price": 39}
 RECEIVING = 3 * NEAR  # until a client that is back has what waited: Attach, Welcome, Deliver
+MOVING = 2 * TREE  # until a session has come to where its client is: there and back again
 LATE = 1_000_000
 
 
@@ -138,8 +149,20 @@ def test_a_client_that_comes_back_for_long_enough_gets_what_it_missed():
         story = Story().tell(900, "detached", "anna").publish(1000).tell(LATE, "attached", "anna")
         return story.tell(LATE + duration, "detached", "anna").broken()
 
-    assert stays(RECEIVING) == ["complete"]
-    assert stays(RECEIVING - 1) == []
+    assert stays(RECEIVING + MOVING) == ["complete"]
+    assert stays(RECEIVING + MOVING - 1) == []
+
+
+def test_every_session_may_have_to_wait_for_the_one_before_it():
+    def stays(duration):
+        story = Story().tell(900, "detached", "anna").publish(1000)
+        for time in (1100, 1200, LATE):
+            story.tell(time, "attached", "anna").tell(time + 1, "detached", "anna")
+        story.events.pop()
+        return story.tell(LATE + duration, "detached", "anna").broken()
+
+    assert stays(RECEIVING + 3 * MOVING) == ["complete"]
+    assert stays(RECEIVING + 3 * MOVING - 1) == []
 
 
 def test_a_subscription_made_while_away_counts_from_the_next_attachment():
@@ -363,6 +386,11 @@ def test_a_gap_of_nobody_knows_how_many_covers_any_loss():
     assert Story().lose(1200, 0).broken() == []
 
 
+def test_a_gap_of_nobody_knows_how_many_does_not_cover_what_is_published_later():
+    assert Story().publish(1200).lose(1200, 0).broken() == []
+    assert Story().publish(1201).lose(1200, 0).broken() == ["complete"]
+
+
 def test_a_gap_may_be_about_what_a_client_withdrew_while_away():
     """Its broker could not know, and kept it."""
 
@@ -370,8 +398,8 @@ def test_a_gap_may_be_about_what_a_client_withdrew_while_away():
         story = Story().tell(400, "detached", "anna").unsubscribe(500)
         return story.tell(2000, "attached", "anna").publish(time).lose(LATE, 1).broken()
 
-    assert published(2000 + NEAR) == []
-    assert published(2000 + NEAR + 1) == ["gap"]
+    assert published(2000 + NEAR + MOVING) == []
+    assert published(2000 + NEAR + MOVING + 1) == ["gap"]
 
 
 # How long messages took
@@ -485,8 +513,8 @@ def doubled_destination(world):
 
 def forgotten_wish_of_a_session(world):
     host = world.broker("porto").core
-    place = host.sessions["bert"].place
-    host.routing.destinations.remove(Filter.parse("price > 40"), place)
+    (session,) = host.border.of("bert")
+    host.routing.destinations.remove(Filter.parse("price > 40"), session.place)
 
 
 @pytest.mark.parametrize(
@@ -564,15 +592,49 @@ def test_a_publication_that_waits_is_found():
 
 def test_a_backlog_that_is_left_is_found():
     world = settled_world()
-    session = world.broker("porto").core.sessions[ClientId("anna")]
+    (session,) = world.broker("porto").core.border.of(ClientId("anna"))
     session.backlog.put(Notification(ClientId("ticker"), 9, {}), 1, world.now, world.limits)
     assert tidy_words(world) == ["porto keeps 1 for anna"]
 
 
+def outlived_words(world):
+    world.outlive()
+    return [one.what for one in check_outlived(world)]
+
+
 def test_a_deadline_that_is_left_is_found():
     world = settled_world()
+    world.clients["anna"].detach(leave=True)
+    world.settle()
+    assert outlived_words(world) == []
     world.broker("faro").core.next_deadline = lambda: 5
-    assert tidy_words(world) == ["faro still waits for a deadline"]
+    assert outlived_words(world) == ["faro still waits for a deadline"]
+
+
+def test_a_tombstone_that_is_left_is_found():
+    world = settled_world()
+    world.outlive()
+    world.broker("porto").core.border.bury(ClientId("carl"), 1, world.now)
+    assert [one.what for one in check_outlived(world)] == [
+        "porto still waits for a deadline",
+        "porto still has tombstones",
+    ]
+
+
+def test_a_session_that_waits_is_found():
+    world = settled_world()
+    (session,) = world.broker("porto").core.border.of(ClientId("anna"))
+    session.wait = Wait((), world.now)
+    assert tidy_words(world) == ["porto waits for the session of anna"]
+
+
+def test_a_second_session_of_a_client_is_found():
+    world = settled_world()
+    border = world.broker("porto").core.border
+    (session,) = border.of(ClientId("anna"))
+    border.open(Attach(ClientId("anna"), 0, 0), LinkId("ghost"))
+    border.renew(session, Attach(ClientId("anna"), 1, 0, (*session.subscriptions,)), session.link)
+    assert "porto has several sessions of anna" in tidy_words(world)
 
 
 def test_a_session_at_the_wrong_broker_is_found():
@@ -607,7 +669,8 @@ def test_while_somebody_is_away_its_backlog_and_deadline_are_no_violation():
     world.settle()
     world.clients["ticker"].publish({"price": 50})
     world.settle()
-    assert len(world.broker("porto").core.sessions[ClientId("anna")].backlog) == 1
+    (session,) = world.broker("porto").core.border.of(ClientId("anna"))
+    assert len(session.backlog) == 1
     assert check_quiet(world) == []
     world.clients["anna"].attach()
     world.settle()
@@ -709,7 +772,13 @@ def test_a_notification_that_gets_lost_is_found():
     )
 
 
-def test_a_notification_that_comes_twice_is_found():
+@pytest.fixture
+def without_marks(monkeypatch):
+    """Nobody looks whether a notification has come before."""
+    monkeypatch.setattr(Marks, "pass_on", lambda *_: True)
+
+
+def test_a_notification_that_comes_twice_is_found(without_marks):
     world = settled_world()
     pipe = world.pipes["lisbon", "porto"]
     honest = pipe.receive
@@ -719,7 +788,7 @@ def test_a_notification_that_comes_twice_is_found():
     assert check(world).violations == (Violation("once", "anna got ticker 2 twice"),)
 
 
-def test_notifications_that_overtake_each_other_are_found():
+def with_an_overtaking():
     world = settled_world()
     pipe = world.pipes["lisbon", "porto"]
     honest, waiting = pipe.receive, []
@@ -734,4 +803,12 @@ def test_notifications_that_overtake_each_other_are_found():
     world.clients["ticker"].publish({"price": 20})
     world.clients["ticker"].publish({"price": 21})
     world.settle()
-    assert check(world).violations == (Violation("fifo", "anna got ticker 2 after 3"),)
+    return check(world).violations
+
+
+def test_notifications_that_overtake_each_other_are_found(without_marks):
+    assert with_an_overtaking() == (Violation("fifo", "anna got ticker 2 after 3"),)
+
+
+def test_what_was_overtaken_and_not_delivered_is_found():
+    assert with_an_overtaking() == (Violation("complete", "anna did not get ticker 2"),)

@@ -153,7 +153,7 @@ def test_nothing_is_left_when_everybody_left():
     world = played(BASE + "leave anna ; leave ticker").world
     for host in world.brokers.values():
         routing = host.core.routing
-        assert not host.core.sessions
+        assert not list(host.core.border.all())
         assert not routing.destinations.counts()
         for tables in (routing.in_ads, routing.in_subs):
             assert not any(tables.values())

@@ -273,7 +273,7 @@ def test_who_detaches_comes_back_to_where_it_was():
     anna.attach()
     world.settle()
     assert (anna.home, anna.core.epoch) == ("porto", 2)
-    assert world.broker("porto").core.sessions["anna"].epoch == 2
+    assert [one.epoch for one in world.broker("porto").core.border.of("anna")] == [2]
     assert check(world).violations == ()
 
 
@@ -285,7 +285,8 @@ def test_what_was_said_before_the_goodbye_still_arrives():
     ticker.detach()
     world.settle()
     assert numbers(world) == [1]
-    assert len(world.broker("faro").core.sessions["ticker"].advertisements) == 2
+    (session,) = world.broker("faro").core.border.of("ticker")
+    assert len(session.advertisements) == 2
 
 
 def test_what_was_on_its_way_when_the_connection_broke_is_gone_and_comes_again():
@@ -305,7 +306,7 @@ def test_who_leaves_leaves_nothing_behind():
     world = market()
     world.clients["anna"].detach(leave=True)
     world.settle()
-    assert "anna" not in world.broker("porto").core.sessions
+    assert world.broker("porto").core.border.of("anna") == []
     assert not world.broker("faro").core.routing.destinations.counts()
     assert [event.kind for event in world.events][-2:] == ["left", "detached"]
     assert check(world).violations == ()
@@ -342,7 +343,7 @@ def test_a_client_that_is_added_later_waits_for_its_word():
     assert not world.connections
     anna.attach()
     world.settle()
-    assert list(world.broker("porto").core.sessions) == ["anna"]
+    assert [one.client for one in world.broker("porto").core.border.all()] == ["anna"]
     assert check(world).violations == ()
 
 
@@ -381,7 +382,7 @@ def test_a_session_that_is_away_for_too_long_ends():
     anna = world.clients["anna"]
     anna.detach()
     world.run_until(world.now + 101 * SECOND_NS)
-    assert "anna" not in world.broker("porto").core.sessions
+    assert world.broker("porto").core.border.of("anna") == []
     assert not world.broker("faro").core.routing.destinations.counts()
     world.clients["ticker"].publish({"price": 41})
     world.settle()
