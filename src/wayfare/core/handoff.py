@@ -171,7 +171,10 @@ class Handoff(Relocation):
         there: set[tuple[ClientId, int]] = set()
         for epoch in sorted(wait.old):
             queue += _news(wait.old[epoch].kept, there, [])
-        earlier = list(wait.old.values()) if self._is_last(session, wait) else []
+        earlier = list(wait.old.values())
+        if not self._is_last(session, wait):
+            earlier = []
+            session.backlog.exact = False  # what is dropped may be no loss
         return _in_order([*queue, *_news(wait.held, there, earlier)])
 
     def _is_last(self, session: Session, wait: Wait) -> bool:

@@ -83,18 +83,21 @@ class Junction(Handoff):
 
     def _on_searched_all(self, fetch: Fetch, now: int) -> list[Effect]:
         session = self.border.get(fetch.client, fetch.epoch)
-        if session is None or session.wait is None:
-            return []
+        if session is None or session.wait is None:  # its time was up; nothing may be left behind
+            return [] if fetch.everywhere else self._search_everywhere(fetch, now)
         old = session.wait.old
         if fetch.epoch - 1 in old:
             return self._release(session, now)
         if not fetch.everywhere:
-            return self._search(replace(fetch, everywhere=True), None, now)
+            return self._search_everywhere(fetch, now)
         if not old:
             return self._nothing(session, now)
         if max(old) < fetch.since:
             return self._give_up(session, NO_SESSION, now)
         return self._release(session, now)
+
+    def _search_everywhere(self, fetch: Fetch, now: int) -> list[Effect]:
+        return self._search(replace(fetch, everywhere=True), None, now)
 
     def _is_last(self, session: Session, wait: Wait) -> bool:
         # Else what it has may have come by several ways, and the client has to see what is new to it.
