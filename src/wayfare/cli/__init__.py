@@ -21,6 +21,7 @@ EXAMPLES = """examples:
   wayfare sim                           the scenarios that come with Wayfare
   wayfare sim uncovering                play one of them
   wayfare sim fuzz --seeds 1000         random runs on all cores, judged by the oracle
+  wayfare sim roaming                   what it costs that clients move
   wayfare bench matching --json         how fast matching is here
 """
 

@@ -1,4 +1,4 @@
-"""`wayfare sim`: scenarios and random runs."""
+"""`wayfare sim`: scenarios, random runs, and experiments with clients that roam."""
 
 from __future__ import annotations
 
@@ -9,19 +9,23 @@ import signal
 import sys
 from collections.abc import Iterator
 from itertools import zip_longest
+from math import isfinite
 from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from wayfare import eventlog
 from wayfare.core.broker import RELOCATIONS
 from wayfare.core.reduction import STRATEGIES
 from wayfare.errors import UsageError
-from wayfare.sim import fuzz, scenario
+from wayfare.sim import fuzz, roaming, scenario
+from wayfare.sim.links import MS_NS
 
 EXAMPLES = """examples:
   wayfare sim                               list the scenarios
@@ -29,6 +33,7 @@ EXAMPLES = """examples:
   wayfare sim my.txt --seed 7 --json        a scenario of your own, for a program to read
   wayfare sim lossy-link --log run.parquet  write the event log (.parquet or .jsonl)
   wayfare sim fuzz --seeds 1000             random runs (see wayfare sim fuzz --help)
+  wayfare sim roaming --relocation naive    what moving costs (see wayfare sim roaming --help)
 
 statements of a scenario:
 """
@@ -38,12 +43,33 @@ FUZZ_EXAMPLES = """examples:
   wayfare sim fuzz --seeds 1 --first-seed 4711 --routing merging --faults
 """
 
+ROAMING_EXAMPLES = """examples:
+  wayfare sim roaming                                   20 movers on 85 brokers, with handoff
+  wayfare sim roaming --relocation naive --away 0       no support, and in a hurry
+  wayfare sim roaming --brokers 7 --one-at-a-time --json
+  wayfare sim roaming --table                           every relocation on every tree
+"""
+
+# Of the comparison, with their widths: control messages, time to the first live one, deliveries.
+COLUMNS = (
+    ("brokers", 7),
+    ("relocation", 10),
+    ("a move", 6),
+    ("a hop", 5),
+    ("off path", 8),
+    ("live ms", 7),
+    ("lost", 5),
+    ("twice", 5),
+)
+
 SHOWN_MAX = 20  # failed runs that are printed
 
 
 def as_subcommand(argv: list[str]) -> list[str]:
     """`sim fuzz ...` has options of its own, so it is a command of its own to the parser."""
-    return ["sim-fuzz", *argv[2:]] if argv[:2] == ["sim", "fuzz"] else argv
+    if argv[:1] == ["sim"] and argv[1:2] in (["fuzz"], ["roaming"]):
+        return [f"sim-{argv[1]}", *argv[2:]]
+    return argv
 
 
 def add_parser(commands: Any) -> None:
@@ -58,7 +84,9 @@ def add_parser(commands: Any) -> None:
         formatter_class=raw,
         allow_abbrev=False,  # or `fuzz --seed 5` would quietly mean `--seeds 5`
     )
-    one.add_argument("scenario", nargs="?", help="a name from the list, a file, or `fuzz`")
+    one.add_argument(
+        "scenario", nargs="?", help="a name from the list, a file, `fuzz` or `roaming`"
+    )
     one.add_argument("--seed", type=int, default=0, help="for what is random in it (default 0)")
     one.add_argument("--json", action="store_true", help="print one JSON object")
     one.add_argument("--log", type=Path, metavar="FILE", help="write the event log there")
@@ -85,6 +113,66 @@ def add_parser(commands: Any) -> None:
     many.add_argument("--workers", type=int, default=None, help="processes (default: all cores)")
     many.add_argument("--json", action="store_true", help="print one JSON object")
     many.set_defaults(run=run_fuzz)
+
+    add_roaming_parser(commands)
+
+
+def add_roaming_parser(commands: Any) -> None:
+    usual = roaming.Parameters()
+    one = commands.add_parser(
+        "sim-roaming",
+        prog="wayfare sim roaming",
+        description="Subscribers move from leaf to leaf of a broker tree while publishers go on:"
+        " what is lost, what comes twice, how long it takes, and what brokers have to say to each"
+        " other for it.",
+        epilog=ROAMING_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+    def option(name: str, about: str, default: object, **how: Any) -> None:
+        one.add_argument(name, help=f"{about} (default {default})", **how)
+
+    ms = {"type": _milliseconds, "metavar": "MS"}
+    option("--relocation", "how sessions follow", usual.relocation, choices=[*RELOCATIONS])
+    option("--routing", "the routing strategy", usual.routing, choices=[*STRATEGIES])
+    option("--seed", "for all that is random in it", usual.seed, type=int)
+    option("--brokers", "a balanced tree of so many", 85, type=int, choices=[*roaming.TREES])
+    option("--height", "... or of so many levels", usual.height, type=int)
+    option("--degree", "... with so many branches at each broker", usual.degree, type=int)
+    option("--publishers", "at random leaves, where they stay", usual.publishers, type=int)
+    option("--movers", "subscribers that move", usual.movers, type=int)
+    option("--moves", "of each mover", usual.moves, type=int)
+    option("--dwell", "that a mover stays, on average", usual.dwell_ns // MS_NS, **ms)
+    option("--away", "between two stays, on average", usual.away_ns // MS_NS, **ms)
+    option("--rate", "publications of each publisher, per second", f"{usual.rate:g}", type=float)
+    option("--link-latency", "between brokers", usual.link_latency_ns // MS_NS, **ms)
+    option("--silent", "share of departures that nobody announces", usual.silent, type=float)
+    one.add_argument(
+        "--one-at-a-time",
+        action="store_true",
+        help="each move settles before the next: control messages on and off the path are exact",
+    )
+    one.add_argument(
+        "--table",
+        action="store_true",
+        help="compare: every relocation on every tree (or those given), one at a time, as Markdown",
+    )
+    one.add_argument(
+        "--json", action="store_true", help="print one JSON object; with --table, one per line"
+    )
+    one.set_defaults(run=run_roaming)
+
+
+def _milliseconds(text: str) -> int:
+    """Nanoseconds."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: give milliseconds, like 500")
+    return int(value * MS_NS)
 
 
 # One scenario
@@ -233,3 +321,114 @@ def _report(facts: dict[str, int], failed: list[fuzz.Run]) -> None:
         f" with notice, {facts['messages']} messages; {len(failed)} runs failed",
         file=sys.stderr if failed else sys.stdout,
     )
+
+
+# Clients that roam
+
+
+def run_roaming(arguments: argparse.Namespace) -> int:
+    a = arguments
+    own_tree = a.height is not None or a.degree is not None
+    given = {
+        "routing": a.routing,
+        "seed": a.seed,
+        "publishers": a.publishers,
+        "movers": a.movers,
+        "moves": a.moves,
+        "dwell_ns": a.dwell,
+        "away_ns": a.away,
+        "rate": a.rate,
+        "link_latency_ns": a.link_latency,
+        "silent": a.silent,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    if own_tree and (a.brokers is not None or a.table):
+        raise UsageError("--height and --degree make a tree of their own: leave --brokers, --table")
+    if a.table:
+        brokers = [a.brokers] if a.brokers else [*roaming.TREES]
+        relocations = [a.relocation] if a.relocation else [*RELOCATIONS]
+        return _compare(roaming.comparison(brokers, relocations, **given), a.json)
+    for name in ("relocation", "height", "degree"):
+        if getattr(a, name) is not None:
+            given[name] = getattr(a, name)
+    parameters = roaming.Parameters(**given, one_at_a_time=a.one_at_a_time)
+    if a.brokers is not None:
+        parameters = parameters.for_brokers(a.brokers)
+    figures = roaming.run(parameters)
+    if a.json:
+        print(json.dumps(msgspec.to_builtins(figures)))
+    else:
+        _show_figures(parameters, figures)
+    return 0
+
+
+def _show_figures(parameters: roaming.Parameters, figures: roaming.Figures) -> None:
+    f = figures
+    print(
+        f"{f.relocation}, {f.routing} routing, seed {f.seed}: {parameters.movers} movers,"
+        f" {parameters.publishers} publishers, {f.brokers} brokers"
+    )
+    off_path = "not known, as moves overlap: try --one-at-a-time"
+    if f.control_off_path is not None:
+        off_path = str(f.control_off_path)
+    table = Table(box=box.SIMPLE, show_header=False)
+    for what, figure in (
+        ("published", f.published),
+        ("deliveries", f"{f.delivered} of {f.expected} expected"),
+        ("lost", f"{f.lost}; movers were told of a gap {f.gaps} times"),
+        ("twice", f.duplicates),
+        ("out of order", f.order_violations),
+        ("moves", f"{f.moves}, over {f.hops} hops"),
+        ("control messages", f"{f.control_per_move:.2f} a move, {f.control_per_hop:.2f} a hop"),
+        ("... off the path", off_path),
+        ("notifications", f"{f.notifications} between brokers, {f.tunnelled} of them tunnelled"),
+        ("first live one, p50", _latency(f.live_p50_ms, f.live_p50_links)),
+        ("... p99", _latency(f.live_p99_ms, f.live_p99_links)),
+        ("... never came", f"in {f.moves_without_live} stays, which were too short"),
+        ("first one at all, p50", _latency(f.first_p50_ms, f.first_p50_links)),
+        ("... p99", _latency(f.first_p99_ms, f.first_p99_links)),
+        ("subscription tables", f"{f.subs_mean:.1f} entries a broker, {f.subs_max} at most"),
+        ("advertisement tables", f"{f.ads_mean:.1f} entries a broker, {f.ads_max} at most"),
+        ("buffers", f"{f.buffer_peak} notifications at most, in all brokers together"),
+    ):
+        table.add_row(what, str(figure))
+    console = Console()
+    with console.capture() as drawn:  # to `print`: on a broken pipe rich would exit by itself
+        console.print(table)
+    print("\n".join(line.rstrip() for line in drawn.get().rstrip().splitlines()))
+
+
+def _latency(ms: float | None, links: float | None) -> str:
+    if ms is None:
+        return "-"
+    return f"{ms:.1f} ms" + ("" if links is None else f", {links:.1f} times the latency of a link")
+
+
+def _compare(experiments: Iterator[roaming.Parameters], as_json: bool) -> int:
+    """One line for each, as soon as it is there."""
+    undefined: dict[str, None] = {}
+    if not as_json:
+        _print_row(*(name for name, _ in COLUMNS))
+        _print_row(*("-" * (width - 1) + ":" for _, width in COLUMNS))
+    for one in experiments:
+        try:
+            experiment = roaming.Roaming(one)
+        except UsageError as error:  # these two strategies do not go together
+            undefined[str(error)] = None
+            continue
+        f = experiment.run()
+        if as_json:
+            print(json.dumps(msgspec.to_builtins(f)), flush=True)
+            continue
+        off_path = (f.control_off_path or 0) / f.moves
+        live = "-" if f.live_p50_ms is None else f"{f.live_p50_ms:.0f}"
+        costs = (f"{cost:.2f}" for cost in (f.control_per_move, f.control_per_hop, off_path))
+        _print_row(f.brokers, f.relocation, *costs, live, f.lost, f.duplicates)
+    for sentence in undefined:
+        print(f"wayfare: left out: {sentence}", file=sys.stderr)
+    return 0
+
+
+def _print_row(*cells: object) -> None:
+    padded = (f"{cell!s:>{width}}" for cell, (_, width) in zip(cells, COLUMNS, strict=True))
+    print(f"| {' | '.join(padded)} |", flush=True)
