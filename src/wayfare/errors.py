@@ -6,14 +6,15 @@
     ├── InvalidNotification     attributes or payload that cannot be published
     ├── NotAdvertised           a publication that no advertisement of the client announces
     ├── OutboxFull              too many publications wait for an acknowledgement
-    ├── CodecError              bytes from a peer that are not a frame of ours
+    ├── CodecError              bytes that are no frame of ours, or a message that fits none
     ├── ProtocolError           a peer that sends what it may not send now
     ├── ScenarioError           a scenario text that cannot be run: line, and why
     └── UsageError              a command line or option that makes no sense
 
-The first four and the last two are the caller's mistake; `CodecError` and `ProtocolError`
-are the peer's: the host closes that one connection and goes on serving the others. A broken
-invariant of our own is neither: it is an `assert`.
+The first four and the last two are the caller's mistake; `ProtocolError`, and `CodecError` when
+bytes are read, are the peer's: the host closes that one connection and goes on serving the
+others. `encode` raises `CodecError`, too, and then it is the mistake of whoever made the message.
+A broken invariant of our own is neither: it is an `assert`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class OutboxFull(WayfareError):
 
 
 class CodecError(WayfareError):
-    """Bytes from a peer that are not a frame of this protocol version."""
+    """Bytes that are not a frame of this protocol version, or a message that cannot become one."""
 
 
 class ProtocolError(WayfareError):

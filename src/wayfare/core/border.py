@@ -10,7 +10,7 @@ How a session that comes gets what an older one had is the relocation strategy's
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from wayfare.core import messages as m
 from wayfare.core.effects import Close, Effect, Send
@@ -73,7 +73,7 @@ class Border:
         self._by_place[session.place] = session
         self._sessions.setdefault(session.client, {})[session.epoch] = session
         self.connect(session, link)
-        self.set_profile(session, message.subscriptions, message.advertisements)
+        self.set_profile(session, wanted_by(message), message.advertisements)
         return session
 
     def renew(self, session: Session, message: m.Attach, link: LinkId) -> None:
@@ -83,14 +83,14 @@ class Border:
         session.epoch = message.epoch
         sessions[session.epoch] = session
         self.connect(session, link)
-        self.set_profile(session, message.subscriptions, message.advertisements)
+        self.set_profile(session, wanted_by(message), message.advertisements)
 
     def end(
         self, session: Session, now: int, moved_to: tuple[BrokerId, int] | None = None
     ) -> list[Effect]:
         """Forget a session; what is remembered is a tombstone."""
         effects = self.disconnect(session, f"{session.client} is elsewhere now", now)
-        self.set_profile(session, (), ())
+        self.set_profile(session, {}, ())
         sessions = self._sessions[session.client]
         del sessions[session.epoch]
         if not sessions:
@@ -137,11 +137,14 @@ class Border:
         self.wait_for(now + self.limits.away_ns)
 
     def set_profile(
-        self, session: Session, subscriptions: Sequence[Filter], advertisements: Sequence[Filter]
+        self,
+        session: Session,
+        wanted: dict[Filter, m.Terms | None],
+        advertisements: Sequence[Filter],
     ) -> None:
         """Make these the client's subscriptions and advertisements, additions first."""
         client, place, routing = session.client, session.place, self.routing
-        wanted, offered = dict.fromkeys(subscriptions), dict.fromkeys(advertisements)
+        offered = dict.fromkeys(advertisements)
         for filter in offered:
             if filter not in session.advertisements:
                 routing.advertise(client, filter)
@@ -252,6 +255,14 @@ class Border:
                 self.wait_for(session.wait.until)
         return effects
 
-    def check_room(self, held: dict[Filter, None]) -> None:
+    def check_room(self, held: Collection[Filter]) -> None:
         if len(held) >= self.limits.filters:
             raise ProtocolError(f"a client has at most {self.limits.filters} filters of a kind")
+
+
+def wanted_by(message: m.Attach) -> dict[Filter, m.Terms | None]:
+    """The subscriptions of a client, and its terms."""
+    wanted: dict[Filter, m.Terms | None] = dict.fromkeys(message.subscriptions)
+    for place, terms in message.terms:
+        wanted[message.subscriptions[place]] = terms
+    return wanted

@@ -206,8 +206,8 @@ class Broker:
     def on_subscribe(self, session: Session, message: m.Subscribe, now: int) -> list[Effect]:
         if message.filter not in session.subscriptions:
             self.border.check_room(session.subscriptions)
-            session.subscriptions[message.filter] = None
             self.routing.subscribe(session.client, message.filter, session.place)
+        session.subscriptions[message.filter] = message.terms
         return []
 
     def on_unsubscribe(self, session: Session, message: m.Unsubscribe, now: int) -> list[Effect]:

@@ -14,7 +14,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from wayfare.core import messages as m
-from wayfare.core.effects import Close, Effect, Event, LinkDown, Lost, Notify, Received, Send, Tick
+from wayfare.core.effects import (
+    Close,
+    Effect,
+    Ended,
+    Event,
+    LinkDown,
+    Lost,
+    Notify,
+    Received,
+    Send,
+    Tick,
+)
 from wayfare.core.filters import Filter
 from wayfare.core.history import Marks
 from wayfare.core.matching import FilterIndex
@@ -54,12 +65,14 @@ class Client:
         self.published = 0  # number of the last publication
         self.link: LinkId | None = None
         self.subscriptions: dict[Filter, int] = {}  # and how often the application asked for it
+        self.terms: dict[Filter, m.Terms] = {}  # of subscriptions that have some
         self.advertisements: dict[Filter, int] = {}
         self.outbox: deque[m.Publish] = deque()  # not acknowledged yet, in order
         self.previous: tuple[tuple[BrokerId, int], ...] = ()
         self.welcomed = False
         self.home = BrokerId("")  # the first broker that it attached to
         self._outbox_max = outbox_max
+        self._local: dict[Filter, BrokerId] = {}  # local subscriptions, and where they were made
         self._characters = 0  # of all filters that are held
         self._wanted: FilterIndex[Filter] = FilterIndex()
         self._marks = Marks(MARKS_AGE_NS) if once else None
@@ -73,6 +86,7 @@ class Client:
         self.epoch += 1
         self.link = link
         self.home = self.home or broker
+        ended = self._leave_behind(broker)
         self._acked, self.deadline = self.delivered, None
         attach = m.Attach(
             self.name,
@@ -83,11 +97,29 @@ class Client:
             self.previous,
             self.welcomed,
             self.home,
+            tuple(
+                (place, self.terms[one])
+                for place, one in enumerate(self.subscriptions)
+                if one in self.terms
+            ),
         )
         self.previous = ((broker, self.epoch), *self.previous)
         if len(self.previous) > PREVIOUS_MAX:  # the last was welcomed: it holds the session
             self.previous = (*self.previous[: PREVIOUS_MAX - 1], self.previous[-1])
-        return [Send(link, attach), *(Send(link, publish) for publish in self.outbox)]
+        return [*ended, Send(link, attach), *(Send(link, publish) for publish in self.outbox)]
+
+    def _leave_behind(self, broker: BrokerId) -> list[Effect]:
+        """Let go of the local subscriptions made at another broker."""
+        ended: list[Effect] = []
+        for filter, made_at in list(self._local.items()):
+            if made_at not in ("", broker):
+                del self.subscriptions[filter]
+                self._characters -= len(str(filter))
+                self._forget_subscription(filter)
+                ended.append(Ended(filter))
+            else:
+                self._local[filter] = broker
+        return ended
 
     def detach(self, *, leave: bool = False) -> list[Effect]:
         """Go away; with `leave`, for good: the session ends, and so does what waits in it.
@@ -102,17 +134,31 @@ class Client:
             self.welcomed = False
         return [] if link is None else [Send(link, m.Detach(leave)), Close(link, "detached")]
 
-    def subscribe(self, filter: Filter) -> list[Effect]:
-        if not self._count_up(self.subscriptions, filter):
+    def subscribe(self, filter: Filter, terms: m.Terms | None = None) -> list[Effect]:
+        """Subscribe, and with `terms` say what of what is missed is wanted; the last ones count."""
+        first = self._count_up(self.subscriptions, filter)
+        if not first and terms == self.terms.get(filter):
             return []
-        self._wanted.add(filter, filter)
-        return self._say(m.Subscribe(filter))
+        if first:
+            self._wanted.add(filter, filter)
+        self.terms.pop(filter, None)
+        self._local.pop(filter, None)
+        if terms is not None:
+            self.terms[filter] = terms
+            if terms.local:
+                self._local[filter] = self.previous[0][0] if self.link else BrokerId("")
+        return self._say(m.Subscribe(filter, terms))
 
     def unsubscribe(self, filter: Filter) -> list[Effect]:
         if not self._count_down(self.subscriptions, filter):
             return []
-        self._wanted.remove(filter)
+        self._forget_subscription(filter)
         return self._say(m.Unsubscribe(filter))
+
+    def _forget_subscription(self, filter: Filter) -> None:
+        self._wanted.remove(filter)
+        self.terms.pop(filter, None)
+        self._local.pop(filter, None)
 
     def advertise(self, filter: Filter) -> list[Effect]:
         if not self._count_up(self.advertisements, filter):

@@ -14,6 +14,7 @@ import msgspec
 
 from wayfare.core import filters
 from wayfare.core import messages as m
+from wayfare.core import predicates as ps
 from wayfare.core.filters import Filter
 from wayfare.errors import CodecError, WayfareError
 
@@ -138,6 +139,9 @@ def _check_attach(message: m.Attach) -> None:
     _check_previous(message.previous)
     _require(len(message.home) <= NAME_MAX, f"a name has at most {NAME_MAX} characters")
     _check_profile((*message.subscriptions, *message.advertisements))
+    for place, terms in message.terms:
+        _require(0 <= place < len(message.subscriptions), "terms of no subscription")
+        _check_terms(terms)
 
 
 def _check_profile(profile: tuple[Filter, ...]) -> None:
@@ -147,8 +151,21 @@ def _check_profile(profile: tuple[Filter, ...]) -> None:
         _require(left >= 0, "more filters than a client may have")
 
 
+def _check_terms(terms: m.Terms) -> None:
+    for number in (terms.last, terms.younger_ns):
+        _check_number(number or 0)
+    if terms.key is not None:
+        _require(0 < len(terms.key) <= ps.NAME_MAX, f"a key has 1 to {ps.NAME_MAX} characters")
+
+
 def _check_filter(message: Any) -> None:
     filters.checked(message.filter)
+
+
+def _check_subscribe(message: m.Subscribe) -> None:
+    _check_filter(message)
+    if message.terms is not None:
+        _check_terms(message.terms)
 
 
 def _check_publish(message: m.Publish) -> None:
@@ -245,7 +262,7 @@ CHECKS: dict[type, Callable[[Any], None]] = {
     m.Notification: _check_notification,
     m.Attach: _check_attach,
     m.Detach: _check_nothing,
-    m.Subscribe: _check_filter,
+    m.Subscribe: _check_subscribe,
     m.Unsubscribe: _check_filter,
     m.Advertise: _check_filter,
     m.Unadvertise: _check_filter,

@@ -3,7 +3,7 @@
 A host turns what happens into events, calls `step(event, now)`, and performs the effects in order:
 
     Received, LinkUp, LinkDown, Tick  ->  core  ->  Send, Close       (broker and client)
-                                                    Notify, Lost      (client: to the application)
+                                                    Notify, Lost, Ended   (client: to the application)
 
 `now` is an integer of nanoseconds that never goes back. Whenever `next_deadline()` is reached, the
 host steps a `Tick`; a tick too many does no harm.
@@ -78,4 +78,10 @@ class Lost(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
-Effect = Send | Close | Notify | Lost
+class Ended(msgspec.Struct, frozen=True, gc=False):
+    """Tell the application that a local subscription stayed behind: the client is elsewhere now."""
+
+    subscription: Filter
+
+
+Effect = Send | Close | Notify | Lost | Ended

@@ -25,7 +25,7 @@ from wayfare.core.border import Border
 from wayfare.core.codec import encode
 from wayfare.core.effects import Effect, Send
 from wayfare.core.filters import Filter
-from wayfare.core.history import Kept, Left, size_of
+from wayfare.core.history import Kept, Left, size_of, thinned
 from wayfare.core.messages import (
     REPLY_BYTES_MAX,
     REPLY_MARKS_MAX,
@@ -37,7 +37,7 @@ from wayfare.core.messages import (
     Request,
 )
 from wayfare.core.paths import Paths
-from wayfare.core.relocation import NO_SESSION, Relocation
+from wayfare.core.relocation import FORGOTTEN, NO_SESSION, Relocation
 from wayfare.core.sessions import Old, Session, Wait
 from wayfare.errors import ProtocolError
 
@@ -220,9 +220,8 @@ class Handoff(Relocation):
 
     def _hand_over(self, session: Session, request: Request | Fetch, now: int) -> list[Effect]:
         """Send the session to its client's new broker, and forget it here."""
-        left = session.backlog.left(request.delivered)
-        if left is None:  # the client got deliveries that were not made from here
-            left = Left([], 1, NO_SESSION, exact=False)
+        left = session.backlog.left(request.delivered) or FORGOTTEN
+        left = replace(left, kept=thinned(left.kept, session.subscriptions, now, moved=True))
         replies = list(_replies(request, session, left, now))
         effects = self.border.end(session, now, (request.broker, request.epoch))
         for reply in replies:

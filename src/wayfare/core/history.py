@@ -14,7 +14,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from wayfare.core.messages import ClientId, Deliver, Gap, Notification
+from wayfare.core.filters import Filter
+from wayfare.core.messages import ClientId, Deliver, Gap, Notification, Terms
 from wayfare.errors import ProtocolError, UsageError
 
 SECOND_NS = 1_000_000_000
@@ -93,6 +94,33 @@ class Marks:
 
 # A notification that is kept, what it occupies, and when it was put here.
 Kept = tuple[Notification, int, int]
+
+
+def thinned(
+    kept: list[Kept], wanted: Mapping[Filter, Terms | None], now: int, *, moved: bool
+) -> list[Kept]:
+    """What a client wants to have of what it missed; a local subscription, nothing if it `moved`."""
+    if not any(wanted.values()):
+        return kept
+    chosen: set[int] = set()
+    for filter, terms in wanted.items():
+        mine = [at for at, one in enumerate(kept) if filter.matches(one[0].attributes)]
+        chosen.update(mine if terms is None else _chosen(kept, mine, terms, now, moved))
+    return [one for at, one in enumerate(kept) if at in chosen]
+
+
+def _chosen(kept: list[Kept], mine: list[int], terms: Terms, now: int, moved: bool) -> list[int]:
+    if terms.local and moved:
+        return []
+    if terms.younger_ns is not None:
+        mine = [at for at in mine if now - kept[at][2] <= terms.younger_ns]
+    if terms.key is not None:
+        # What has no such attribute is like nothing else.
+        newest = {kept[at][0].attributes.get(terms.key, (at,)): at for at in mine}
+        mine = sorted(newest.values())
+    if terms.last is not None:
+        mine = mine[max(0, len(mine) - terms.last) :]
+    return mine
 
 
 class Left(msgspec.Struct, frozen=True, gc=False):

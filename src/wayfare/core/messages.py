@@ -110,6 +110,18 @@ def check_publication(attributes: Mapping[str, Value], payload: bytes) -> None:
 Previous = Annotated[tuple[tuple[BrokerId, int], ...], Meta(max_length=PREVIOUS_MAX)]
 
 
+class Terms(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How much of what it missed a client wants to have, for one of its subscriptions."""
+
+    last: int | None = None  # so many, the newest
+    younger_ns: int | None = None  # not older than this
+    key: str | None = None  # the newest for every value of this attribute
+    local: bool = False  # the subscription stays behind when its client goes to another broker
+
+
+AllTerms = Annotated[tuple[tuple[int, Terms], ...], Meta(max_length=FILTERS_MAX)]
+
+
 class Attach(Message, frozen=True, tag=10):
     """A client is here. `epoch` counts its attachments: higher is later."""
 
@@ -122,6 +134,7 @@ class Attach(Message, frozen=True, tag=10):
     previous: Previous = ()
     welcomed: bool = False  # a session of it is, or was, somewhere
     home: BrokerId = BrokerId("")  # where it attached first
+    terms: AllTerms = ()  # and of which subscription, by its place
 
 
 class Detach(Message, frozen=True, tag=11):
@@ -132,6 +145,7 @@ class Detach(Message, frozen=True, tag=11):
 
 class Subscribe(Message, frozen=True, tag=12):
     filter: Filter
+    terms: Terms | None = None
 
 
 class Unsubscribe(Message, frozen=True, tag=13):

@@ -9,13 +9,15 @@ from __future__ import annotations
 from wayfare.core import messages as m
 from wayfare.core.border import Border
 from wayfare.core.effects import Effect, LinkDown, Received, Send
-from wayfare.core.history import Backlog
+from wayfare.core.history import Backlog, Left, thinned
 from wayfare.core.messages import BrokerId, LinkId
 from wayfare.core.paths import Paths
 from wayfare.core.sessions import Session
 from wayfare.errors import ProtocolError
 
 NO_SESSION = "no session: it was away for too long, or its broker has forgotten it"
+
+FORGOTTEN = Left([], 1, NO_SESSION, exact=False)  # of whom nobody knows what it missed
 
 
 class Relocation:
@@ -92,11 +94,12 @@ class Relocation:
         """The client is back where it was: as if its session were handed over on the spot."""
         border = self.border
         effects = border.disconnect(session, f"{message.client} attached again", now)
-        known = session.backlog.resume(message.delivered)
-        if not known:
-            session.backlog = Backlog(message.delivered)
-            session.backlog.lose(1, NO_SESSION, exact=False)
+        left = session.backlog.left(message.delivered) or FORGOTTEN
         border.renew(session, message, link)
+        session.backlog = Backlog(message.delivered)
+        if left.lost:
+            session.backlog.lose(left.lost, left.why, exact=left.exact)
+        border.put(session, thinned(left.kept, session.subscriptions, now, moved=False))
         effects.append(Send(link, m.Welcome(session.epoch, session.published)))
         return effects + border.push(session)
 

@@ -18,7 +18,7 @@ import msgspec
 
 from wayfare.core.filters import Filter
 from wayfare.core.history import Backlog, Kept, Marks
-from wayfare.core.messages import BrokerId, ClientId, Fetch, LinkId, Publish, Request
+from wayfare.core.messages import BrokerId, ClientId, Fetch, LinkId, Publish, Request, Terms
 
 
 class Old:
@@ -78,7 +78,7 @@ class Session:
         self.place = place  # where notifications for it go: see routing.Destinations
         self.link: LinkId | None = None  # None: away
         self.away_since = 0
-        self.subscriptions: dict[Filter, None] = {}
+        self.subscriptions: dict[Filter, Terms | None] = {}
         self.advertisements: dict[Filter, None] = {}
         self.published = 0  # the last publication accepted from it
         self.backlog = Backlog(delivered)

@@ -11,6 +11,7 @@ import msgspec
 
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
+from wayfare.core.messages import Terms
 from wayfare.core.predicates import Value
 from wayfare.sim import topology
 from wayfare.sim.faults import Faults
@@ -92,6 +93,18 @@ def random_attributes(random: Random) -> dict[str, Value]:
     if random.random() < 0.3:
         attributes["lat"], attributes["lon"] = random.uniform(-2, 2), random.uniform(-2, 2)
     return attributes
+
+
+def random_terms(random: Random) -> Terms | None:
+    """Mostly none."""
+    if random.random() < 0.85:
+        return None
+    return Terms(
+        last=random.choice([None, random.randint(0, 3)]),
+        younger_ns=random.choice([None, random.randint(0, 500) * MS_NS]),
+        key=random.choice([None, "topic", "name"]),
+        local=random.random() < 0.3,
+    )
 
 
 class Fuzz:
@@ -186,7 +199,7 @@ class Fuzz:
         subscriptions, advertisements = client.core.subscriptions, client.core.advertisements
         draw = random.random()
         if draw < 0.12 or not subscriptions:
-            client.subscribe(random_filter(random))
+            client.subscribe(random_filter(random), random_terms(random))
         elif draw < 0.20:
             client.unsubscribe(random.choice(list(subscriptions)))
         elif client.name in self.movers:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from wayfare.core.broker import Broker
 from wayfare.core.client import Client
 from wayfare.core.conditions import Condition
-from wayfare.core.effects import Close, Effect, LinkDown, Lost, Notify, Received, Send, Tick
+from wayfare.core.effects import Close, Effect, Ended, LinkDown, Lost, Notify, Received, Send, Tick
 from wayfare.core.filters import Filter
-from wayfare.core.messages import BrokerId, LinkId
+from wayfare.core.messages import BrokerId, LinkId, Terms
 from wayfare.core.predicates import Value
 from wayfare.eventlog import Event
 from wayfare.sim.links import MS_NS, LinkSpec, Pipe
@@ -58,6 +58,8 @@ class Host:
                     pipes[link].send(effect.message)
             elif type(effect) is Lost:
                 self.lost(effect)
+            elif type(effect) is Ended:
+                self.ended(effect)
             else:
                 assert type(effect) is Close
                 self.close(effect)
@@ -78,6 +80,9 @@ class Host:
         raise AssertionError(f"{self.core.name} is no client")
 
     def lost(self, effect: Lost) -> None:
+        raise AssertionError(f"{self.core.name} is no client")
+
+    def ended(self, effect: Ended) -> None:
         raise AssertionError(f"{self.core.name} is no client")
 
     def close(self, effect: Close) -> None:
@@ -243,10 +248,12 @@ class ClientHost(Host):
         if self.connection is not None:
             self.connection.break_off(noticed=False)
 
-    def subscribe(self, filter: str | Filter | Condition) -> Filter:
+    def subscribe(self, filter: str | Filter | Condition, terms: Terms | None = None) -> Filter:
         wanted = as_filter(filter)
-        effects = self.core.subscribe(wanted)
-        self.world.log("subscribed", client=self.name, filter=wanted)
+        effects = self.core.subscribe(wanted, terms)
+        self.world.log(
+            "subscribed", client=self.name, filter=wanted, reason=terms and terms_text(terms)
+        )
         self.perform(effects)
         return wanted
 
@@ -309,6 +316,11 @@ class ClientHost(Host):
     def lost(self, effect: Lost) -> None:
         self.world.log("lost", client=self.name, count=effect.count, reason=effect.reason)
 
+    def ended(self, effect: Ended) -> None:
+        self.world.log(
+            "unsubscribed", client=self.name, filter=effect.subscription, reason="stayed behind"
+        )
+
     def close(self, effect: Close) -> None:
         self.mind_fault(effect)
         if self.connection is not None and self.connection.link == effect.link:
@@ -325,3 +337,14 @@ def as_filter(given: str | Filter | Condition) -> Filter:
     if isinstance(given, Filter):
         return given
     return Filter.parse(given) if isinstance(given, str) else Filter.where(given)
+
+
+def terms_text(terms: Terms) -> str:
+    """last 3, younger than 2.5 s, newest by road, local"""
+    parts = [
+        f"last {terms.last}" if terms.last is not None else "",
+        f"younger than {terms.younger_ns / 1e9:g} s" if terms.younger_ns is not None else "",
+        f"newest by {terms.key}" if terms.key is not None else "",
+        "local" if terms.local else "",
+    ]
+    return ", ".join(filter(None, parts))

@@ -101,12 +101,13 @@ def reach(world: World) -> Reach:
 class Span:
     """From when to when a client held a filter, or was attached."""
 
-    __slots__ = ("end", "filter", "start")
+    __slots__ = ("end", "filter", "limited", "start")
 
     def __init__(self, start: int, filter: Filter | None = None) -> None:
         self.start = start
         self.end: float = inf
         self.filter = filter
+        self.limited = False  # the client does not want to have all that it missed
 
 
 class History:
@@ -126,10 +127,15 @@ class History:
             spans.append(span)
         self._held[kind, filter] = count + 1, span
 
-    def let_go(self, kind: str, filter: Filter, time: int) -> None:
+    def limit(self, filter: Filter, terms: str | None) -> None:
+        """A subscription with terms is limited from its beginning on, whenever they were told."""
+        if terms is not None:
+            self._held["sub", filter][1].limited = True
+
+    def let_go(self, kind: str, filter: Filter, time: int, *, all: bool = False) -> None:
         if (kind, filter) in self._held:
             count, span = self._held.pop((kind, filter))
-            if count > 1:
+            if count > 1 and not all:
                 self._held[kind, filter] = count - 1, span
             else:
                 span.end = time
@@ -146,6 +152,7 @@ class History:
         for key, (count, span) in self._held.items():
             if span.end < inf:
                 again = Span(time, span.filter)
+                again.limited = span.limited
                 self._held[key] = count, again
                 (self.subscribed if key[0] == "sub" else self.advertised).append(again)
 
@@ -176,10 +183,11 @@ def histories(events: Iterable[Event]) -> dict[str, History]:
             history.leave(time)
         elif event.kind == "subscribed" and filter is not None:
             history.hold("sub", history.subscribed, filter, time)
+            history.limit(filter, event.reason)
         elif event.kind == "advertised" and filter is not None:
             history.hold("ad", history.advertised, filter, time)
         elif event.kind == "unsubscribed" and filter is not None:
-            history.let_go("sub", filter, time)
+            history.let_go("sub", filter, time, all=event.reason is not None)
         elif event.kind == "unadvertised" and filter is not None:
             history.let_go("ad", filter, time)
     return out
@@ -315,6 +323,7 @@ def _required(
     for span in client.subscribed:
         if (
             span.start < event.time_ns < span.end
+            and not span.limited
             and settled(span, client, 1)
             and client.contact(arrived, receiving_ns, span.end) < inf
             and span.filter is not None
