@@ -33,6 +33,7 @@ from wayfare.core.home import Home
 from wayfare.core.junction import Junction
 from wayfare.core.messages import UPDATE_MAX, BrokerId, LinkId, Notification, Update
 from wayfare.core.paths import Paths
+from wayfare.core.profiles import Profiles, Step
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.relocation import Naive, Relocation
 from wayfare.core.sessions import Session
@@ -76,6 +77,7 @@ class Broker:
         self.routing = self.border.routing
         self.paths = Paths(name, self.neighbours)
         self.relocation = RELOCATIONS[relocation](self.border, self.paths)
+        self.profiles = Profiles(self.border, self.paths)
         self._route = self.border.route
         if relocation == "home":
             self._route = self._route_home
@@ -118,6 +120,7 @@ class Broker:
         return [Send(event.link, one) for one in self.paths.known_beyond(neighbour)]
 
     def on_link_down(self, event: LinkDown, now: int) -> list[Effect]:
+        self.profiles.asking.pop(event.link, None)
         session = self.border.by_link.get(event.link)
         if session is None:
             return self.relocation.on_stranger_down(event.link, now)
@@ -127,8 +130,10 @@ class Broker:
         deadline = self.border.deadline
         if deadline is None or now < deadline:
             return []
-        effects = self.relocation.on_tick(now)
-        return self._with_updates(effects + self.border.expire(now))
+        effects = self.profiles.on_tick(now) + self.relocation.on_tick(now)
+        effects += self.border.expire(now)
+        self.profiles.wait()
+        return self._with_updates(effects)
 
     def _with_updates(self, effects: list[Effect]) -> list[Effect]:
         """Behind these effects, what every neighbour has to be told."""
@@ -163,6 +168,9 @@ class Broker:
             raise ProtocolError(f"{type(message).__name__} from a client")
         if session is None:
             assert isinstance(message, m.FromClient)
+            if link in self.profiles.asking:
+                self.profiles.on_message(link, message)
+                return []
             return self.relocation.on_stranger(link, message, now)
         session.orphan = False  # its client is really there
         return handler(self, session, message, now)
@@ -173,10 +181,14 @@ class Broker:
         return effects + self.relocation.on_announced(now)
 
     def on_tunnel(self, neighbour: BrokerId, message: m.Tunnel, now: int) -> list[Effect]:
-        out: list[Effect] = []
-        for one in self.relocation.on_tunnel(message, now):
-            out += self.step(one, now) if isinstance(one, Received | LinkDown) else [one]
-        return out
+        return self._take(self.relocation.on_tunnel(message, now), now)
+
+    def _take(self, steps: list[Step], now: int) -> list[Effect]:
+        """Perform what happens here next; the rest is for the host."""
+        effects: list[Effect] = []
+        for one in steps:
+            effects += self.step(one, now) if isinstance(one, Received | LinkDown) else [one]
+        return effects
 
     def on_update(self, neighbour: BrokerId, message: Update, now: int) -> list[Effect]:
         if _entries(message):
@@ -185,7 +197,12 @@ class Broker:
             self.routing.apply(neighbour, message)
         effects: list[Effect] = []
         for errand in message.errands:
-            effects += self.relocation.on_errand(neighbour, errand, now)
+            if isinstance(errand, m.Ask):
+                effects += self._take(self.profiles.on_ask(errand), now)
+            elif isinstance(errand, m.Profile):
+                effects += self._take(self.profiles.on_profile(errand), now)
+            else:
+                effects += self.relocation.on_errand(neighbour, errand, now)
         return effects
 
     # Messages from clients
@@ -198,6 +215,9 @@ class Broker:
             raise ProtocolError(f"a client has at most {limit} filters of a kind")
         if self.border.is_stale(message.client, message.epoch):
             return [Close(link, f"a later attachment of {message.client} is or was here")]
+        self.profiles.asking.pop(link, None)
+        if message.digest and not self.relocation.visits(message):
+            return self._take(self.profiles.on_attach(link, message, now), now)
         return self.relocation.on_attach(link, message, now)
 
     def on_detach(self, session: Session, message: m.Detach, now: int) -> list[Effect]:

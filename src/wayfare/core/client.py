@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from wayfare.core import messages as m
 from wayfare.core.effects import (
     Close,
@@ -39,6 +41,7 @@ from wayfare.core.messages import (
     LinkId,
 )
 from wayfare.core.predicates import Value
+from wayfare.core.profiles import digest
 from wayfare.errors import (
     FilterError,
     InvalidNotification,
@@ -51,13 +54,21 @@ ACK_EVERY = 32  # deliveries; must be well below the broker's window
 ACK_DELAY_NS = 1_000_000_000  # that an acknowledgement may wait for more deliveries
 ACK_GRAIN_NS = 100_000_000  # many clients wake up together, and not each at its own time
 MARKS_AGE_NS = 24 * 3600 * 1_000_000_000  # that a copy of a notification may be under way
+DIGEST_FROM = 2_000  # characters of all filters; then a digest is sent to a new broker, first
 OUTBOX_MAX = 10_000  # publications without an acknowledgement; then publish refuses
 
 
 class Client:
     """One client: durable, attached to at most one border broker at a time."""
 
-    def __init__(self, name: ClientId, outbox_max: int = OUTBOX_MAX, *, once: bool = True) -> None:
+    def __init__(
+        self,
+        name: ClientId,
+        outbox_max: int = OUTBOX_MAX,
+        *,
+        once: bool = True,
+        digest_from: int = DIGEST_FROM,
+    ) -> None:
         """Without `once`, duplicates reach the application: for clients that have no support."""
         self.name = name
         self.epoch = 0
@@ -72,6 +83,7 @@ class Client:
         self.welcomed = False
         self.home = BrokerId("")  # the first broker that it attached to
         self._outbox_max = outbox_max
+        self._digest_from = digest_from
         self._local: dict[Filter, BrokerId] = {}  # local subscriptions, and where they were made
         self._characters = 0  # of all filters that are held
         self._wanted: FilterIndex[Filter] = FilterIndex()
@@ -88,7 +100,24 @@ class Client:
         self.home = self.home or broker
         ended = self._leave_behind(broker)
         self._acked, self.deadline = self.delivered, None
-        attach = m.Attach(
+        attach = self._attachment()
+        # Only who was welcomed where it was last can be sure that somebody there knows its filters.
+        welcomed_there = self.welcomed and len(self.previous) == 1
+        if welcomed_there and self._characters >= self._digest_from:
+            known = digest({**dict.fromkeys(self.subscriptions), **self.terms}, self.advertisements)
+            attach = replace(attach, subscriptions=(), terms=(), advertisements=(), digest=known)
+        self.previous = ((broker, self.epoch), *self.previous)
+        if len(self.previous) > PREVIOUS_MAX:  # the last was welcomed: it holds the session
+            self.previous = (*self.previous[: PREVIOUS_MAX - 1], self.previous[-1])
+        return [*ended, *self._present(attach)]
+
+    def _attachment(self) -> m.Attach:
+        terms = [
+            (place, self.terms[one])
+            for place, one in enumerate(self.subscriptions)
+            if one in self.terms
+        ]
+        return m.Attach(
             self.name,
             self.epoch,
             self.delivered,
@@ -97,16 +126,13 @@ class Client:
             self.previous,
             self.welcomed,
             self.home,
-            tuple(
-                (place, self.terms[one])
-                for place, one in enumerate(self.subscriptions)
-                if one in self.terms
-            ),
+            tuple(terms),
         )
-        self.previous = ((broker, self.epoch), *self.previous)
-        if len(self.previous) > PREVIOUS_MAX:  # the last was welcomed: it holds the session
-            self.previous = (*self.previous[: PREVIOUS_MAX - 1], self.previous[-1])
-        return [*ended, Send(link, attach), *(Send(link, publish) for publish in self.outbox)]
+
+    def _present(self, attach: m.Attach) -> list[Effect]:
+        """Attach, and send what nobody has accepted yet."""
+        assert self.link is not None
+        return [Send(self.link, attach), *(Send(self.link, one) for one in self.outbox)]
 
     def _leave_behind(self, broker: BrokerId) -> list[Effect]:
         """Let go of the local subscriptions made at another broker."""
@@ -295,6 +321,11 @@ class Client:
         self._forget_published(message.number)
         return []
 
+    def on_resend(self, message: m.Resend, now: int) -> list[Effect]:
+        if message.epoch != self.epoch:
+            raise ProtocolError(f"Resend for epoch {message.epoch}, but this is {self.epoch}")
+        return self._present(replace(self._attachment(), previous=self.previous[1:]))
+
     def _forget_published(self, number: int) -> None:
         if number > self.published:
             raise ProtocolError(f"accepted publication {number} of {self.published}")
@@ -325,4 +356,5 @@ FROM_BROKER: dict[type, Callable[[Client, Any, int], list[Effect]]] = {
     m.Deliver: Client.on_deliver,
     m.Gap: Client.on_gap,
     m.Published: Client.on_published,
+    m.Resend: Client.on_resend,
 }

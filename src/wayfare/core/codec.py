@@ -138,13 +138,18 @@ def _check_attach(message: m.Attach) -> None:
     _check_number(message.delivered)
     _check_previous(message.previous)
     _require(len(message.home) <= NAME_MAX, f"a name has at most {NAME_MAX} characters")
-    _check_profile((*message.subscriptions, *message.advertisements))
+    _check_filters((*message.subscriptions, *message.advertisements))
+    _check_all_terms(message)
+    _check_number(message.digest)
+
+
+def _check_all_terms(message: m.Attach | m.Profile) -> None:
     for place, terms in message.terms:
         _require(0 <= place < len(message.subscriptions), "terms of no subscription")
         _check_terms(terms)
 
 
-def _check_profile(profile: tuple[Filter, ...]) -> None:
+def _check_filters(profile: tuple[Filter, ...]) -> None:
     left = m.PROFILE_CHARACTERS_MAX
     for given in profile:
         left -= len(str(filters.checked(given)))
@@ -228,7 +233,7 @@ def _check_reply(message: m.Reply) -> None:
     for kept in message.kept:
         _check_notification(kept.notification)
         _check_number(kept.age_ns)
-    _check_profile(message.subscriptions or ())
+    _check_filters(message.subscriptions or ())
 
 
 def _check_fetch(message: m.Fetch) -> None:
@@ -236,12 +241,28 @@ def _check_fetch(message: m.Fetch) -> None:
     _check_number(message.delivered)
     _check_number(message.digest)
     _check_number(message.since)
-    _check_profile(message.subscriptions)
+    _check_filters(message.subscriptions)
 
 
-def _check_searched(message: m.Fetch | m.Searched) -> None:
+def _check_searched(message: m.Fetch | m.Searched | m.Ask | m.Profile) -> None:
     _check_name(message.broker)
     _check_name(message.client)
+    _check_number(message.epoch)
+
+
+def _check_ask(message: m.Ask) -> None:
+    _check_searched(message)
+    _check_previous(message.previous)
+    _check_number(message.digest)
+
+
+def _check_profile(message: m.Profile) -> None:
+    _check_searched(message)
+    _check_filters((*message.subscriptions, *message.advertisements))
+    _check_all_terms(message)
+
+
+def _check_resend(message: m.Resend) -> None:
     _check_number(message.epoch)
 
 
@@ -279,4 +300,7 @@ CHECKS: dict[type, Callable[[Any], None]] = {
     m.Fetch: _check_fetch,
     m.Searched: _check_searched,
     m.Tunnel: _check_tunnel,
+    m.Ask: _check_ask,
+    m.Profile: _check_profile,
+    m.Resend: _check_resend,
 }

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from hashlib import blake2b
 from typing import Any
 
 from msgspec.structs import replace
@@ -24,7 +23,6 @@ from wayfare.core import messages as m
 from wayfare.core.border import Border
 from wayfare.core.codec import encode
 from wayfare.core.effects import Effect, Send
-from wayfare.core.filters import Filter
 from wayfare.core.history import Kept, Left, size_of, thinned
 from wayfare.core.messages import (
     REPLY_BYTES_MAX,
@@ -37,6 +35,7 @@ from wayfare.core.messages import (
     Request,
 )
 from wayfare.core.paths import Paths
+from wayfare.core.profiles import digest
 from wayfare.core.relocation import FORGOTTEN, NO_SESSION, Relocation
 from wayfare.core.sessions import Old, Session, Wait
 from wayfare.errors import ProtocolError
@@ -281,12 +280,6 @@ class Handoff(Relocation):
         if session.wait is not None and session.wait.pending is not None:
             effects += self._ask_on(session.wait.pending, now)
         return effects
-
-
-def digest(subscriptions: Iterable[Filter]) -> int:
-    """Equal for equal sets of subscriptions, in any process."""
-    text = "\n".join(sorted(map(str, subscriptions)))
-    return int.from_bytes(blake2b(text.encode(), digest_size=7).digest(), "big")
 
 
 def _news(kept: list[Kept], there: set[tuple[ClientId, int]], earlier: list[Old]) -> Iterator[Kept]:

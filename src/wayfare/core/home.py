@@ -31,8 +31,11 @@ class Home(Relocation):
 
     # At the broker that is visited
 
+    def visits(self, message: m.Attach) -> bool:
+        return message.home not in ("", self.paths.name)
+
     def on_attach(self, link: LinkId, message: m.Attach, now: int) -> list[Effect]:
-        if message.home and message.home != self.paths.name:
+        if self.visits(message):
             self._visitors[link] = message.home
             return self._tell_home(link, message)
         effects: list[Effect] = []

@@ -23,9 +23,10 @@ from msgspec.structs import replace
 from wayfare.core import messages as m
 from wayfare.core.border import Border
 from wayfare.core.effects import Effect, Send
-from wayfare.core.handoff import Handoff, digest
+from wayfare.core.handoff import Handoff
 from wayfare.core.messages import BrokerId, ClientId, Fetch, LinkId, Request, Searched
 from wayfare.core.paths import Paths
+from wayfare.core.profiles import digest
 from wayfare.core.relocation import NO_SESSION
 from wayfare.core.sessions import Session, Wait
 

@@ -6,9 +6,9 @@ connection and never changes.
 
     client -> border broker   Attach  Detach  Subscribe  Unsubscribe  Advertise  Unadvertise
                               Publish  Ack
-    border broker -> client   Welcome  Deliver  Gap  Published
+    border broker -> client   Welcome  Deliver  Gap  Published  Resend
     broker -> broker          Notification  Announce  Tunnel
-                              Update(... Request, Reply, Fetch, Searched)
+                              Update(... Request, Reply, Fetch, Searched, Ask, Profile)
 """
 
 from __future__ import annotations
@@ -135,6 +135,7 @@ class Attach(Message, frozen=True, tag=10):
     welcomed: bool = False  # a session of it is, or was, somewhere
     home: BrokerId = BrokerId("")  # where it attached first
     terms: AllTerms = ()  # and of which subscription, by its place
+    digest: int = 0  # in place of subscriptions, terms and advertisements
 
 
 class Detach(Message, frozen=True, tag=11):
@@ -203,6 +204,12 @@ class Published(Message, frozen=True, tag=23):
     """All publications up to this number have been accepted."""
 
     number: int
+
+
+class Resend(Message, frozen=True, tag=24):
+    """Nobody knows the profile of this digest: attach again, with everything."""
+
+    epoch: int
 
 
 # Broker -> broker
@@ -288,7 +295,29 @@ class Searched(Message, frozen=True, tag=43):
     everywhere: bool = False
 
 
-Errand = Request | Reply | Fetch | Searched
+class Ask(Message, frozen=True, tag=44):
+    """A client is at `broker` now: whoever has its profile of this digest, tell."""
+
+    broker: BrokerId
+    client: ClientId
+    epoch: int
+    previous: Previous  # where to ask, the first one first
+    digest: int
+
+
+class Profile(Message, frozen=True, tag=45):
+    """What a client subscribes to and advertises, or that nobody knows."""
+
+    broker: BrokerId
+    client: ClientId
+    epoch: int
+    found: bool
+    subscriptions: Filters = ()
+    terms: AllTerms = ()
+    advertisements: Filters = ()
+
+
+Errand = Request | Reply | Fetch | Searched | Ask | Profile
 
 
 class Update(Message, frozen=True, tag=30):
@@ -305,7 +334,7 @@ class Update(Message, frozen=True, tag=30):
 
 
 FromClient = Attach | Detach | Subscribe | Unsubscribe | Advertise | Unadvertise | Publish | Ack
-ToClient = Welcome | Deliver | Gap | Published
+ToClient = Welcome | Deliver | Gap | Published | Resend
 
 
 class Tunnel(Message, frozen=True, tag=32):

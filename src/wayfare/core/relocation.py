@@ -42,6 +42,10 @@ class Relocation:
         self.border.lose_link(session, now)
         return []
 
+    def visits(self, message: m.Attach) -> bool:
+        """Whether the session of this client is another broker's business."""
+        return False
+
     def on_stranger(self, link: LinkId, message: m.FromClient, now: int) -> list[Effect]:
         """A client that has no session here speaks."""
         raise ProtocolError(f"{type(message).__name__} before Attach")

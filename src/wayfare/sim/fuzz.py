@@ -9,6 +9,7 @@ from random import Random
 
 import msgspec
 
+from wayfare.core.client import DIGEST_FROM
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
 from wayfare.core.messages import Terms
@@ -113,7 +114,13 @@ class Fuzz:
     def __init__(self, job: Job) -> None:
         self.random = random = Random(f"{job.seed} {job.routing} {job.relocation}")
         self.with_faults = job.faults
-        self.world = World(job.seed, job.routing, limits=self._limits(), relocation=job.relocation)
+        self.world = World(
+            job.seed,
+            job.routing,
+            limits=self._limits(),
+            relocation=job.relocation,
+            digest_from=random.choice([0, 20, DIGEST_FROM, DIGEST_FROM]),
+        )
         size = random.choice([1, 2, 3, random.randint(4, 12), random.randint(4, 30)])
         if random.random() < 0.03:
             size = random.randint(31, 100)

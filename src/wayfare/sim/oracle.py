@@ -18,7 +18,7 @@ from math import inf
 import msgspec
 
 from wayfare.core.broker import DEFAULT_LIMITS
-from wayfare.core.client import ACK_DELAY_NS
+from wayfare.core.client import ACK_DELAY_NS, DIGEST_FROM
 from wayfare.core.filters import Filter
 from wayfare.core.home import BETWEEN, Home
 from wayfare.core.junction import Junction
@@ -92,6 +92,8 @@ def reach(world: World) -> Reach:
     client_ns += max(wait.values())
     if world.relocation == Home.name:  # what a client says or gets goes by its home
         client_ns += tree_ns
+    if world.digest_from < DIGEST_FROM:  # a new broker may ask an old one, and then the client
+        client_ns = 3 * client_ns + 2 * tree_ns
     return Reach(tree_ns, client_ns, world.limits.window)
 
 

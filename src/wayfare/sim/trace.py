@@ -45,6 +45,7 @@ def _attach(attach: m.Attach) -> str:
         f"delivered {attach.delivered}",
         *(f"sub {one}" for one in attach.subscriptions),
         *(f"ad {one}" for one in attach.advertisements),
+        *(["digest"] if attach.digest else []),
     ]
     return f"Attach({', '.join(held)})"
 
@@ -76,6 +77,12 @@ TEXTS: dict[type, Callable[[Any], str]] = {
         f"Fetch({one.client} at {one.broker}, epoch {one.epoch}, delivered {one.delivered}"
         f"{', everywhere' if one.everywhere else ''})"
     ),
+    m.Ask: lambda one: f"Ask({one.client} at {one.broker}, epoch {one.epoch})",
+    m.Profile: lambda one: (
+        f"Profile(to {one.broker}, {one.client}"
+        f"{f': {len(one.subscriptions)} subs' if one.found else ' is not known'})"
+    ),
+    m.Resend: lambda one: f"Resend(epoch {one.epoch})",
     m.Searched: lambda one: f"Searched({one.client}, epoch {one.epoch})",
     m.Tunnel: lambda one: (
         f"Tunnel(to {one.broker}, {TEXTS[type(one.message)](one.message) if one.message else 'gone'})"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from wayfare.core.broker import DEFAULT_LIMITS, Broker, check_strategies
-from wayfare.core.client import OUTBOX_MAX, Client
+from wayfare.core.client import DIGEST_FROM, OUTBOX_MAX, Client
 from wayfare.core.codec import NAME_MAX, encode
 from wayfare.core.effects import LinkUp, Received, Send
 from wayfare.core.history import Limits
@@ -42,6 +42,7 @@ class World:
         client_link: LinkSpec = CLIENT_LINK,
         outbox_max: int = OUTBOX_MAX,
         relocation: str = "handoff",
+        digest_from: int = DIGEST_FROM,
     ) -> None:
         check_strategies(routing, relocation)
         if type(seed) is not int:  # Random takes None, too, and then no run is like another
@@ -56,6 +57,7 @@ class World:
         self.broker_link = broker_link
         self.client_link = client_link
         self.outbox_max = outbox_max
+        self.digest_from = digest_from
         self.brokers: dict[str, BrokerHost] = {}
         self.clients: dict[str, ClientHost] = {}
         self.edges: topology.Edges = []
@@ -124,7 +126,9 @@ class World:
             raise UsageError(f"{name} is there already")
         self.broker(broker)
         once = self.relocation != "naive"
-        core = Client(ClientId(name), outbox_max=self.outbox_max, once=once)
+        core = Client(
+            ClientId(name), outbox_max=self.outbox_max, once=once, digest_from=self.digest_from
+        )
         client = self.clients[name] = ClientHost(self, core, broker)
         if attach:
             client.attach()

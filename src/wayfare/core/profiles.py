@@ -1,0 +1,169 @@
+"""Profiles by digest: a client with many filters does not send them again to a new broker.
+
+It sends a digest of its subscriptions and advertisements instead. Where its last broker still has the
+same ones, the new broker asks for them over the tree; else the client has to send them after all.
+
+    client                 new broker                 old broker
+      |-- Attach(digest) ------>|------- Ask ------------->|
+      |                         |<------ Profile ----------|
+      |<-- Welcome -------------|   and on, as if the client had sent them all
+
+      |<-- Resend --------------|<------ Profile(not found)
+      |-- Attach(all) --------->|
+
+Until then the attachment has not happened; what the client says meanwhile waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+
+from msgspec.structs import replace
+
+from wayfare.core import messages as m
+from wayfare.core.border import Border
+from wayfare.core.effects import Close, Effect, LinkDown, Received, Send
+from wayfare.core.filters import Filter
+from wayfare.core.messages import Ask, Attach, LinkId, Profile, Terms
+from wayfare.core.paths import Paths
+from wayfare.core.sessions import Session
+from wayfare.errors import ProtocolError
+
+Step = Effect | Received | LinkDown  # an effect, or something that happens here next
+
+
+def digest(
+    subscriptions: Mapping[Filter, Terms | None] | Iterable[Filter],
+    advertisements: Iterable[Filter] = (),
+) -> int:
+    """Equal for equal profiles, in any process; never 0."""
+    terms = subscriptions if isinstance(subscriptions, Mapping) else {}
+    lines = sorted(f"sub {one} {terms.get(one)}" for one in subscriptions)
+    lines += sorted(f"ad {one}" for one in advertisements)
+    return 1 + int.from_bytes(blake2b("\n".join(lines).encode(), digest_size=7).digest(), "big")
+
+
+class Asking:
+    """An attachment whose profile is not known yet."""
+
+    __slots__ = ("later", "message", "resent", "until")
+
+    def __init__(self, message: Attach, until: int) -> None:
+        self.message = message
+        self.until = until  # then the client is asked itself
+        self.later: list[m.FromClient] = []  # what it said since
+        self.resent = False  # the client has been asked: it says everything again
+
+
+class Profiles:
+    """Attachments by digest at one broker."""
+
+    __slots__ = ("_border", "_paths", "asking")
+
+    def __init__(self, border: Border, paths: Paths) -> None:
+        self._border = border
+        self._paths = paths
+        self.asking: dict[LinkId, Asking] = {}
+
+    # At the new broker
+
+    def on_attach(self, link: LinkId, message: Attach, now: int) -> list[Step]:
+        """An attachment with a digest."""
+        for session in self._border.of(message.client):
+            if _digest_of(session) == message.digest:
+                return [Received(link, _filled(message, _profile_of(session)))]
+        asking = self.asking[link] = Asking(message, now + self._border.limits.answer_ns)
+        self._border.wait_for(asking.until)
+        name = self._paths.name
+        ask = Ask(name, message.client, message.epoch, message.previous, message.digest)
+        return self.on_ask(ask)
+
+    def on_message(self, link: LinkId, message: m.FromClient) -> None:
+        """A client speaks whose profile is not known yet."""
+        asking = self.asking[link]
+        if asking.resent:
+            return
+        if len(asking.later) >= self._border.limits.held_count:
+            raise ProtocolError("too many messages before the profile is known")
+        asking.later.append(message)
+
+    def on_profile(self, profile: Profile) -> list[Step]:
+        if profile.broker != self._paths.name:
+            self._paths.send(profile)
+            return []
+        for link, asking in self.asking.items():
+            message = asking.message
+            if (message.client, message.epoch) == (profile.client, profile.epoch):
+                if asking.resent:
+                    return []
+                if not profile.found:
+                    return [self._resend(link)]
+                del self.asking[link]
+                if self._border.is_stale(message.client, message.epoch):
+                    return [Close(link, f"{message.client} is elsewhere now")]
+                steps = [_filled(message, profile), *asking.later]
+                return [Received(link, one) for one in steps]
+        return []
+
+    def _resend(self, link: LinkId) -> Effect:
+        asking = self.asking[link]
+        asking.resent = True
+        asking.later.clear()
+        return Send(link, m.Resend(asking.message.epoch))
+
+    def on_tick(self, now: int) -> list[Effect]:
+        late = [link for link, one in self.asking.items() if not one.resent and one.until <= now]
+        return [self._resend(link) for link in late]
+
+    def wait(self) -> None:
+        """Say until when somebody waits."""
+        for asking in self.asking.values():
+            if not asking.resent:
+                self._border.wait_for(asking.until)
+
+    # At the old broker
+
+    def on_ask(self, ask: Ask) -> list[Step]:
+        """Take a question to where the client was, the last place first."""
+        while ask.previous:
+            broker, epoch = ask.previous[0]
+            if broker == self._paths.name:
+                session = self._border.get(ask.client, epoch)
+                if session is not None and _digest_of(session) == ask.digest:
+                    profile = replace(_profile_of(session), broker=ask.broker, epoch=ask.epoch)
+                    return self.on_profile(profile)
+            elif self._paths.send_to(broker, ask):
+                return []
+            ask = replace(ask, previous=ask.previous[1:])
+        return self.on_profile(Profile(ask.broker, ask.client, ask.epoch, False))
+
+
+def _digest_of(session: Session) -> int:
+    return digest(session.subscriptions, session.advertisements)
+
+
+def _profile_of(session: Session) -> Profile:
+    terms = [
+        (place, one) for place, one in enumerate(session.subscriptions.values()) if one is not None
+    ]
+    return Profile(
+        m.BrokerId(""),
+        session.client,
+        session.epoch,
+        True,
+        tuple(session.subscriptions),
+        tuple(terms),
+        tuple(session.advertisements),
+    )
+
+
+def _filled(message: Attach, profile: Profile) -> Attach:
+    """The attachment, as if the client had sent everything."""
+    return replace(
+        message,
+        subscriptions=profile.subscriptions,
+        terms=profile.terms,
+        advertisements=profile.advertisements,
+        digest=0,
+    )
