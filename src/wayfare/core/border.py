@@ -178,22 +178,28 @@ class Border:
                 continue
             if size < 0:
                 size = size_of(notification)
+                publisher, number = notification.publisher, notification.number
                 end = now + limits.backlog_age_ns
                 if self.deadline is None or end < self.deadline:
                     self.deadline = end
             session = by_place[place]
             if session.wait is not None:
                 self._hold(session, notification, size, now)
-            elif session.marks.pass_on(notification, now):
-                connection, backlog = session.link, session.backlog
-                if connection is None:
-                    backlog.put(notification, size, now, limits)
-                elif backlog.last == backlog.sent < backlog.acked + limits.window:
-                    deliver = backlog.pass_on(notification, size, now, limits)
-                    effects.append(Send(connection, deliver))
-                else:
-                    backlog.put(notification, size, now, limits)
-                    effects += self.push(session)
+                continue
+            recent = session.marks.recent
+            if 0 < recent.get(publisher, 0) < number:  # the usual case of what follows
+                recent[publisher] = number
+            elif not session.marks.pass_on(notification, now):
+                continue
+            connection, backlog = session.link, session.backlog
+            if connection is None:
+                backlog.put(notification, size, now, limits)
+            elif backlog.last == backlog.sent < backlog.acked + limits.window:
+                deliver = backlog.pass_on(notification, size, now, limits)
+                effects.append(Send(connection, deliver))
+            else:
+                backlog.put(notification, size, now, limits)
+                effects += self.push(session)
         return effects
 
     def _hold(self, session: Session, notification: Notification, size: int, now: int) -> None:

@@ -74,12 +74,17 @@ class Marks:
         """Whether this is news; from now on it is not."""
         publisher, number = notification.publisher, notification.number
         recent = self.recent
-        if number <= (recent.get(publisher) or self.older.get(publisher, 0)):
+        mark = recent.get(publisher)
+        if mark is None:
+            if number <= self.older.get(publisher, 0):
+                return False
+            if now >= self.turn_at:  # only here do the marks become more
+                self.older, self.recent = recent, {}
+                self.turn_at = now + self.age_ns
+                recent = self.recent
+        elif number <= mark:
             return False
-        if now >= self.turn_at:
-            self.older, self.recent = recent, {}
-            self.turn_at = now + self.age_ns
-        self.recent[publisher] = number
+        recent[publisher] = number
         return True
 
     def known(self) -> dict[ClientId, int]:

@@ -181,12 +181,12 @@ class Pipe:
             self._send_with_care(Received(self.link, message), self._agenda.now)
             return
         time = self._agenda.now + self._latency_ns
-        action = (self.receive, Received(self.link, message))
-        if time in self._actions:
-            self._actions[time].append(action)
-        else:
-            self._actions[time] = [action]
+        actions = self._actions.get(time)
+        if actions is None:
+            self._actions[time] = [(self.receive, Received(self.link, message))]
             heappush(self._times, time)
+        else:
+            actions.append((self.receive, Received(self.link, message)))
 
     def _send_with_care(self, event: Received, since: int) -> None:
         if self._gone:

@@ -43,7 +43,7 @@ SECOND_NS = 1000 * MS_NS
 
 # What a comparison has unless told otherwise: enough to see, few enough to wait for.
 COMPARED_MOVERS = {7: 10, 85: 10, 341: 6}  # by brokers
-COMPARED_MOVES = 5
+COMPARED = {"moves": 5, "dwell_ns": 500 * MS_NS, "away_ns": 250 * MS_NS}
 
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,7 +142,7 @@ def comparison(
     """The experiments of the table: every strategy on every tree, moves one at a time."""
     relocations = list(relocations)
     for size in brokers:
-        few = {"movers": COMPARED_MOVERS[size], "moves": COMPARED_MOVES}
+        few = COMPARED | {"movers": COMPARED_MOVERS[size]}
         for relocation in relocations:
             one = Parameters(**few | given, relocation=relocation, one_at_a_time=True)
             yield one.for_brokers(size)

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import msgspec
 
+from wayfare.core.broker import RELOCATIONS
 from wayfare.core.history import Limits
 from wayfare.core.predicates import Value
 from wayfare.core.reduction import STRATEGIES
@@ -154,6 +155,7 @@ class Stage:
         self._seed = seed
         self._log_messages = log_messages
         self._routing = "covering"
+        self._relocation = "handoff"
         self._limits = Limits()
         self._broker_link = LinkSpec()
         self._client_link = CLIENT_LINK
@@ -190,6 +192,12 @@ class Stage:
         if rest not in STRATEGIES:
             raise Misread
         self._routing = rest
+
+    def relocation(self, rest: str) -> None:
+        self._before_brokers()
+        if rest not in RELOCATIONS:
+            raise Misread
+        self._relocation = rest
 
     def link(self, rest: str) -> None:
         self._before_brokers()
@@ -229,7 +237,14 @@ class Stage:
             edges += pairwise(chain)
         if (wrong := topology.check_tree(list(names), edges)) is not None:
             raise WayfareError(wrong)
-        world = World(self._seed, self._routing, self._limits, self._broker_link, self._client_link)
+        world = World(
+            self._seed,
+            self._routing,
+            self._limits,
+            self._broker_link,
+            self._client_link,
+            relocation=self._relocation,
+        )
         if self._log_messages:
             world.log_messages()
         world.add_brokers(edges, alone=None if edges else next(iter(names)))
@@ -326,9 +341,13 @@ class Stage:
 
 STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {
     "routing": ("flooding | simple | identity | covering | merging", Stage.routing),
+    "relocation": (" | ".join(RELOCATIONS), Stage.relocation),
     "link": ("10ms [+5ms jitter] [256kbps] [loss 0.1]", Stage.link),
     "client_link": ("2ms [+1ms jitter] [128kbps] [loss 0.1]", Stage.client_link),
-    "backlog": ("count 3 | bytes 1000 | age 10s | away 60s | window 64", Stage.backlog),
+    "backlog": (
+        "count 3 | bytes 1000 | age 10s | away 60s | window 64 | answer 30s",
+        Stage.backlog,
+    ),
     "trace": ("all", Stage.trace_all),
     "brokers": ("porto - lisbon - faro, lisbon - braga", Stage.brokers),
     "attach": ("anna porto", Stage.attach),
@@ -375,6 +394,7 @@ LIMITS: dict[str, tuple[str, Callable[[str], int]]] = {
     "age": ("backlog_age_ns", _time_ns),
     "away": ("away_ns", _time_ns),
     "window": ("window", _whole),
+    "answer": ("answer_ns", _time_ns),
 }
 
 
