@@ -214,7 +214,7 @@ def test_traces_are_those_of_the_scenario(page, block):
 
 def test_every_message_is_described_with_its_tag_and_fields():
     described = {row[0]: row[1:] for row in rows(DOCS / "protocol.md") if row[1].isdecimal()}
-    for message in get_args(messages.AnyMessage):
+    for message in (*get_args(messages.AnyMessage), *get_args(messages.Errand)):
         fields = ", ".join(message.__struct_fields__)
         tag = str(message.__struct_config__.tag)
         assert described.get(message.__name__) == [tag, fields]
@@ -235,7 +235,7 @@ def constants(path):
                     yield name.id
 
 
-ALSO_LIMITS = {"ACK_EVERY", "ACK_DELAY_NS", "BATCH_ROWS"}
+ALSO_LIMITS = {"ACK_EVERY", "ACK_DELAY_NS", "BATCH_ROWS", "MARKS_AGE_NS"}
 
 
 def limits():
