@@ -11,11 +11,12 @@ How a session that comes gets what an older one had is the relocation strategy's
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from weakref import WeakValueDictionary
 
 from wayfare.core import messages as m
 from wayfare.core.effects import Close, Effect, Send
 from wayfare.core.filters import Filter
-from wayfare.core.history import Kept, Limits, size_of
+from wayfare.core.history import Kept, Limits, Stored, size_of
 from wayfare.core.messages import BrokerId, ClientId, LinkId, Notification
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.routing import Routing, each_once
@@ -34,6 +35,8 @@ class Border:
         self.by_link: dict[LinkId, Session] = {}
         self.tombstones: dict[ClientId, Tombstone] = {}
         self._sessions: dict[ClientId, dict[int, Session]] = {}
+        # What waits for clients that are away. It lives as long as some backlog refers to it.
+        self._store: WeakValueDictionary[tuple[ClientId, int], Stored] = WeakValueDictionary()
         self._floods = STRATEGIES[routing].floods
         self._find = self.routing.destinations.find
         # Where notifications go: first the neighbours, then one place per session, never reused.
@@ -168,7 +171,7 @@ class Border:
         effects: list[Effect] = []
         if self._floods:
             effects += [Send(link, notification) for link in links if link != came_from]
-        size = -1
+        stored: Stored | None = None
         found = self._find(notification.attributes)
         for place in found[0].places if len(found) == 1 else each_once(found):
             if place < first_session:
@@ -176,15 +179,15 @@ class Border:
                 if link != came_from:
                     effects.append(Send(link, notification))
                 continue
-            if size < 0:
-                size = size_of(notification)
+            if stored is None:
+                stored = Stored(notification, size_of(notification))
                 publisher, number = notification.publisher, notification.number
                 end = now + limits.backlog_age_ns
                 if self.deadline is None or end < self.deadline:
                     self.deadline = end
             session = by_place[place]
             if session.wait is not None:
-                self._hold(session, notification, size, now)
+                self._hold(session, stored, now)
                 continue
             recent = session.marks.recent
             if 0 < recent.get(publisher, 0) < number:  # the usual case of what follows
@@ -193,27 +196,32 @@ class Border:
                 continue
             connection, backlog = session.link, session.backlog
             if connection is None:
-                backlog.put(notification, size, now, limits)
+                backlog.put(self.share(stored), now, limits)
             elif backlog.last == backlog.sent < backlog.acked + limits.window:
-                deliver = backlog.pass_on(notification, size, now, limits)
+                deliver = backlog.pass_on(stored, now, limits)
                 effects.append(Send(connection, deliver))
             else:
-                backlog.put(notification, size, now, limits)
+                backlog.put(stored, now, limits)
                 effects += self.push(session)
         return effects
 
-    def _hold(self, session: Session, notification: Notification, size: int, now: int) -> None:
+    def _hold(self, session: Session, stored: Stored, now: int) -> None:
         wait = session.wait
         assert wait is not None
-        wait.held.append((notification, size, now))
+        wait.held.append((stored, now))
         if len(wait.held) > self.limits.held_count:
             wait.until = now  # it waits no longer
             self.wait_for(now)
 
+    def share(self, stored: Stored) -> Stored:
+        """The one copy of a notification that waits here, for however many clients."""
+        key = stored.notification.publisher, stored.notification.number
+        return self._store.setdefault(key, stored)
+
     def put(self, session: Session, queue: list[Kept]) -> None:
         """Queue what another session of the client had, or this one held back."""
-        for notification, size, put in queue:
-            session.backlog.put(notification, size, put, self.limits)
+        for stored, put in queue:
+            session.backlog.put(self.share(stored), put, self.limits)
             self.wait_for(put + self.limits.backlog_age_ns)
 
     def push(self, session: Session) -> list[Effect]:

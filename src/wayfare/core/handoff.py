@@ -23,7 +23,7 @@ from wayfare.core import messages as m
 from wayfare.core.border import Border
 from wayfare.core.codec import encode
 from wayfare.core.effects import Effect, Send
-from wayfare.core.history import Kept, Left, size_of, thinned
+from wayfare.core.history import Kept, Left, Stored, size_of, thinned
 from wayfare.core.messages import (
     REPLY_BYTES_MAX,
     REPLY_MARKS_MAX,
@@ -90,7 +90,8 @@ class Handoff(Relocation):
         if not reply.found:
             return [] if session.wait is None else self._nothing(session, now)
         kept = [
-            (one.notification, size_of(one.notification), now - one.age_ns) for one in reply.kept
+            (Stored(one.notification, size_of(one.notification)), now - one.age_ns)
+            for one in reply.kept
         ]
         session.published = max(session.published, reply.published)
         if reply.lost:
@@ -112,7 +113,7 @@ class Handoff(Relocation):
         self, session: Session, kept: list[Kept], marks: dict[ClientId, int], now: int
     ) -> list[Effect]:
         """The session did not wait any more: take what is still in order."""
-        news = [one for one in kept if session.marks.pass_on(one[0], now)]
+        news = [one for one in kept if session.marks.pass_on(one[0].notification, now)]
         self.border.put(session, news)
         session.marks.raise_to(marks)
         if len(news) < len(kept):  # come twice, or overtaken: nobody knows
@@ -152,7 +153,8 @@ class Handoff(Relocation):
         self.border.put(session, queue)
         for old in wait.old.values():
             session.marks.raise_to(old.marks)
-        session.marks.raise_to({one.publisher: one.number for one, _, _ in queue})
+        numbers = {one.notification.publisher: one.notification.number for one, _ in queue}
+        session.marks.raise_to(numbers)
         effects = self.border.push(session)
         for publication in wait.publications:
             effects += self.border.publish(session, publication, now)
@@ -290,7 +292,7 @@ def _news(kept: list[Kept], there: set[tuple[ClientId, int]], earlier: list[Old]
     known there.
     """
     for one in kept:
-        notification = one[0]
+        notification = one[0].notification
         key = publisher, number = notification.publisher, notification.number
         if key not in there and not any(
             number <= old.marks.get(publisher, 0)
@@ -305,18 +307,21 @@ def _in_order(queue: list[Kept]) -> list[Kept]:
     """The same, but of each publisher in the order of its numbers."""
     of: dict[ClientId, list[Kept]] = {}
     for one in queue:
-        of.setdefault(one[0].publisher, []).append(one)
+        of.setdefault(one[0].notification.publisher, []).append(one)
     turns = {who: iter(sorted(ones, key=_number)) for who, ones in of.items()}
-    return [next(turns[one[0].publisher]) for one in queue]
+    return [next(turns[one[0].notification.publisher]) for one in queue]
 
 
 def _number(kept: Kept) -> int:
-    return kept[0].number
+    return kept[0].notification.number
 
 
 def _replies(request: Request | Fetch, session: Session, left: Left, now: int) -> Iterator[Reply]:
     """The answer to a request: one reply, or several when it would be too long."""
-    kept = [tuple(m.Kept(one, now - put) for one, _, put in part) for part in _parts(left.kept)]
+    kept = [
+        tuple(m.Kept(stored.notification, now - put) for stored, put in part)
+        for part in _parts(left.kept)
+    ]
     known = list(session.marks.known().items())
     marks = [dict(known[i : i + REPLY_MARKS_MAX]) for i in range(0, len(known), REPLY_MARKS_MAX)]
     # Marks come last: they say that what was kept is no news any more.
@@ -346,7 +351,7 @@ def _parts(kept: Iterable[Kept]) -> Iterator[list[Kept]]:
     part: list[Kept] = []
     left = REPLY_BYTES_MAX
     for one in kept:
-        left -= len(encode(one[0]))
+        left -= len(encode(one[0].notification))
         if part and left < 0:
             yield part
             part, left = [], REPLY_BYTES_MAX

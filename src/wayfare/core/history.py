@@ -97,8 +97,14 @@ class Marks:
                 self.recent[publisher] = number
 
 
-# A notification that is kept, what it occupies, and when it was put here.
-Kept = tuple[Notification, int, int]
+class Stored(msgspec.Struct, frozen=True, eq=False, weakref=True):
+    """A notification that is kept, once for however many clients, and what it occupies."""
+
+    notification: Notification
+    size: int
+
+
+Kept = tuple[Stored, int]  # something stored, and when it was put into this backlog
 
 
 def thinned(
@@ -109,7 +115,7 @@ def thinned(
         return kept
     chosen: set[int] = set()
     for filter, terms in wanted.items():
-        mine = [at for at, one in enumerate(kept) if filter.matches(one[0].attributes)]
+        mine = [at for at, one in enumerate(kept) if filter.matches(one[0].notification.attributes)]
         chosen.update(mine if terms is None else _chosen(kept, mine, terms, now, moved))
     return [one for at, one in enumerate(kept) if at in chosen]
 
@@ -118,10 +124,10 @@ def _chosen(kept: list[Kept], mine: list[int], terms: Terms, now: int, moved: bo
     if terms.local and moved:
         return []
     if terms.younger_ns is not None:
-        mine = [at for at in mine if now - kept[at][2] <= terms.younger_ns]
+        mine = [at for at in mine if now - kept[at][1] <= terms.younger_ns]
     if terms.key is not None:
         # What has no such attribute is like nothing else.
-        newest = {kept[at][0].attributes.get(terms.key, (at,)): at for at in mine}
+        newest = {kept[at][0].notification.attributes.get(terms.key, (at,)): at for at in mine}
         mine = sorted(newest.values())
     if terms.last is not None:
         mine = mine[max(0, len(mine) - terms.last) :]
@@ -147,9 +153,9 @@ class Backlog:
         self.why = ""  # the last loss
         self.exact = True  # False: a lost number stands for nobody knows how many
         self.bytes = 0
-        # (number, notification, size, when it was put here), in order of number.
-        self.unacked: deque[tuple[int, Notification, int, int]] = deque()
-        self.waiting: deque[tuple[int, Notification, int, int]] = deque()
+        # (number, what is stored, when it was put here), in order of number.
+        self.unacked: deque[tuple[int, Stored, int]] = deque()
+        self.waiting: deque[tuple[int, Stored, int]] = deque()
 
     def __len__(self) -> int:
         return len(self.unacked) + len(self.waiting)
@@ -157,20 +163,20 @@ class Backlog:
     def __bool__(self) -> bool:
         return bool(self.unacked or self.waiting)
 
-    def put(self, notification: Notification, size: int, now: int, limits: Limits) -> None:
+    def put(self, stored: Stored, now: int, limits: Limits) -> None:
         self.last += 1
-        self.waiting.append((self.last, notification, size, now))
-        self.bytes += size
+        self.waiting.append((self.last, stored, now))
+        self.bytes += stored.size
         self._keep_to(limits)
 
-    def pass_on(self, notification: Notification, size: int, now: int, limits: Limits) -> Deliver:
+    def pass_on(self, stored: Stored, now: int, limits: Limits) -> Deliver:
         """As `put` and `take`, where nothing waits and the window is open: the usual case."""
         number = self.last = self.sent = self.last + 1
-        self.unacked.append((number, notification, size, now))
-        self.bytes += size
+        self.unacked.append((number, stored, now))
+        self.bytes += stored.size
         if len(self.unacked) > limits.backlog_count or self.bytes > limits.backlog_bytes:
             self._keep_to(limits)
-        return Deliver(number, notification)
+        return Deliver(number, stored.notification)
 
     def lose(self, count: int, why: str, *, exact: bool = True) -> None:
         """So many were lost before they came here; if not `exact`, at least one."""
@@ -190,10 +196,10 @@ class Backlog:
 
     def oldest(self) -> int:
         """When the oldest notification was put here; there must be one."""
-        return (self.unacked or self.waiting)[0][3]
+        return (self.unacked or self.waiting)[0][2]
 
     def _drop(self, why: str) -> None:
-        self.bytes -= (self.unacked or self.waiting).popleft()[2]
+        self.bytes -= (self.unacked or self.waiting).popleft()[1].size
         self.why = why
 
     def take(self, window: int) -> list[Deliver | Gap]:
@@ -206,7 +212,7 @@ class Backlog:
             if first == self.sent + 1:
                 item = waiting.popleft()
                 unacked.append(item)
-                out.append(Deliver(item[0], item[1]))
+                out.append(Deliver(item[0], item[1].notification))
             else:
                 out.append(Gap(first - 1, self.why, self.exact))
             self.sent = out[-1].number
@@ -217,7 +223,7 @@ class Backlog:
             raise ProtocolError(f"acknowledged {number}, but only {self.sent} were sent")
         unacked = self.unacked
         while unacked and unacked[0][0] <= number:
-            self.bytes -= unacked.popleft()[2]
+            self.bytes -= unacked.popleft()[1].size
         if number > self.acked:
             self.acked = number
             if number == self.last:
@@ -237,5 +243,5 @@ class Backlog:
         """What comes behind this delivery; None if it was not made from here."""
         if not self.resume(delivered):
             return None
-        kept = [(notification, size, put) for _, notification, size, put in self.waiting]
+        kept = [(stored, put) for _, stored, put in self.waiting]
         return Left(kept, self.last - delivered - len(kept), self.why, self.exact)
