@@ -10,23 +10,26 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from wayfare.bench import covering, matching, sim
+from wayfare.bench import backlog, covering, matching, sim
 
 EXAMPLES = """examples:
   wayfare bench matching            notifications against 1k, 10k and 100k filters
   wayfare bench cover               covering tables against a scan
   wayfare bench sim --json          simulated messages beside a bare heap loop
+  wayfare bench backlog             memory of notifications that wait for many clients
 """
 
 BENCHES: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {
     "matching": matching.run,
     "cover": covering.run,
     "sim": sim.run,
+    "backlog": backlog.run,
 }
 QUICK: dict[str, dict[str, Any]] = {
     "matching": {"filters": (1000,)},
     "cover": {"filters": (1000,)},
     "sim": {},
+    "backlog": {},
 }
 
 

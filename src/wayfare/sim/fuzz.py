@@ -126,9 +126,10 @@ class Fuzz:
             size = random.randint(31, 100)
         self.world.add_brokers(topology.random_tree(random, size))
         self._shape_links()
-        self.until_ns = random.choice([1, 3, 10]) * size * 60 * MS_NS
+        hop_ns = size * 60 * MS_NS
+        self.until_ns = random.choice([hop_ns, 3 * hop_ns, 10 * hop_ns, 300_000 * MS_NS])
         self.brokers = brokers = list(self.world.brokers)
-        most = 50 if random.random() < 0.05 else 10
+        most = 70 if random.random() < 0.05 else 10
         self.clients = [
             self.world.add_client(f"c{i}", random.choice(brokers), attach=False)
             for i in range(random.randint(2, most))
@@ -165,7 +166,7 @@ class Fuzz:
     def _stays(self, client: ClientHost) -> list[Stay]:
         """Where a client is when: at any broker, or where it always was; for long, or in a hurry."""
         random = self.random
-        long = random.choice([5 * MS_NS, 60 * MS_NS, self.until_ns // 3 + 2])
+        long = random.choice([5 * MS_NS, 60 * MS_NS, 1000 * MS_NS, self.until_ns // 3 + 2])
         places = [client.home]
         if client.name in self.movers:
             places = random.choice(
