@@ -93,7 +93,8 @@ class Junction(Handoff):
             return self._search_everywhere(fetch, now)
         if not old:
             return self._nothing(session, now)
-        if max(old) < fetch.since:
+        # Whoever asks for this session found the others, too.
+        if max(old) < fetch.since and session.wait.pending is None:
             return self._give_up(session, NO_SESSION, now)
         return self._release(session, now)
 
