@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from strategies import filters, part_filters, values
 from wayfare.core import codec
@@ -43,6 +44,18 @@ profiles = st.lists(filters(), max_size=3).map(tuple)
 entries = st.lists(st.builds(m.Entry, part_filters(), st.just("") | names), max_size=3).map(tuple)
 
 attachments = st.lists(st.tuples(names, numbers), max_size=3).map(tuple)
+terms = st.builds(m.Terms, st.none() | numbers, st.none() | numbers, st.none() | names)
+
+
+def with_terms(kind, **fields):
+    """A message with terms for the first of its subscriptions, if it has any."""
+    return st.builds(
+        lambda one, term: replace(one, terms=((0, term),) if one.subscriptions else ()),
+        st.builds(kind, **fields),
+        terms,
+    )
+
+
 requests = st.builds(m.Request, names, names, numbers, numbers, attachments, numbers)
 replies = st.builds(
     m.Reply,
@@ -75,25 +88,36 @@ ERRANDS = {
         everywhere=st.booleans(),
     ),
     m.Searched: st.builds(m.Searched, names, names, numbers, st.booleans()),
+    m.Ask: st.builds(m.Ask, names, names, numbers, attachments, numbers),
+    m.Profile: with_terms(
+        m.Profile,
+        broker=names,
+        client=names,
+        epoch=numbers,
+        found=st.booleans(),
+        subscriptions=profiles,
+        advertisements=profiles,
+    ),
 }
 errand = st.sampled_from(sorted(ERRANDS, key=repr)).flatmap(ERRANDS.get)
 
 MESSAGES = {
     m.Hello: st.builds(m.Hello, st.integers(-(2**63), 2**64 - 1), names),
     m.Notification: notifications,
-    m.Attach: st.builds(
+    m.Attach: with_terms(
         m.Attach,
-        names,
-        numbers,
-        numbers,
-        profiles,
-        profiles,
-        attachments,
-        st.booleans(),
-        st.just("") | names,
+        client=names,
+        epoch=numbers,
+        delivered=numbers,
+        subscriptions=profiles,
+        advertisements=profiles,
+        previous=attachments,
+        welcomed=st.booleans(),
+        home=st.just("") | names,
+        digest=numbers,
     ),
     m.Detach: st.builds(m.Detach, st.booleans()),
-    m.Subscribe: st.builds(m.Subscribe, filters()),
+    m.Subscribe: st.builds(m.Subscribe, filters(), st.none() | terms),
     m.Unsubscribe: st.builds(m.Unsubscribe, filters()),
     m.Advertise: st.builds(m.Advertise, filters()),
     m.Unadvertise: st.builds(m.Unadvertise, filters()),
@@ -103,6 +127,7 @@ MESSAGES = {
     m.Deliver: st.builds(m.Deliver, numbers, notifications),
     m.Gap: st.builds(m.Gap, numbers, texts, st.booleans()),
     m.Published: st.builds(m.Published, numbers),
+    m.Resend: st.builds(m.Resend, numbers),
     m.Update: st.builds(
         m.Update, entries, entries, entries, entries, st.lists(errand, max_size=2).map(tuple)
     ),
@@ -163,12 +188,16 @@ LAYOUT = [
     (
         m.Attach(
             *("anna", 3, 9, (X,), (EVERYTHING, NOTHING)),
-            *((("faro", 2), ("porto", 1)), True, "beja"),
+            *((("faro", 2), ("porto", 1)), True, "beja", ((0, m.Terms(5, 6, "key", True)),), 77),
         ),
-        [10, "anna", 3, 9, [[ON_WIRE]], [[[[]]], [[]]], [["faro", 2], ["porto", 1]], True, "beja"],
+        [
+            *(10, "anna", 3, 9, [[ON_WIRE]], [[[[]]], [[]]], [["faro", 2], ["porto", 1]], True),
+            *("beja", [[0, [5, 6, "key", True]]], 77),
+        ],
     ),
     (m.Detach(leave=True), [11, True]),
-    (m.Subscribe(X), [12, [ON_WIRE]]),
+    (m.Subscribe(X), [12, [ON_WIRE], None]),
+    (m.Subscribe(X, m.Terms(last=5)), [12, [ON_WIRE], [5, None, None, False]]),
     (m.Unsubscribe(X), [13, [ON_WIRE]]),
     (m.Advertise(X), [14, [ON_WIRE]]),
     (m.Unadvertise(X), [15, [ON_WIRE]]),
@@ -179,6 +208,7 @@ LAYOUT = [
     (m.Gap(4, "backlog_age"), [22, 4, "backlog_age", True]),
     (m.Gap(4, "no session", exact=False), [22, 4, "no session", False]),
     (m.Published(7), [23, 7]),
+    (m.Resend(3), [24, 3]),
     (
         m.Update((m.Entry(X),), (m.Entry(X, "anna"),)),
         [30, [[[ON_WIRE], ""]], [[[ON_WIRE], "anna"]], [], [], []],
@@ -212,6 +242,17 @@ LAYOUT = [
                 [42, "porto", "anna", 3, 9, [[ON_WIRE]], 77, 2, True],
             ),
             (m.Searched("porto", "anna", 3, everywhere=True), [43, "porto", "anna", 3, True]),
+            (
+                m.Ask("porto", "anna", 3, (("faro", 2),), 77),
+                [44, "porto", "anna", 3, [["faro", 2]], 77],
+            ),
+            (
+                m.Profile("porto", "anna", 3, True, (X,), ((0, m.Terms(key="x")),), (EVERYTHING,)),
+                [
+                    *(45, "porto", "anna", 3, True),
+                    *([[ON_WIRE]], [[0, [None, None, "x", False]]], [[[[]]]]),
+                ],
+            ),
         )
     ),
 ]
@@ -251,6 +292,8 @@ def test_fields_of_a_later_version_are_passed_over(kind, data):
         ([10, "anna", 1, 0], m.Attach("anna", 1, 0, (), (), (), welcomed=False)),
         ([10, "anna", 1, 0, [[ON_WIRE]]], m.Attach("anna", 1, 0, (X,), (), ())),
         ([11], m.Detach(leave=False)),
+        ([12, [ON_WIRE]], m.Subscribe(X, terms=None)),
+        ([12, [ON_WIRE], []], m.Subscribe(X, m.Terms())),
         ([16, 1, {}], m.Publish(1, {}, b"")),
         ([22, 1, "why"], m.Gap(1, "why", exact=True)),
         ([30], m.Update()),
@@ -420,6 +463,13 @@ def fetch(**fields):
 
 def tunnel(**fields):
     return pack(on_wire(m.Tunnel("porto", "faro", "anna#2", None), **fields))
+
+
+# For a message with one subscription.
+BAD_TERMS = (
+    *([[1, []]], [[-1, []]], [[0, [-1]]], [[0, [None, BIG]]], [[0, [None, None, ""]]]),
+    *([[0, [None, None, "n" * (ps.NAME_MAX + 1)]]], [[0, []]] * (m.FILTERS_MAX + 1)),
+)
 
 
 def many_kept(size):
@@ -615,6 +665,42 @@ BAD = {
     "a tunnel of a notification": tunnel(message=NOTE_ON_WIRE),
     "a tunnel of a tunnel": tunnel(message=[32, "porto", "faro", "l", None]),
     "a tunnel of a bad profile": tunnel(message=[10, "a", 1, 0, [[[]], [[[[5, "y"], [5, "x"]]]]]]),
+    **{
+        f"an ask with {name} {value!r:.10}": carried(
+            m.Ask("porto", "anna", 2, (), 0), **{name: value}
+        )
+        for name, values in {
+            **dict.fromkeys(("broker", "client"), ("", LONG)),
+            **dict.fromkeys(("epoch", "digest"), (-1, BIG)),
+            "previous": ([["", 1]], [["b", -1]], [["b", 1]] * (m.PREVIOUS_MAX + 1)),
+        }.items()
+        for value in values
+    },
+    **{
+        f"a profile with {name} {value!r:.10}": carried(
+            m.Profile("porto", "anna", 2, True, (X,)), **{name: value}
+        )
+        for name, values in {
+            **dict.fromkeys(("broker", "client"), ("", LONG)),
+            "epoch": (-1, BIG),
+            "subscriptions": ([[[[[5, "y"], [5, "x"]]]]], [[[[]]]] * (m.FILTERS_MAX + 1)),
+            "advertisements": ([[[[[5, "y"], [5, "x"]]]]], [[[[]]]] * (m.FILTERS_MAX + 1)),
+            "terms": BAD_TERMS,
+        }.items()
+        for value in values
+    },
+    **{
+        f"an attach with terms {value!r:.30}": pack(
+            on_wire(m.Attach("anna", 1, 0, (X,)), terms=value)
+        )
+        for value in BAD_TERMS
+    },
+    **{
+        f"a subscription with terms {value!r:.30}": pack([12, [ON_WIRE], value])
+        for value in ([-1], [BIG], [None, -1], [None, None, ""], [None, None, "n" * 129], [1.5])
+    },
+    "an attach with a negative digest": pack(on_wire(m.Attach("anna", 1, 0), digest=-1)),
+    "a resend of a negative epoch": pack([24, -1]),
     "a long home": pack(on_wire(m.Attach("anna", 1, 0), home=LONG)),
     # depth
     "arrays without end": b"\x91" * 100_000,

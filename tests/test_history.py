@@ -6,8 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wayfare.core.history import ATTRIBUTE_BYTES, Backlog, Left, Limits, Marks, size_of
-from wayfare.core.messages import Deliver, Gap, Notification
+from wayfare.core.filters import Filter
+from wayfare.core.history import (
+    ATTRIBUTE_BYTES,
+    Backlog,
+    Left,
+    Limits,
+    Marks,
+    Stored,
+    size_of,
+    thinned,
+)
+from wayfare.core.messages import Deliver, Gap, Notification, Terms
 from wayfare.errors import ProtocolError, UsageError
 
 ROOMY = Limits()
@@ -18,10 +28,14 @@ def note(number):
     return Notification("ticker", number, {"n": number})
 
 
+def store(number, size=1):
+    return Stored(note(number), size)
+
+
 def put(backlog, count, limits=ROOMY, size=1, now=0):
     """Put the next so many notifications; notification n is delivery n."""
     for _ in range(count):
-        backlog.put(note(backlog.last + 1), size, now, limits)
+        backlog.put(store(backlog.last + 1, size), now, limits)
 
 
 def filled(count, limits=ROOMY, size=1):
@@ -193,8 +207,9 @@ def test_the_size_of_a_notification_is_that_of_its_payload_texts_and_attributes(
 def test_where_nothing_waits_passing_on_is_putting_and_taking():
     slow, fast = Backlog(), Backlog()
     for number in (1, 2, 3):
-        slow.put(note(number), 1, number, ROOMY)
-        assert [fast.pass_on(note(number), 1, number, ROOMY)] == slow.take(WINDOW)
+        stored = store(number)
+        slow.put(stored, number, ROOMY)
+        assert [fast.pass_on(stored, number, ROOMY)] == slow.take(WINDOW)
     for name in Backlog.__slots__:
         assert getattr(fast, name) == getattr(slow, name)
 
@@ -203,7 +218,7 @@ def test_where_nothing_waits_passing_on_is_putting_and_taking():
 def test_what_is_passed_on_counts_towards_the_limits(limits):
     backlog = Backlog()
     for number in (1, 2, 3):
-        assert backlog.pass_on(note(number), 1, 0, limits) == Deliver(number, note(number))
+        assert backlog.pass_on(store(number), 0, limits) == Deliver(number, note(number))
     assert (len(backlog), backlog.bytes) == (2, 2)
     backlog.resume(0)
     gap, *rest = backlog.take(WINDOW)
@@ -293,13 +308,19 @@ def test_a_loss_counts_in_the_window():
 # What is left, to be continued elsewhere
 
 
+def told(left):
+    """The numbers of the notifications that are left, and when they were put there."""
+    return [(stored.notification.number, at) for stored, at in left.kept]
+
+
 @pytest.mark.parametrize("delivered", range(2, 6))
 def test_what_comes_behind_any_delivery_is_left(delivered):
     backlog = filled(8)
     backlog.take(window=5)
     backlog.acknowledge(2)
-    kept = [(note(number), 1, 0) for number in range(delivered + 1, 9)]
-    assert backlog.left(delivered) == Left(kept, 0, "", exact=True)
+    left = backlog.left(delivered)
+    assert told(left) == [(number, 0) for number in range(delivered + 1, 9)]
+    assert (left.lost, left.why, left.exact) == (0, "", True)
 
 
 @pytest.mark.parametrize("delivered", [1, 6])
@@ -312,8 +333,9 @@ def test_nothing_is_left_for_numbers_of_elsewhere(delivered):
 
 def test_what_was_dropped_and_not_told_is_left_as_a_number():
     backlog = filled(5, Limits(backlog_count=2))
-    kept = [(note(number), 1, 0) for number in (4, 5)]
-    assert backlog.left(0) == Left(kept, 3, "backlog_count", exact=True)
+    left = backlog.left(0)
+    assert told(left) == [(4, 0), (5, 0)]
+    assert (left.lost, left.why, left.exact) == (3, "backlog_count", True)
 
 
 def test_a_loss_that_the_client_knows_of_is_not_left():
@@ -355,12 +377,21 @@ def test_a_mark_lives_for_one_to_two_times_its_age(first):
     marks = Marks(age_ns=100)
     assert heard(marks, "tom", 1, now=0)
     assert heard(marks, "ticker", 1, now=first)
-    for number, now in enumerate(range(first, first + 101), 2):
-        heard(marks, "tom", number, now)
+    for now in range(first, first + 101):
+        assert heard(marks, f"another {now}", 1, now)
         assert not heard(marks, "ticker", 1, now)
-    for number, now in enumerate(range(first + 101, first + 201), 200):
-        heard(marks, "tom", number, now)
+    for now in range(first + 101, first + 201):
+        heard(marks, f"another {now}", 1, now)
     assert "ticker" not in marks.known()
+
+
+def test_marks_of_the_same_publishers_stay_until_there_are_others():
+    """They take no more room, and so need not be forgotten."""
+    marks = Marks(age_ns=100)
+    for number, now in enumerate(range(0, 1_000, 50), 1):
+        heard(marks, "tom", number, now)
+        heard(marks, "ticker", 1, now)
+    assert marks.known() == {"tom": 20, "ticker": 1}
 
 
 def test_a_publisher_that_is_heard_again_is_not_forgotten():
@@ -405,6 +436,64 @@ def test_within_their_age_marks_pass_each_publisher_in_order_and_once(story):
         assert heard(marks, publisher, number, now) == (number > last.get(publisher, 0))
         last[publisher] = max(number, last.get(publisher, 0))
     assert marks.known() == last
+
+
+# Terms: what of what it missed a client wants to have
+
+PRICE, GAS = Filter.parse("exists price"), Filter.parse("topic = 'gas'")
+
+
+def waiting(*attributes):
+    """One notification each, put into the backlog at 0, 10, 20 ..."""
+    return [
+        (Stored(Notification("ticker", number, one), 1), 10 * (number - 1))
+        for number, one in enumerate(attributes, 1)
+    ]
+
+
+def chosen(kept, wanted, now=100, moved=False):
+    return [one[0].notification.number for one in thinned(kept, wanted, now, moved=moved)]
+
+
+PRICES = waiting(*({"price": price} for price in (1, 2, 1, 3, 2)))
+
+
+def test_without_terms_a_client_wants_all():
+    assert thinned(PRICES, {PRICE: None}, 100, moved=True) == PRICES
+
+
+@pytest.mark.parametrize(("last", "numbers"), [(0, []), (2, [4, 5]), (9, [1, 2, 3, 4, 5])])
+def test_the_last_ones(last, numbers):
+    assert chosen(PRICES, {PRICE: Terms(last=last)}) == numbers
+
+
+@pytest.mark.parametrize(("age", "numbers"), [(59, []), (60, [5]), (80, [3, 4, 5])])
+def test_those_that_are_not_too_old(age, numbers):
+    assert chosen(PRICES, {PRICE: Terms(younger_ns=age)}) == numbers
+
+
+def test_the_newest_for_every_value_of_a_key():
+    assert chosen(PRICES, {PRICE: Terms(key="price")}) == [3, 4, 5]
+
+
+def test_what_has_no_such_key_is_like_nothing_else():
+    assert chosen(PRICES, {PRICE: Terms(key="topic")}) == [1, 2, 3, 4, 5]
+
+
+def test_terms_together_want_the_last_of_the_newest_of_the_young():
+    assert chosen(PRICES, {PRICE: Terms(last=2, younger_ns=80, key="price")}) == [4, 5]
+    assert chosen(PRICES, {PRICE: Terms(last=1, younger_ns=95, key="price")}) == [5]
+
+
+@pytest.mark.parametrize(("moved", "numbers"), [(False, [1, 2, 3, 4, 5]), (True, [])])
+def test_a_local_subscription_wants_nothing_from_elsewhere(moved, numbers):
+    assert chosen(PRICES, {PRICE: Terms(local=True)}, moved=moved) == numbers
+
+
+def test_what_one_subscription_does_not_want_another_one_may():
+    kept = waiting({"price": 1}, {"price": 2, "topic": "gas"}, {"price": 3}, {"topic": "gas"})
+    assert chosen(kept, {PRICE: Terms(last=1), GAS: None}) == [2, 3, 4]
+    assert chosen(kept, {PRICE: Terms(last=1), GAS: Terms(last=1)}) == [3, 4]
 
 
 # Whatever happens, in any order
@@ -456,9 +545,9 @@ def run(steps, limits):
     for action, amount in steps:
         match action:
             case "put" if online and amount % 2 and may_pass_on(backlog, limits):
-                wire.append(backlog.pass_on(note(backlog.last + 1), amount, now, limits))
+                wire.append(backlog.pass_on(store(backlog.last + 1, amount), now, limits))
             case "put":
-                backlog.put(note(backlog.last + 1), amount, now, limits)
+                backlog.put(store(backlog.last + 1, amount), now, limits)
             case "expire":
                 now += amount
                 backlog.expire(now, limits)
@@ -482,7 +571,7 @@ def run(steps, limits):
         if online:
             wire += backlog.take(limits.window)
         kept = [*backlog.unacked, *backlog.waiting]
-        assert backlog.bytes == sum(size for _, _, size, _ in kept)
+        assert backlog.bytes == sum(stored.size for _, stored, _ in kept)
         assert backlog.bytes <= limits.backlog_bytes
         assert len(backlog) == len(kept) <= limits.backlog_count
         assert backlog.acked <= backlog.sent <= backlog.last

@@ -4,7 +4,7 @@ import pytest
 
 from wayfare.core.client import ACK_DELAY_NS
 from wayfare.core.filters import Filter
-from wayfare.core.history import Marks
+from wayfare.core.history import Marks, Stored
 from wayfare.core.messages import Attach, ClientId, Entry, LinkId, Notification, Publish
 from wayfare.core.sessions import Wait
 from wayfare.eventlog import Event
@@ -593,7 +593,8 @@ def test_a_publication_that_waits_is_found():
 def test_a_backlog_that_is_left_is_found():
     world = settled_world()
     (session,) = world.broker("porto").core.border.of(ClientId("anna"))
-    session.backlog.put(Notification(ClientId("ticker"), 9, {}), 1, world.now, world.limits)
+    stored = Stored(Notification(ClientId("ticker"), 9, {}), 1)
+    session.backlog.put(stored, world.now, world.limits)
     assert tidy_words(world) == ["porto keeps 1 for anna"]
 
 
