@@ -173,6 +173,8 @@ class Handoff(Relocation):
         for epoch in sorted(wait.old):
             queue += _news(wait.old[epoch].kept, there, [])
         earlier = list(wait.old.values())
+        if any(old.known != wait.asked for old in earlier):
+            session.backlog.exact = False  # what was lost there may be news here, and counted twice
         if not self._is_last(session, wait):
             earlier = []
             session.backlog.exact = False  # what is dropped may be no loss
