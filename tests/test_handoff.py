@@ -1298,3 +1298,46 @@ def test_hundreds_move_at_the_same_time(routing):
     assert verdict.delivered == verdict.published * 50 >= verdict.required
     world.outlive()
     assert list(check_outlived(world)) == []
+
+
+@pytest.mark.parametrize("routing", ["flooding", *ROUTINGS])
+@pytest.mark.parametrize("seed", range(20))
+def test_everybody_moves_at_any_moment(routing, seed):
+    """Subscribers and publishers, with and without a word, while messages arrive in any order."""
+    random = Random(f"{seed} {routing}")
+    net = network(routing=routing, at=random.choice(["porto", "faro"]))
+    places = list(net.brokers)
+    net.subscribe("bert", random.choice(["x > 0", "exists x"]))
+    net.move("bert", random.choice(places))
+    net.advertise("ina", random.choice(["x > 0", "exists x", "x > -5"]))
+    net.move("ina", random.choice(places))
+    said = {"tom": 0, "ina": 0}
+    todo = random.choice([10, 30, 60])
+    while todo or net.moving():
+        if net.moving() and random.random() < 0.7:
+            net._arrive(random.choice(net.moving()))
+        elif todo:
+            todo -= 1
+            who = random.choice(list(net.clients))
+            if who in said and random.random() < 0.6:
+                said[who] += 1
+                net.publish(who, x=said[who])
+            else:
+                if random.random() < 0.4 and net.clients[who].link is not None:
+                    net.cut(who)
+                if random.random() < 0.8:
+                    net.attach(who, random.choice(places))
+    for who, client in net.clients.items():
+        if client.link is None:
+            net.move(who, random.choice(places))
+    for who in ("anna", "bert"):
+        assert lost(net, who) == []
+        for publisher, count in said.items():
+            notifications = [one.notification for one in net.told[who]]
+            numbers = [one.number for one in notifications if one.publisher == publisher]
+            assert numbers == list(range(1, count + 1))
+        assert net.clients[who].delivered == sum(said.values())
+    assert not any(net.clients[who].outbox for who in said)
+    assert not any(close.fault for close in net.closed)
+    assert all(len(homes(net, who)) == 1 for who in net.clients)
+    assert_tidy(net)
