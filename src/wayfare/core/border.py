@@ -20,7 +20,7 @@ from wayfare.core.history import Kept, Limits, Stored, size_of
 from wayfare.core.messages import BrokerId, ClientId, LinkId, Notification
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.routing import Routing, each_once
-from wayfare.core.sessions import Session, Tombstone
+from wayfare.core.sessions import Session, Tombstone, Wait
 from wayfare.errors import ProtocolError
 
 TOMBSTONES_MAX = 10_000  # the oldest are forgotten before their time
@@ -209,9 +209,12 @@ class Border:
         wait = session.wait
         assert wait is not None
         wait.held.append((stored, now))
-        if len(wait.held) > self.limits.held_count:
-            wait.until = now  # it waits no longer
+        wait.bytes += stored.size
+        if self.is_full(wait):  # it waits no longer
             self.wait_for(now)
+
+    def is_full(self, wait: Wait) -> bool:
+        return len(wait.held) > self.limits.held_count or wait.bytes > self.limits.backlog_bytes
 
     def share(self, stored: Stored) -> Stored:
         """The one copy of a notification that waits here, for however many clients."""

@@ -22,6 +22,7 @@ FRAME_MAX = 8 * 1024 * 1024  # bytes of one message
 NAME_MAX = 256  # characters of a client's or broker's name
 REASON_MAX = 1_000  # characters
 NUMBER_MAX = 2**63 - 1
+LOST_MAX = 2**40  # notifications that one Reply says were lost
 
 _LENGTH = 4
 _encoder = msgspec.msgpack.Encoder()
@@ -225,6 +226,7 @@ def _check_reply(message: m.Reply) -> None:
     _check_name(message.broker)
     _check_name(message.client)
     _require(len(message.why) <= REASON_MAX, "too long a reason")
+    _require(message.lost <= LOST_MAX, "more lost than anybody can have published")
     counts = (message.epoch, message.old_epoch, message.lost, message.published)
     for number in (*counts, *message.marks.values()):
         _check_number(number)

@@ -26,6 +26,7 @@ from wayfare.core.effects import Effect, Send
 from wayfare.core.history import Kept, Left, Stored, size_of, thinned
 from wayfare.core.messages import (
     REPLY_BYTES_MAX,
+    REPLY_KEPT_MAX,
     REPLY_MARKS_MAX,
     BrokerId,
     ClientId,
@@ -274,12 +275,16 @@ class Handoff(Relocation):
         effects: list[Effect] = []
         for session in list(self.border.all()):
             wait = session.wait
-            if wait is not None and wait.until <= now and session.link is not None:
+            if wait is not None and (
+                self.border.is_full(wait) or (session.link is not None and wait.until <= now)
+            ):
                 effects += self._give_up(session, NO_ANSWER, now)
         return effects + self._end_away(now)
 
     def _end(self, session: Session, now: int) -> list[Effect]:
-        """As in general; whoever asked for the session goes on asking."""
+        """As in general; whoever asked for the session goes on asking, and may end others."""
+        if self.border.get(session.client, session.epoch) is not session:
+            return []
         effects = self.border.end(session, now)
         if session.wait is not None and session.wait.pending is not None:
             effects += self._ask_on(session.wait.pending, now)
@@ -333,9 +338,9 @@ def _replies(request: Request | Fetch, session: Session, left: Left, now: int) -
     ]
     if len(kept) <= 1 and len(marks) <= 1:
         pieces = [{name: value for piece in pieces for name, value in piece.items()}]
+    if digest(session.subscriptions) != request.digest:  # by themselves: they may be long
+        pieces.insert(0, {"subscriptions": tuple(session.subscriptions)})
     pieces[0] |= {"lost": left.lost, "why": left.why, "exact": left.exact}
-    if digest(session.subscriptions) != request.digest:
-        pieces[0]["subscriptions"] = tuple(session.subscriptions)
     reply = Reply(
         request.broker,
         session.client,
@@ -354,7 +359,7 @@ def _parts(kept: Iterable[Kept]) -> Iterator[list[Kept]]:
     left = REPLY_BYTES_MAX
     for one in kept:
         left -= len(encode(one[0].notification))
-        if part and left < 0:
+        if part and (left < 0 or len(part) == REPLY_KEPT_MAX):
             yield part
             part, left = [], REPLY_BYTES_MAX
         part.append(one)

@@ -58,8 +58,8 @@ def size_of(notification: Notification) -> int:
 class Marks:
     """The last publication of every publisher that was queued: what comes again is not news.
 
-    Two generations, so that publishers long unheard are forgotten: a mark lives for one to two times
-    `age_ns`, which has to be longer than any copy of a notification is under way.
+    Two generations, so that publishers long unheard are forgotten when others are heard: a mark lives
+    for `age_ns` at least, which has to be longer than any copy of a notification is under way.
     """
 
     __slots__ = ("age_ns", "older", "recent", "turn_at")
@@ -127,11 +127,17 @@ def _chosen(kept: list[Kept], mine: list[int], terms: Terms, now: int, moved: bo
         mine = [at for at in mine if now - kept[at][1] <= terms.younger_ns]
     if terms.key is not None:
         # What has no such attribute is like nothing else.
-        newest = {kept[at][0].notification.attributes.get(terms.key, (at,)): at for at in mine}
+        newest = {_key(kept[at][0].notification, terms.key, at): at for at in mine}
         mine = sorted(newest.values())
     if terms.last is not None:
         mine = mine[max(0, len(mine) - terms.last) :]
     return mine
+
+
+def _key(notification: Notification, name: str, at: int) -> tuple[bool | None, object]:
+    """Equal for equal values; true is not 1."""
+    value = notification.attributes.get(name)
+    return (None, at) if value is None else (type(value) is bool, value)
 
 
 class Left(msgspec.Struct, frozen=True, gc=False):

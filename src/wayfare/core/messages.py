@@ -39,8 +39,10 @@ FILTERS_MAX = 10_000  # subscriptions, or advertisements, of one client
 PROFILE_CHARACTERS_MAX = 1_000_000  # of all filters of one client, as text: they fit a frame
 PREVIOUS_MAX = 100  # attachments without a welcome that a client remembers
 UPDATE_MAX = 200  # entries in one Update: as many of the longest filters fit a frame
+ERRANDS_MAX = 4  # in one Update
 ANNOUNCE_MAX = 1_000  # brokers in one Announce
 REPLY_BYTES_MAX = 1024 * 1024  # of notifications in one Reply; then the rest comes in another
+REPLY_KEPT_MAX = 10_000  # notifications in one Reply
 REPLY_MARKS_MAX = 1_000  # publishers of which one Reply says how far they were heard
 
 # The decoder checks lengths before it looks at what is in there.
@@ -259,7 +261,7 @@ class Reply(Message, frozen=True, tag=41):
     client: ClientId
     epoch: int
     found: bool
-    kept: tuple[Kept, ...] = ()
+    kept: Annotated[tuple[Kept, ...], Meta(max_length=REPLY_KEPT_MAX)] = ()
     lost: int = 0  # notifications dropped to keep a limit, of which the client does not know
     why: str = ""
     exact: bool = True  # False: nobody knows how many were lost
@@ -330,7 +332,7 @@ class Update(Message, frozen=True, tag=30):
     add_subs: Entries = ()
     remove_subs: Entries = ()
     remove_ads: Entries = ()
-    errands: Annotated[tuple[Errand, ...], Meta(max_length=UPDATE_MAX)] = ()
+    errands: Annotated[tuple[Errand, ...], Meta(max_length=ERRANDS_MAX)] = ()
 
 
 FromClient = Attach | Detach | Subscribe | Unsubscribe | Advertise | Unadvertise | Publish | Ack

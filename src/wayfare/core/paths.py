@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from wayfare.core.messages import ANNOUNCE_MAX, Announce, BrokerId, Errand
+from wayfare.errors import ProtocolError
+
+BROKERS_MAX = 100_000  # of the tree
 
 
 class Paths:
@@ -33,6 +36,8 @@ class Paths:
     ) -> list[tuple[BrokerId, Announce]]:
         """These brokers are in that direction; whom to tell."""
         new = [name for name in names if self._hops.get(name) != neighbour and name != self.name]
+        if len(self._hops) + len(new) > BROKERS_MAX:
+            raise ProtocolError(f"a tree has at most {BROKERS_MAX} brokers")
         for name in new:
             self._hops[name] = neighbour
         others = [other for other in self.neighbours if other != neighbour]

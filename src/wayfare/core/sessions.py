@@ -35,12 +35,13 @@ class Old:
 class Wait:
     """What a session has until its old broker has answered."""
 
-    __slots__ = ("asked", "held", "old", "pending", "publications", "until")
+    __slots__ = ("asked", "bytes", "held", "old", "pending", "publications", "until")
 
     def __init__(self, asked: tuple[Filter, ...], until: int) -> None:
         self.asked = asked  # the subscriptions that the request was made with
         self.until = until  # then a client that is attached waits no longer
         self.held: list[Kept] = []  # notifications that matched since it came
+        self.bytes = 0  # of those
         self.old: dict[int, Old] = {}  # by epoch
         self.publications: list[Publish] = []  # not accepted, so not acknowledged
         self.pending: Request | Fetch | None = None  # from where the client went on to

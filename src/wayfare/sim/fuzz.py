@@ -189,7 +189,7 @@ class Fuzz:
             if client.connection is None and not client.left:
                 client.attach()
         self.world.settle()
-        if any(client.left for client in self.clients):
+        if any(event.kind == "left" for event in self.world.events):
             # A goodbye may have been lost; then the session ends when it has been away for too long.
             self.world.run_until(self.world.now + 2 * self.world.limits.away_ns)
         for client in self.clients:
@@ -210,15 +210,13 @@ class Fuzz:
             client.subscribe(random_filter(random), random_terms(random))
         elif draw < 0.20:
             client.unsubscribe(random.choice(list(subscriptions)))
-        elif client.name in self.movers:
-            pass
-        elif draw < 0.30 or not advertisements:
+        elif (draw < 0.30 or not advertisements) and client.name not in self.movers:
             client.advertise(random_filter(random))
-        elif draw < 0.35:
+        elif draw < 0.35 and advertisements:
             client.unadvertise(random.choice(list(advertisements)))
         elif draw < 0.36 and client.connection is not None:
             client.detach(leave=True)
-        else:
+        elif client.name not in self.movers:
             for attributes in [random_attributes(random) for _ in range(random.choice([1, 1, 3]))]:
                 if any(filter.matches(attributes) for filter in advertisements):
                     client.publish(attributes)

@@ -121,6 +121,8 @@ class History:
         self.advertised: list[Span] = []
         self.published: dict[int, Event] = {}
         self.left: list[int] = []
+        self.moves = 0  # attachments at another broker than before
+        self._broker: str | None = None
         self._held: dict[tuple[str, Filter], tuple[int, Span]] = {}
 
     def hold(self, kind: str, spans: list[Span], filter: Filter, time: int) -> None:
@@ -148,9 +150,11 @@ class History:
         for _, span in self._held.values():
             span.end = time
 
-    def come(self, time: int) -> None:
+    def come(self, time: int, broker: str | None) -> None:
         """A new attachment; after leaving, everything that is held begins anew."""
         self.attached.append(Span(time))
+        self.moves += self._broker not in (None, broker)
+        self._broker = broker
         for key, (count, span) in self._held.items():
             if span.end < inf:
                 again = Span(time, span.filter)
@@ -178,7 +182,7 @@ def histories(events: Iterable[Event]) -> dict[str, History]:
             assert event.number is not None
             history.published[event.number] = event
         elif event.kind == "attached":
-            history.come(time)
+            history.come(time, event.broker)
         elif event.kind == "detached":
             history.attached[-1].end = time
         elif event.kind == "left":
@@ -285,7 +289,7 @@ def _check_order(pair: tuple[str, str], numbers: list[int]) -> Iterator[Violatio
 
 def _moving_ns(client: History, reach: Reach) -> int:
     """Until a session has come to where its client is: every one may wait for the one before it."""
-    return 2 * reach.tree_ns * (len(client.attached) - 1)
+    return 2 * reach.tree_ns * client.moves
 
 
 def _possible(event: Event, client: History, reach: Reach) -> bool:
