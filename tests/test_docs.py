@@ -10,7 +10,7 @@ import doctest
 import importlib
 import re
 import shlex
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import NamedTuple, get_args
 
@@ -207,6 +207,57 @@ def not_in_trace(shown, trace):
 def test_traces_are_those_of_the_scenario(page, block):
     outcome = scenario.play(scenario.shipped()[block.info.split()[1]])
     assert not_in_trace(block.text.splitlines(), outcome.lines) is None
+
+
+def drawings():
+    """The pictures that pages say how to draw: the arguments, and the file."""
+    for page in pages_with("sh"):
+        for block in blocks_of(page):
+            for line in block.text.splitlines():
+                words = shlex.split(line, comments=True)
+                if words[:2] == ["python", "docs/figures/sequence.py"]:
+                    *arguments, into, file = words[2:]
+                    assert into == ">"
+                    yield arguments, file
+
+
+def test_pictures_are_what_their_commands_draw(monkeypatch):
+    monkeypatch.syspath_prepend(DOCS / "figures")
+    sequence = importlib.import_module("sequence")
+    drawn = {ROOT / file: sequence.main(arguments) for arguments, file in drawings()}
+    assert [*drawn] == sorted((DOCS / "figures").glob("*.svg"))
+    for file, picture in drawn.items():
+        again = "draw it again with the command on its page"
+        assert file.read_text("utf-8") == picture, f"{file.name} is out of date: {again}"
+
+
+@every_page
+def test_every_test_that_a_page_names_is_there(page):
+    sources = [path.read_text("utf-8") for path in (ROOT / "tests").glob("test_*.py")]
+    there = {name for source in sources for name in re.findall(r"def (test_\w+)\(", source)}
+    named = re.findall(r"`(test_\w+)`", page.read_text("utf-8"))
+    assert [name for name in named if name not in there] == []
+
+
+def comparisons():
+    """The tables of `wayfare sim roaming --table` on pages: the command, and its lines of 7 brokers."""
+    for page in pages_with("sh"):
+        lines = page.read_text("utf-8").splitlines()
+        for number, line in enumerate(lines):
+            if line.startswith("wayfare sim roaming --table") and lines[number + 3][:1] == "|":
+                below = takewhile(lambda row: row.startswith("|"), lines[number + 3 :])
+                shown = [row for row in below if row.startswith("|       7 ")]
+                if shown:
+                    yield shlex.split(line)[1:], shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "shown"), [*comparisons()])
+def test_tables_of_costs_are_what_their_commands_print(command, shown, capsys):
+    """For the smallest tree; the others take minutes."""
+    assert cli.main([*command, "--brokers", "7"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert [row for row in printed if row.startswith("|       7 ")] == shown
 
 
 # ---- tables: messages, limits, modules, statements, events --------------------------------------
