@@ -1,21 +1,18 @@
 """Handoff, rule by rule: every test here failed once, with its rule taken out of the code.
 
-Most play in this tree, message by message (pair.py). Tom publishes at braga, anna starts at porto.
-
-    porto --- lisbon --- faro
-                |
-              braga
+Most play in the tree of roads.py, message by message. Tom publishes at braga, anna starts at porto.
 """
 
 from random import Random
 
 import pytest
 
-from pair import Network, Wire
+from pair import Wire
+from roads import TREE, Roads, assert_tidy, homes, lost, network, publish, session_of, xs
 from wayfare.core import handoff
 from wayfare.core.broker import Broker
 from wayfare.core.client import ACK_DELAY_NS
-from wayfare.core.effects import Close, LinkDown, Lost, Notify, Received, Send
+from wayfare.core.effects import Close, Lost, Notify, Received, Send
 from wayfare.core.filters import Filter
 from wayfare.core.handoff import NO_ANSWER, NO_SESSION, digest
 from wayfare.core.history import SECOND_NS, Limits
@@ -39,124 +36,10 @@ from wayfare.sim import World, check, topology
 from wayfare.sim.links import MS_NS
 from wayfare.sim.oracle import check_outlived
 
-TREE = ("porto-lisbon", "lisbon-faro", "lisbon-braga")
 ROUTINGS = ("simple", "identity", "covering", "merging")
 SEEDS = range(10)
 ANSWER_NS = Limits().answer_ns
 AWAY_NS = Limits().away_ns
-
-
-class Roads(Network):
-    """A network in which traffic in one direction can be stopped for a while."""
-
-    def __init__(self, *pairs, **more):
-        self.routing = more.get("routing", "covering")
-        self.stopped = []
-        super().__init__(*pairs, **more)
-
-    def stop(self, sender, receiver):
-        self.stopped.append((sender, receiver))
-
-    def go(self):
-        """Everything that was stopped moves again."""
-        self.stopped.clear()
-        self.settle()
-
-    def moving(self):
-        return [
-            wire
-            for wire in self._wires.values()
-            if wire.frames and (wire.sender, wire.receiver) not in self.stopped
-        ]
-
-    def settle(self):
-        while wires := self.moving():
-            for wire in wires:
-                if wire.frames:
-                    self._arrive(wire)
-
-    def crawl(self, seed, act, most=40):
-        """As `settle`, but one message at a time, from any wire; `act` before each, not for ever."""
-        random = Random(seed)
-        while wires := self.moving():
-            if most:
-                most -= 1
-                act()
-            self._arrive(random.choice(wires))
-
-    def move(self, name, broker):
-        self.attach(name, broker)
-        self.settle()
-
-    def notice(self, broker, link):
-        """The broker finds out that a connection is dead which its client left long ago."""
-        self._event(broker, LinkDown(link))
-        self.settle()
-
-
-def network(*pairs, at="braga", **more):
-    """Anna is subscribed at porto, tom has advertised, and all is settled."""
-    net = Roads(*(pairs or TREE), **more)
-    net.subscribe("anna", "x > 0")
-    net.advertise("tom", "exists x or exists y")
-    net.attach("anna", "porto")
-    net.attach("tom", at)
-    net.settle()
-    return net
-
-
-def xs(*values):
-    return [{"x": value} for value in values]
-
-
-def publish(net, *values, who="tom"):
-    for value in values:
-        net.publish(who, x=value)
-    net.settle()
-
-
-def lost(net, name="anna"):
-    return [one for one in net.told[name] if isinstance(one, Lost)]
-
-
-def homes(net, name="anna"):
-    """Where the client has a session, and of which epoch."""
-    return [
-        (broker, session.epoch)
-        for broker, core in net.brokers.items()
-        for session in core.border.of(name)
-    ]
-
-
-def session_of(net, broker, name="anna"):
-    return net.brokers[broker].border.of(name)[-1]
-
-
-def tables(net):
-    return {
-        (name, kind, other): set(table[other])
-        for name, core in net.brokers.items()
-        for kind, table in (("ads", core.routing.in_ads), ("subs", core.routing.in_subs))
-        for other in core.neighbours
-    }
-
-
-def assert_tidy(net):
-    """No session waits, and the tables are as if everybody had always been where they are."""
-    net.pass_time(ACK_DELAY_NS)
-    net.settle()
-    fresh = Roads(*TREE, routing=net.routing)
-    for name, client in net.clients.items():
-        for filter in client.subscriptions:
-            fresh.subscribe(name, str(filter))
-        for filter in client.advertisements:
-            fresh.advertise(name, str(filter))
-        for broker, _ in homes(net, name):
-            fresh.move(name, broker)
-    assert tables(net) == tables(fresh)
-    sessions = [one for core in net.brokers.values() for one in core.border.all()]
-    assert not any(one.wait or one.backlog for one in sessions)
-    assert len(sessions) == len({one.client for one in sessions})
 
 
 # One move
@@ -778,6 +661,33 @@ def test_an_attachment_from_before_a_goodbye_comes_late():
     assert [epoch for broker, epoch in homes(net) if broker == "faro"] == [3]
 
 
+def two_that_wait():
+    """Anna attached at faro twice before porto answered: the second waits for the first."""
+    net = network()
+    net.stop("porto", "lisbon")
+    net.move("anna", "faro")
+    net.move("anna", "faro")
+    assert homes(net) == [("faro", 2), ("faro", 3)]
+    return net
+
+
+def test_two_sessions_grow_old_together():
+    """The end of the first is the end of the second, too: it must not end twice."""
+    net = two_that_wait()
+    net.cut("anna")
+    net.pass_time(AWAY_NS)
+    assert homes(net) == []
+
+
+def test_a_lost_goodbye_of_a_client_with_two_sessions():
+    net = two_that_wait()
+    net.detach("anna", leave=True)
+    net._wires["anna", "anna/3"].cut()
+    net.notice("faro", "anna/3")
+    net.move("anna", "faro")
+    assert [epoch for broker, epoch in homes(net) if broker == "faro"] == [4]
+
+
 # When the old broker does not answer in time
 
 
@@ -911,6 +821,19 @@ def test_held_count_overflow():
     net.go()
     publish(net, 4)
     assert net.got("anna") == xs(1, 2, 3, 4)
+
+
+def test_held_count_overflow_while_away():
+    net = network(limits=Limits(held_count=2))
+    net.stop("porto", "lisbon")
+    net.move("anna", "faro")
+    net.cut("anna")
+    publish(net, 1, 2, 3, 4, 5)
+    net.pass_time(1)
+    assert session_of(net, "faro").wait is None
+    net.move("anna", "faro")
+    assert lost(net) == [Lost(0, NO_ANSWER)]
+    assert net.got("anna") == xs(1, 2, 3, 4, 5)
 
 
 def test_more_publications_than_are_held_back():
