@@ -1,0 +1,422 @@
+"""The border of a broker: its sessions, what waits for them, and how long."""
+
+import gc
+
+import pytest
+
+from roads import network, publish, session_of, xs
+from wayfare.core import border as module
+from wayfare.core.border import Border, wanted_by
+from wayfare.core.client import ACK_DELAY_NS
+from wayfare.core.effects import Close, Send
+from wayfare.core.filters import Filter
+from wayfare.core.history import Limits, Stored, size_of
+from wayfare.core.messages import Attach, Deliver, Entry, Gap, Notification, Publish, Terms, Update
+from wayfare.core.sessions import Tombstone, Wait
+from wayfare.errors import ProtocolError
+
+X, Y = Filter.parse("x > 0"), Filter.parse("y > 0")
+LIMITS = Limits(
+    backlog_count=3,
+    backlog_bytes=1000,
+    backlog_age_ns=40,
+    away_ns=60,
+    filters=2,
+    window=2,
+    held_count=2,
+    tombstone_ns=100,
+)
+
+
+def news(number, **attributes):
+    return Notification("tom", number, attributes or {"x": number})
+
+
+def opened(border, name="anna", *, epoch=1, link=None, subscriptions=(X,), away_since=None):
+    session = border.open(Attach(name, epoch, 0, subscriptions), link or f"{name}/{epoch}")
+    if away_since is not None:
+        border.lose_link(session, away_since)
+    return session
+
+
+@pytest.fixture
+def here():
+    return Border(["lisbon"], "covering", LIMITS)
+
+
+# One copy
+
+
+def stored(session):
+    """What a session keeps, as the objects that they are."""
+    backlog = session.backlog
+    return [one for _, one, _ in [*backlog.unacked, *backlog.waiting]]
+
+
+def test_what_waits_for_several_clients_is_kept_once(here):
+    sessions = [opened(here, name, away_since=0) for name in ("anna", "bert", "carl")]
+    here.route(news(1), "lisbon", 0)
+    here.route(news(2), "lisbon", 0)
+    first, *others = map(stored, sessions)
+    assert [one.notification for one in first] == [news(1), news(2)]
+    for other in others:
+        assert all(a is b for a, b in zip(first, other, strict=True))
+    assert len(here._store) == 2
+
+
+def test_what_comes_from_elsewhere_is_kept_once(here):
+    """Every session that is handed over brings a copy of its own: one of them stays."""
+    sessions = [opened(here, name, away_since=0) for name in ("anna", "bert", "carl")]
+    here.route(news(1), "lisbon", 0)
+    for session in sessions[1:]:
+        copies = [Stored(news(n), size_of(news(n))) for n in (1, 2)]
+        here.put(session, [(one, 0) for one in copies])
+    (one,), (*_, again, two), (*_, once_more, two_too) = map(stored, sessions)
+    assert one is again is once_more
+    assert two is two_too
+    assert len(here._store) == 2
+
+
+def test_the_same_number_of_another_publisher_is_another_notification(here):
+    anna = opened(here, away_since=0)
+    here.route(news(1), "lisbon", 0)
+    here.route(Notification("ina", 1, {"x": 7}), "lisbon", 0)
+    assert [one.notification.attributes for one in stored(anna)] == xs(1, 7)
+    assert len(here._store) == 2
+
+
+def test_it_goes_when_nobody_waits_for_it(here):
+    """With the last acknowledgement, goodbye, limit or age that lets go of it."""
+    anna, bert = (opened(here, name, away_since=0) for name in ("anna", "bert"))
+    here.route(news(1), "lisbon", 0)
+    here.connect(anna, "anna/2")
+    here.push(anna)
+    anna.backlog.acknowledge(1)
+    assert len(here._store) == 1  # bert's
+    here.end(bert, 1)
+    del bert
+    assert not here._store
+
+    carl = opened(here, "carl", away_since=0)
+    here.route(news(2), "lisbon", 10)
+    for n in (3, 4, 5):
+        here.route(news(n), "lisbon", 20)
+    assert {number for _, number in here._store} == {3, 4, 5}  # backlog_count is 3
+    here.expire(60)
+    assert len(carl.backlog) == 0
+    assert not here._store
+
+
+def test_replies_from_bytes_are_kept_once():
+    """Anna, bert and carl come to faro from three brokers, each with a reply of its own."""
+    net = network()
+    clients = {"anna": "porto", "bert": "braga", "carl": "lisbon"}
+    for name, broker in clients.items():
+        net.subscribe(name, "x > 0")
+        net.move(name, broker)
+        net.cut(name)
+    net.subscribe("dora", "x > 0")
+    net.move("dora", "faro")
+    net.cut("dora")
+    publish(net, 1, 2, 3)
+    for name in clients:
+        net.stop("faro", name)
+        net.move(name, "faro")
+    kept = [stored(session_of(net, "faro", name)) for name in (*clients, "dora")]
+    assert [[one.notification.number for one in each] for each in kept] == [[1, 2, 3]] * 4
+    for copies in zip(*kept, strict=True):
+        assert len({*map(id, copies)}) == 1
+    faro = net.brokers["faro"].border
+    assert len(faro._store) == 3
+    # Elsewhere nobody waits any more.
+    del kept, copies
+    assert not any(net.brokers[broker].border._store for broker in clients.values())
+    net.go()
+    net.move("dora", "faro")
+    for name in (*clients, "dora"):
+        assert net.got(name) == xs(1, 2, 3)
+    net.pass_time(ACK_DELAY_NS)
+    net.settle()
+    gc.collect()
+    assert not faro._store
+
+
+def test_what_is_held_back_is_kept_once_when_it_is_released():
+    """Anna and bert wait at faro for their sessions when 1 comes; carl is away there."""
+    net = network()
+    for name, broker in (("bert", "porto"), ("carl", "faro")):
+        net.subscribe(name, "x > 0")
+        net.move(name, broker)
+    net.cut("carl")
+    net.stop("porto", "lisbon")
+    for name in ("anna", "bert"):
+        net.stop("faro", name)
+        net.move(name, "faro")
+    publish(net, 1)
+    net.stopped.remove(("porto", "lisbon"))
+    net.settle()
+    kept = [stored(session_of(net, "faro", name)) for name in ("anna", "bert", "carl")]
+    assert [len(each) for each in kept] == [1, 1, 1]
+    assert len({id(one) for each in kept for one in each}) == 1
+
+
+# Sessions
+
+
+def test_places_are_never_used_again(here):
+    first = opened(here)
+    here.end(first, 0)
+    second = opened(here, epoch=2)
+    assert second.place == first.place + 1
+    (send,) = here.route(news(1), "lisbon", 0)
+    assert send == Send("anna/2", Deliver(1, news(1)))
+
+
+def test_sessions_of_one_client(here):
+    old, new = opened(here, epoch=1), opened(here, epoch=2)
+    bert = opened(here, "bert")
+    assert here.of("anna") == [old, new]
+    assert here.of("nobody") == []
+    assert [*here.all()] == [old, new, bert]
+    assert here.get("anna", 2) is new
+    assert here.get("anna", 3) is None
+    assert here.get("nobody", 1) is None
+    here.end(old, 0)
+    assert here.of("anna") == [new]
+    here.end(new, 0)
+    assert [*here.all()] == [bert]
+
+
+def test_a_session_that_is_renewed_changes_its_epoch_and_profile(here):
+    session = opened(here)
+    here.lose_link(session, 5)
+    here.renew(session, Attach("anna", 4, 0, (Y,), (X,)), "anna/4")
+    assert here.of("anna") == [session]
+    assert here.get("anna", 1) is None
+    assert here.get("anna", 4) is session is here.by_link["anna/4"]
+    assert (session.subscriptions, session.advertisements) == ({Y: None}, {X: None})
+    assert here.route(news(1), "lisbon", 6) == []
+    assert len(here.route(news(1, y=1), "lisbon", 6)) == 1
+
+
+def test_a_session_that_ends_leaves_a_tombstone_and_nothing_else(here):
+    session = opened(here)
+    session.published = 7
+    assert here.end(session, 5, ("faro", 2)) == [Close("anna/1", "anna is elsewhere now")]
+    assert (here.by_link, [*here.all()]) == ({}, [])
+    assert here.route(news(1), "lisbon", 6) == []
+    assert here.routing.destinations.counts() == {}
+    assert here.tombstones == {"anna": Tombstone(105, 1, 7, ("faro", 2))}
+
+
+def test_a_session_that_is_away_is_not_closed(here):
+    session = opened(here, away_since=3)
+    assert (session.link, session.away_since, here.by_link) == (None, 3, {})
+    assert here.disconnect(session, "why", 4) == []
+    assert session.away_since == 3
+    assert here.end(session, 4) == []
+
+
+def test_additions_come_first_in_the_tables():
+    """Between two profiles nothing that stays is ever gone, and what comes is there before."""
+    here = Border(["lisbon"], "covering", LIMITS)
+    here.routing.apply("lisbon", Update(add_ads=(Entry(Filter.parse("exists x")),)))
+    session = opened(here, subscriptions=(X,))
+    here.routing.updates()
+    wider = Filter.parse("exists x")
+    here.set_profile(session, {wider: None}, ())
+    ((_, update),) = here.routing.updates()
+    assert update == Update(add_subs=(Entry(wider),), remove_subs=(Entry(X),))
+
+
+def test_a_profile_that_stays_is_no_news():
+    here = Border(["lisbon"], "simple", LIMITS)
+    here.routing.apply("lisbon", Update(add_ads=(Entry(Filter.parse("exists x"), "tom"),)))
+    session = opened(here, subscriptions=(X,))
+    here.routing.updates()
+    here.set_profile(session, {X: Terms(last=1)}, ())
+    assert here.routing.updates() == []
+    assert session.subscriptions == {X: Terms(last=1)}
+
+
+def test_terms_are_given_by_place():
+    message = Attach("anna", 1, 0, (X, Y), terms=((1, Terms(last=2)),))
+    assert wanted_by(message) == {X: None, Y: Terms(last=2)}
+
+
+def test_room_for_filters(here):
+    here.check_room({X: None})
+    with pytest.raises(ProtocolError, match="a client has at most 2 filters of a kind"):
+        here.check_room({X: None, Y: None})
+
+
+# Tombstones
+
+
+def test_a_tombstone_keeps_the_latest(here):
+    here.bury("anna", 3, 0, 5, ("faro", 4))
+    here.bury("anna", 2, 10, 7, ("braga", 3))
+    assert here.tombstones["anna"] == Tombstone(110, 3, 7, ("faro", 4))
+    here.bury("anna", 5, 20)
+    assert here.tombstones["anna"] == Tombstone(120, 5, 7, None)
+    here.bury("anna", 4, 30, 1, ("porto", 5))
+    assert here.tombstones["anna"] == Tombstone(130, 5, 7, ("porto", 5))
+
+
+def test_what_is_stale(here):
+    assert not here.is_stale("anna", 1)
+    here.bury("anna", 2, 0)
+    assert [here.is_stale("anna", epoch) for epoch in (1, 2, 3)] == [True, True, False]
+    opened(here, epoch=5)
+    assert [here.is_stale("anna", epoch) for epoch in (4, 5, 6)] == [True, True, False]
+    assert not here.is_stale("bert", 1)
+
+
+def test_tombstones_are_bounded(here, monkeypatch):
+    """The ones that were not needed for longest are forgotten."""
+    monkeypatch.setattr(module, "TOMBSTONES_MAX", 3)
+    for now, name in enumerate(["anna", "bert", "carl", "anna", "dora", "eva"]):
+        here.bury(name, 1, now)
+        assert len(here.tombstones) <= 3
+    assert [*here.tombstones] == ["anna", "dora", "eva"]
+
+
+def test_tombstones_expire(here):
+    here.bury("anna", 1, 0)
+    here.bury("bert", 1, 1)
+    here.expire(99)
+    assert [*here.tombstones] == ["anna", "bert"]
+    here.expire(100)
+    assert [*here.tombstones] == ["bert"]
+    assert here.deadline == 101
+    here.expire(101)
+    assert (here.tombstones, here.deadline) == ({}, None)
+
+
+# Time
+
+
+def test_nothing_to_wait_for(here):
+    assert here.deadline is None
+    session = opened(here)
+    assert here.deadline is None
+    here.expire(10)
+    assert here.deadline is None
+    here.route(news(1), "lisbon", 10)
+    session.backlog.acknowledge(1)
+    here.expire(11)
+    assert here.deadline is None
+
+
+@pytest.mark.parametrize(
+    ("what", "end"),
+    [
+        (lambda here, session: here.lose_link(session, 7), 67),
+        (lambda here, _: here.route(news(1), "lisbon", 7), 47),
+        (lambda here, session: here.put(session, [(Stored(news(1), 1), 3)]), 43),
+        (lambda here, _: here.bury("bert", 1, 7), 107),
+        (lambda here, _: here.wait_for(9), 9),
+    ],
+)
+def test_the_deadline_is_minded_at_once(here, what, end):
+    session = opened(here)
+    here.wait_for(1000)
+    what(here, session)
+    assert here.deadline == end
+    here.wait_for(end + 1)
+    assert here.deadline == end
+
+
+def test_the_deadline_is_looked_up_anew(here):
+    """The earliest of all: an age, an absence, a tombstone, an answer that does not come."""
+    anna, bert, carl = (opened(here, name) for name in ("anna", "bert", "carl"))
+    carl.wait = Wait((), 55)
+    here.bury("dora", 1, 0)  # until 100
+    here.lose_link(bert, 10)  # until 70
+    here.route(news(1), "lisbon", 20)  # for anna and bert until 60
+    anna.backlog.acknowledge(1)
+    here.expire(50)
+    assert here.deadline == 55
+    carl.wait = None
+    here.expire(56)
+    assert here.deadline == 60
+    assert here.expire(60) == []
+    assert here.deadline == 70
+    here.connect(bert, "bert/2")
+    here.expire(61)
+    assert here.deadline == 100
+
+
+def test_who_is_away_has_time_to_wait(here):
+    """Of a session whose client is away, the answer is not waited for with a deadline."""
+    anna = opened(here, away_since=0)
+    anna.wait = Wait((), 30)
+    here.expire(10)
+    assert here.deadline == 60
+
+
+def test_what_becomes_too_old_is_told(here):
+    """Two wait because the window is full; the others were sent, and are too old to be sent again."""
+    anna = opened(here)
+    for n in (1, 2, 3):
+        here.route(news(n), "lisbon", 10 * n)
+    assert [len(anna.backlog.unacked), len(anna.backlog.waiting)] == [2, 1]
+    assert here.expire(69) == []
+    assert len(anna.backlog) == 1
+    anna.backlog.acknowledge(2)
+    assert here.expire(70) == [Send("anna/1", Gap(3, "backlog_age"))]
+    assert len(anna.backlog) == 0
+
+
+# Notifications
+
+
+def test_it_does_not_go_back_to_where_it_came_from():
+    here = Border(["lisbon", "faro"], "covering", LIMITS)
+    for neighbour in ("lisbon", "faro"):
+        here.routing.apply(neighbour, Update(add_subs=(Entry(X),)))
+    assert here.route(news(1), "lisbon", 0) == [Send("faro", news(1))]
+    assert here.route(news(1), None, 0) == [Send("lisbon", news(1)), Send("faro", news(1))]
+
+
+def test_what_is_held_back_has_a_limit(here):
+    """By count, or by bytes: then it is time to wait no longer."""
+    for big in (False, True):
+        session = opened(here, f"anna{big}")
+        session.wait = Wait((), 1000)
+        here.deadline = None
+        for n in (1, 2):
+            here.route(news(n), "lisbon", n)
+            assert not here.is_full(session.wait)
+        assert here.deadline == 41
+        last = news(3, x=1, text="a" * 1000) if big else news(3)
+        if big:
+            session.wait.held.pop()
+        here.route(last, "lisbon", 3)
+        assert here.is_full(session.wait)
+        assert here.deadline == 3
+        assert len(session.backlog) == 0
+        here.end(session, 3)
+
+
+def test_a_publication_is_accepted_once(here):
+    tom = opened(here, "tom", subscriptions=())
+    anna = opened(here)
+    assert here.publish(tom, Publish(3, {"x": 1}), 0) == [
+        Send(anna.link, Deliver(1, Notification("tom", 3, {"x": 1})))
+    ]
+    assert tom.published == 3
+    for number in (1, 3):
+        assert here.publish(tom, Publish(number, {"x": 2}), 0) == []
+    assert tom.published == 3
+
+
+def test_nothing_is_pushed_to_who_waits_or_is_away(here):
+    session = opened(here, away_since=0)
+    here.put(session, [(Stored(news(1), 1), 0)])
+    assert here.push(session) == []
+    here.connect(session, "anna/2")
+    session.wait = Wait((), 1000)
+    assert here.push(session) == []
+    session.wait = None
+    assert here.push(session) == [Send("anna/2", Deliver(1, news(1)))]
