@@ -342,13 +342,22 @@ def test_what_ascii_lacks_is_replaced(tmp_path: Path) -> None:
     assert done.stdout.startswith("S?o Jo?o.")
 
 
-@pytest.mark.parametrize("what", ["matching", "cover", "sim"])
+@pytest.mark.parametrize("what", ["matching", "cover", "sim", "backlog"])
 def test_benches_print_one_json_object_per_line(what: str) -> None:
     done = wayfare("bench", what, "--quick", "--json")
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert rows
     assert all(isinstance(row, dict) for row in rows)
+
+
+def test_the_backlog_bench_shows_that_each_notification_is_kept_once() -> None:
+    done = wayfare("bench", "backlog", "--quick", "--json")
+    here, elsewhere = (json.loads(line) for line in done.stdout.splitlines())
+    assert (here["case"], elsewhere["case"]) == ("here", "from elsewhere")
+    for row in (here, elsewhere):
+        assert (row["clients"], row["notifications"]) == (20, 100)
+        assert 0 < row["share_of_copies"] < 0.5
 
 
 def test_version() -> None:
