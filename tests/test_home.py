@@ -267,8 +267,11 @@ def test_publications_are_accepted_once():
     publish(net, 1)
     net.cut("tom")
     assert [one.number for one in net.clients["tom"].outbox] == [1]
+    net.stop("braga", "lisbon")
     net.move("tom", "lisbon")
     publish(net, 2)
+    sent = [one for one in net.on_the_way("braga", "lisbon") if isinstance(one, Notification)]
+    assert sent == [Notification("tom", 2, {"x": 2})]
     net.go()
     assert net.got("anna") == xs(1, 2)
     assert net.clients["anna"].delivered == 2
@@ -315,6 +318,8 @@ def test_a_digest_is_enough_for_home():
     net.attach("anna", "faro")
     (attach,) = net.on_the_way("anna", "faro")
     assert attach.digest and attach.subscriptions == ()
+    net.step("anna", "faro")
+    assert net.on_the_way("faro", "lisbon") == [Tunnel("porto", "faro", "anna/2", attach)]
     net.settle()
     publish(net, 1)
     assert net.got("anna") == xs(1)
