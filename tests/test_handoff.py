@@ -837,19 +837,37 @@ def test_held_count_overflow_while_away():
 
 
 def test_more_publications_than_are_held_back():
-    """The connection is closed; nothing was accepted, so nothing is lost."""
+    """The rest is not accepted; the connection is closed, so that the client sends it again."""
     net = network(limits=Limits(held_count=2))
     net.stop("braga", "lisbon")
     net.move("tom", "faro")
-    publish(net, 1, 2)
+    publish(net, 1, 2, 3)
     assert session_of(net, "faro", "tom").link is not None
-    publish(net, 3)
-    (close,) = [one for one in net.closed if one.link == "tom/2"]
-    assert close.fault
     net.go()
+    (close,) = [one for one in net.closed if one.link == "tom/2"]
+    assert not close.fault
+    assert net.got("anna") == xs(1, 2)
     net.move("tom", "faro")
     assert net.got("anna") == xs(1, 2, 3)
     assert net.clients["anna"].delivered == 3
+
+
+def test_no_reply_is_longer_than_it_may_be():
+    net = network()
+    net.cut("anna")
+    text = "a" * (REPLY_BYTES_MAX * 2 // 3)
+    for x in (1, 2, 3):
+        net.publish("tom", x=x, text=text)
+    net.settle()
+    net.stop("porto", "lisbon")
+    net.move("anna", "faro")
+    replies = [update.errands[0] for update in net.on_the_way("porto", "lisbon")]
+    assert [[one.notification.number for one in reply.kept] for reply in replies] == [
+        [1],
+        [2],
+        [3],
+        [],
+    ]
 
 
 # Filters that change on the way

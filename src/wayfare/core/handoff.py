@@ -39,9 +39,11 @@ from wayfare.core.paths import Paths
 from wayfare.core.profiles import digest
 from wayfare.core.relocation import FORGOTTEN, NO_SESSION, Relocation
 from wayfare.core.sessions import Old, Session, Wait
-from wayfare.errors import ProtocolError
 
 ASTRAY_MAX = 1_000  # requests to brokers that nobody knows yet; the oldest are forgotten
+HELD_TOO_MUCH = (
+    "it published more than is held back while it moves: attach again, and send the rest"
+)
 NO_ANSWER = "the broker where it was before did not answer in time"
 
 
@@ -161,6 +163,8 @@ class Handoff(Relocation):
             effects += self.border.publish(session, publication, now)
         if session.link is not None and session.published:
             effects.append(Send(session.link, m.Published(session.published)))
+        if wait.refused:
+            effects += self.border.disconnect(session, HELD_TOO_MUCH, now)
         if wait.pending is not None:
             return effects + self._hand_over(session, wait.pending, now)
         if session.leaving:
@@ -254,9 +258,11 @@ class Handoff(Relocation):
     def on_publish(self, session: Session, message: m.Publish, now: int) -> list[Effect]:
         if session.wait is None:
             return super().on_publish(session, message, now)
-        if len(session.wait.publications) >= self.border.limits.held_count:
-            raise ProtocolError("more publications than are held back for a client that moves")
-        session.wait.publications.append(message)
+        wait = session.wait
+        if wait.refused or len(wait.publications) >= self.border.limits.held_count:
+            wait.refused = True
+        else:
+            wait.publications.append(message)
         return []
 
     def on_errand(self, came_from: BrokerId, errand: m.Errand, now: int) -> list[Effect]:
@@ -356,12 +362,13 @@ def _replies(request: Request | Fetch, session: Session, left: Left, now: int) -
 def _parts(kept: Iterable[Kept]) -> Iterator[list[Kept]]:
     """What fits a reply each."""
     part: list[Kept] = []
-    left = REPLY_BYTES_MAX
+    bytes_left = REPLY_BYTES_MAX
     for one in kept:
-        left -= len(encode(one[0].notification))
-        if part and (left < 0 or len(part) == REPLY_KEPT_MAX):
+        size = len(encode(one[0].notification))
+        if part and (size > bytes_left or len(part) == REPLY_KEPT_MAX):
             yield part
-            part, left = [], REPLY_BYTES_MAX
+            part, bytes_left = [], REPLY_BYTES_MAX
         part.append(one)
+        bytes_left -= size
     if part:
         yield part

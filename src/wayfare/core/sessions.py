@@ -35,7 +35,7 @@ class Old:
 class Wait:
     """What a session has until its old broker has answered."""
 
-    __slots__ = ("asked", "bytes", "held", "old", "pending", "publications", "until")
+    __slots__ = ("asked", "bytes", "held", "old", "pending", "publications", "refused", "until")
 
     def __init__(self, asked: tuple[Filter, ...], until: int) -> None:
         self.asked = asked  # the subscriptions that the request was made with
@@ -44,6 +44,7 @@ class Wait:
         self.bytes = 0  # of those
         self.old: dict[int, Old] = {}  # by epoch
         self.publications: list[Publish] = []  # not accepted, so not acknowledged
+        self.refused = False  # there were more of them than may be held back
         self.pending: Request | Fetch | None = None  # from where the client went on to
 
 

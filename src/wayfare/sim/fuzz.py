@@ -20,10 +20,11 @@ from wayfare.sim.hosts import ClientHost
 from wayfare.sim.links import MS_NS, LinkSpec
 from wayfare.sim.movement import Stay, play, random_walk
 from wayfare.sim.oracle import Verdict, Violation, check, check_outlived
-from wayfare.sim.world import World
+from wayfare.sim.world import CLIENT_LINK, World
 
 TOPICS = ("gas", "oil", "wind")
 NAMES = ("a", "ab", "abc", "b", "ba")
+SLOW_CLIENT_LINK = LinkSpec(latency_ns=30 * MS_NS, jitter_ns=50 * MS_NS)
 HIGHEST = 12  # numbers are drawn from 0 to this
 
 
@@ -120,6 +121,7 @@ class Fuzz:
             limits=self._limits(),
             relocation=job.relocation,
             digest_from=random.choice([0, 20, DIGEST_FROM, DIGEST_FROM]),
+            client_link=random.choice([CLIENT_LINK, CLIENT_LINK, SLOW_CLIENT_LINK]),
         )
         size = random.choice([1, 2, 3, random.randint(4, 12), random.randint(4, 30)])
         if random.random() < 0.03:
@@ -136,6 +138,7 @@ class Fuzz:
         ]
         # Who moves only subscribes, who stays may do everything.
         self.movers = {one.name for one in self.clients if random.random() < 0.6}
+        self.publishers = [one for one in self.clients if one.name not in self.movers][:20]
         for client in self.clients:
             play(self.world, client.name, self._stays(client))
         if job.faults:
@@ -178,7 +181,7 @@ class Fuzz:
             long = self.until_ns // 3 + 2
         away = random.choice([0, long // 2, 60_000 * MS_NS if long > 1000 * MS_NS else long])
         end = min(self.until_ns, random.choice([5, 20]) * long)
-        return random_walk(random, places, end, (max(1, long // 10), long), (0, away))
+        return random_walk(random, places, end, (max(1, long // 10), long), (0, away), late=0.4)
 
     def run(self) -> Verdict:
         random, agenda = self.random, self.world.agenda
@@ -204,19 +207,26 @@ class Fuzz:
         """One client does something that it may do."""
         random = self.random
         client = random.choice(self.clients)
-        subscriptions, advertisements = client.core.subscriptions, client.core.advertisements
+        subscriptions = client.core.subscriptions
         draw = random.random()
         if draw < 0.12 or not subscriptions:
             client.subscribe(random_filter(random), random_terms(random))
         elif draw < 0.20:
             client.unsubscribe(random.choice(list(subscriptions)))
-        elif (draw < 0.30 or not advertisements) and client.name not in self.movers:
-            client.advertise(random_filter(random))
-        elif draw < 0.35 and advertisements:
-            client.unadvertise(random.choice(list(advertisements)))
-        elif draw < 0.36 and client.connection is not None:
+        elif draw < 0.21 and client.connection is not None:
             client.detach(leave=True)
-        elif client.name not in self.movers:
+        elif self.publishers:
+            self._offer(random.choice(self.publishers))
+
+    def _offer(self, client: ClientHost) -> None:
+        """A publisher advertises, withdraws or publishes."""
+        random, advertisements = self.random, client.core.advertisements
+        draw = random.random()
+        if draw < 0.12 or not advertisements:
+            client.advertise(random_filter(random))
+        elif draw < 0.18:
+            client.unadvertise(random.choice(list(advertisements)))
+        else:
             for attributes in [random_attributes(random) for _ in range(random.choice([1, 1, 3]))]:
                 if any(filter.matches(attributes) for filter in advertisements):
                     client.publish(attributes)

@@ -180,6 +180,7 @@ class Connection:
         """The client goes; what it sent still arrives, what comes down does not."""
         self.down.drop()
         self.client.pipes.pop(self.link, None)
+        self.client.receive(LinkDown(self.link))
         self.client.gone(self)
         self.world.agenda.at(self.world.now + NOTICE_NS, self._end)
 
@@ -244,9 +245,13 @@ class ClientHost(Host):
                 self.world.log("left", client=self.name, broker=self.home, epoch=self.core.epoch)
             self.perform(self.core.detach(leave=leave))
 
-    def disconnect(self) -> None:
-        """The connection breaks without a word."""
-        if self.connection is not None:
+    def disconnect(self, *, late: bool = False) -> None:
+        """The connection breaks without a word; if `late`, what was sent still arrives."""
+        if self.connection is None:
+            return
+        if late:
+            self.connection.hang_up()
+        else:
             self.connection.break_off(noticed=False)
 
     def subscribe(self, filter: str | Filter | Condition, terms: Terms | None = None) -> Filter:

@@ -15,12 +15,16 @@ from wayfare.sim.world import World
 
 
 class Stay(msgspec.Struct, frozen=True):
-    """A client attaches at a broker and goes again; `silent`, without saying so."""
+    """A client attaches at a broker and goes again; `silent`, without saying so.
+
+    What it has sent before it goes silently is lost, or, if `late`, still arrives.
+    """
 
     broker: str
     from_ns: int
     until_ns: int | None = None  # None: it stays
     silent: bool = False
+    late: bool = False
 
     def __post_init__(self) -> None:
         if self.until_ns is not None and self.until_ns < self.from_ns:
@@ -37,13 +41,17 @@ def random_walk(
     dwell_ns: tuple[int, int],
     away_ns: tuple[int, int],
     silent: float = 0.5,
+    late: float = 0.0,
 ) -> list[Stay]:
     """Stays at places drawn at random, for times drawn from these ranges; the last one lasts."""
     stays = []
     now = 0
     while now < until_ns:
         end = now + random.randint(*dwell_ns)
-        stays.append(Stay(random.choice(places), now, end, random.random() < silent))
+        stay = Stay(
+            random.choice(places), now, end, random.random() < silent, random.random() < late
+        )
+        stays.append(stay)
         now = end + random.randint(*away_ns)
     return [*stays, Stay(random.choice(places), max(now, until_ns))]
 
@@ -59,7 +67,7 @@ def play(world: World, client: str, stays: list[Stay]) -> None:
 
     def go(stay: Stay) -> None:
         if stay.silent:
-            host.disconnect()
+            host.disconnect(late=stay.late)
         else:
             host.detach()
 
