@@ -110,25 +110,25 @@ def test_true_is_not_one():
     ("terms", "wanted"),
     [
         (Terms(), [1, 2, 3, 4, 5]),
-        (Terms(last=2, key="road"), [4, 5]),
-        (Terms(last=1, key="road", younger_ns=3), [5]),
-        (Terms(last=9, key="road", younger_ns=4), [3, 4, 5]),
+        (Terms(key="road"), [1, 3, 5]),
+        (Terms(last=2, key="road"), [3, 5]),
+        (Terms(last=1, key="road"), [5]),
+        (Terms(last=9, key="road", younger_ns=4), [3, 5]),
         (Terms(younger_ns=2), [4, 5]),
         (Terms(younger_ns=4, last=3), [3, 4, 5]),
         (Terms(local=True, last=2), [4, 5]),
     ],
 )
 def test_terms_together(terms, wanted):
-    """First by age, then by key, then the last: the last two of different roads, not of one."""
-    roads_of = {1: "A1", 2: "A2", 3: "A3", 4: "A1", 5: "A2"}
+    """First by age, then by key, then the last: the last two are of different roads."""
     kept = [
         (Stored(Notification("tom", x, {"x": x, "road": road}), 0), x)
-        for x, road in roads_of.items()
+        for x, road in enumerate(["A1", "A2", "A3", "A2", "A2"], 1)
     ]
-    if terms.key:  # 4 and 5 are newer than 1 and 2, of the same roads
-        wanted = [x for x in wanted if x > 2]
     found = thinned(kept, {X: terms}, 6, moved=False)
     assert [one.notification.number for one, _ in found] == wanted
+    if terms.local:
+        assert thinned(kept, {X: terms}, 6, moved=True) == []
 
 
 def test_what_comes_while_she_is_there_is_not_limited(relocation):
