@@ -370,8 +370,10 @@ def test_back_at_the_same_broker_nobody_is_asked():
     net.cut("anna")
     publish(net, 1)
     seen = watched(net)
+    session = session_of(net, "porto")
     net.move("anna", "porto")
     assert seen == []
+    assert session_of(net, "porto") is session  # not even that is new
     assert net.got("anna") == xs(1)
     assert homes(net) == [("porto", 2)]
     assert_tidy(net)
