@@ -109,6 +109,12 @@ def add_parser(commands: Any) -> None:
     many.add_argument(
         "--relocation", choices=[*RELOCATIONS], default="handoff", help="default: handoff"
     )
+    many.add_argument(
+        "--mobile",
+        choices=fuzz.MOBILE,
+        default="subscribers",
+        help="who moves: subscribers (default), or clients that publish, too",
+    )
     many.add_argument("--faults", action="store_true", help="cuts, crashes, losses, slow brokers")
     many.add_argument("--workers", type=int, default=None, help="processes (default: all cores)")
     many.add_argument("--json", action="store_true", help="print one JSON object")
@@ -273,7 +279,7 @@ def run_fuzz(arguments: argparse.Namespace) -> int:
         routings = [name for name, one in STRATEGIES.items() if flooding or not one.floods]
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     jobs = [
-        fuzz.Job(seed, routing, arguments.relocation, arguments.faults)
+        fuzz.Job(seed, routing, arguments.relocation, arguments.faults, arguments.mobile)
         for seed in seeds
         for routing in routings
     ]

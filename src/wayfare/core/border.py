@@ -20,7 +20,7 @@ from wayfare.core.history import Kept, Limits, Stored, size_of
 from wayfare.core.messages import BrokerId, ClientId, LinkId, Notification
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.routing import Routing, each_once
-from wayfare.core.sessions import Session, Tombstone, Wait
+from wayfare.core.sessions import Session, Tombstone, Wait, Wanted, wanted_of
 from wayfare.errors import ProtocolError
 
 TOMBSTONES_MAX = 10_000  # the oldest are forgotten before their time
@@ -76,7 +76,9 @@ class Border:
         self._by_place[session.place] = session
         self._sessions.setdefault(session.client, {})[session.epoch] = session
         self.connect(session, link)
-        self.set_profile(session, wanted_by(message), message.advertisements)
+        self.set_profile(
+            session, wanted_of(message.subscriptions, message.terms), message.advertisements
+        )
         return session
 
     def renew(self, session: Session, message: m.Attach, link: LinkId) -> None:
@@ -86,7 +88,9 @@ class Border:
         session.epoch = message.epoch
         sessions[session.epoch] = session
         self.connect(session, link)
-        self.set_profile(session, wanted_by(message), message.advertisements)
+        self.set_profile(
+            session, wanted_of(message.subscriptions, message.terms), message.advertisements
+        )
 
     def end(
         self, session: Session, now: int, moved_to: tuple[BrokerId, int] | None = None
@@ -142,7 +146,7 @@ class Border:
     def set_profile(
         self,
         session: Session,
-        wanted: dict[Filter, m.Terms | None],
+        wanted: Wanted,
         advertisements: Sequence[Filter],
     ) -> None:
         """Make these the client's subscriptions and advertisements, additions first."""
@@ -275,11 +279,3 @@ class Border:
     def check_room(self, held: Collection[Filter]) -> None:
         if len(held) >= self.limits.filters:
             raise ProtocolError(f"a client has at most {self.limits.filters} filters of a kind")
-
-
-def wanted_by(message: m.Attach) -> dict[Filter, m.Terms | None]:
-    """The subscriptions of a client, and its terms."""
-    wanted: dict[Filter, m.Terms | None] = dict.fromkeys(message.subscriptions)
-    for place, terms in message.terms:
-        wanted[message.subscriptions[place]] = terms
-    return wanted

@@ -144,9 +144,9 @@ def _check_attach(message: m.Attach) -> None:
     _check_number(message.digest)
 
 
-def _check_all_terms(message: m.Attach | m.Profile) -> None:
+def _check_all_terms(message: m.Attach | m.Profile | m.Reply) -> None:
     for place, terms in message.terms:
-        _require(0 <= place < len(message.subscriptions), "terms of no subscription")
+        _require(0 <= place < len(message.subscriptions or ()), "terms of no subscription")
         _check_terms(terms)
 
 
@@ -236,6 +236,7 @@ def _check_reply(message: m.Reply) -> None:
         _check_notification(kept.notification)
         _check_number(kept.age_ns)
     _check_filters(message.subscriptions or ())
+    _check_all_terms(message)
 
 
 def _check_fetch(message: m.Fetch) -> None:

@@ -32,13 +32,14 @@ from wayfare.core.messages import (
     ClientId,
     Fetch,
     LinkId,
+    Notification,
     Reply,
     Request,
 )
 from wayfare.core.paths import Paths
 from wayfare.core.profiles import digest
 from wayfare.core.relocation import FORGOTTEN, NO_SESSION, Relocation
-from wayfare.core.sessions import Old, Session, Wait
+from wayfare.core.sessions import Old, Session, Wait, Wanted, told, wanted_of
 
 ASTRAY_MAX = 1_000  # requests to brokers that nobody knows yet; the oldest are forgotten
 HELD_TOO_MUCH = (
@@ -79,9 +80,9 @@ class Handoff(Relocation):
             session.epoch,
             message.delivered,
             message.previous,
-            digest(message.subscriptions),
+            digest(session.subscriptions),
         )
-        session.wait = Wait(message.subscriptions, now + border.limits.answer_ns)
+        session.wait = Wait(dict(session.subscriptions), now + border.limits.answer_ns)
         border.wait_for(session.wait.until)
         effects.append(Send(link, m.Welcome(session.epoch, session.published)))
         return effects + self._walk(request, now)
@@ -106,7 +107,7 @@ class Handoff(Relocation):
         old.kept += kept
         old.marks |= reply.marks
         if reply.subscriptions is not None:
-            old.known = reply.subscriptions
+            old.known = wanted_of(reply.subscriptions, reply.terms)
         return [] if reply.more else self._on_taken_over(session, now)
 
     def _on_taken_over(self, session: Session, now: int) -> list[Effect]:
@@ -176,14 +177,15 @@ class Handoff(Relocation):
         queue: list[Kept] = []
         there: set[tuple[ClientId, int]] = set()
         for epoch in sorted(wait.old):
-            queue += _news(wait.old[epoch].kept, there, [])
+            queue += _news(wait.old[epoch].kept, session.subscriptions, there, [])
         earlier = list(wait.old.values())
         if any(old.known != wait.asked for old in earlier):
             session.backlog.exact = False  # what was lost there may be news here, and counted twice
         if not self._is_last(session, wait):
             earlier = []
             session.backlog.exact = False  # what is dropped may be no loss
-        return _in_order([*queue, *_news(wait.held, there, earlier)])
+        news = _news(wait.held, session.subscriptions, there, earlier)
+        return _in_order([*queue, *news])
 
     def _is_last(self, session: Session, wait: Wait) -> bool:
         """Whether what is not news to the old session is not news to the client."""
@@ -297,23 +299,32 @@ class Handoff(Relocation):
         return effects
 
 
-def _news(kept: list[Kept], there: set[tuple[ClientId, int]], earlier: list[Old]) -> Iterator[Kept]:
-    """What is not there yet, and earlier sessions did not have.
-
-    What is not above its mark came to the earlier session, too, before that was handed over, and is
-    among what it kept or was delivered long ago; unless only a subscription asks for it that was not
-    known there.
-    """
+def _news(
+    kept: list[Kept], wanted: Wanted, there: set[tuple[ClientId, int]], earlier: list[Old]
+) -> Iterator[Kept]:
+    """What is not there yet, and earlier sessions did not have."""
     for one in kept:
         notification = one[0].notification
-        key = publisher, number = notification.publisher, notification.number
-        if key not in there and not any(
-            number <= old.marks.get(publisher, 0)
-            and any(filter.matches(notification.attributes) for filter in old.known)
-            for old in earlier
-        ):
+        key = notification.publisher, notification.number
+        if key not in there and not any(_came(notification, old, wanted) for old in earlier):
             there.add(key)
             yield one
+
+
+def _came(notification: Notification, old: Old, wanted: Wanted) -> bool:
+    """Whether a notification came to the old session, and is not news to the client.
+
+    What is not above its mark came there before that was handed over: it is among what was kept, was
+    delivered long ago, or was left out by the terms of a subscription. Unless only a subscription asks
+    for it that was not known there.
+    """
+    if notification.number > old.marks.get(notification.publisher, 0):
+        return False
+    attributes = notification.attributes
+    matching = [terms for filter, terms in old.known.items() if filter.matches(attributes)]
+    if None in matching or not matching:
+        return bool(matching)
+    return not any(f.matches(attributes) for f in wanted if f not in old.known)
 
 
 def _in_order(queue: list[Kept]) -> list[Kept]:
@@ -345,7 +356,8 @@ def _replies(request: Request | Fetch, session: Session, left: Left, now: int) -
     if len(kept) <= 1 and len(marks) <= 1:
         pieces = [{name: value for piece in pieces for name, value in piece.items()}]
     if digest(session.subscriptions) != request.digest:  # by themselves: they may be long
-        pieces.insert(0, {"subscriptions": tuple(session.subscriptions)})
+        filters, terms = told(session.subscriptions)
+        pieces.insert(0, {"subscriptions": filters, "terms": terms})
     pieces[0] |= {"lost": left.lost, "why": left.why, "exact": left.exact}
     reply = Reply(
         request.broker,

@@ -65,7 +65,7 @@ class Junction(Handoff):
         if last is not None and last.wait is None and not last.orphan:
             return self._renew(last, link, message, now)
         session = self._open(link, message)
-        session.wait = Wait(message.subscriptions, now + border.limits.answer_ns)
+        session.wait = Wait(dict(session.subscriptions), now + border.limits.answer_ns)
         border.wait_for(session.wait.until)
         fetch = Fetch(
             self.paths.name,
@@ -73,7 +73,7 @@ class Junction(Handoff):
             session.epoch,
             message.delivered,
             message.subscriptions,
-            digest(message.subscriptions),
+            digest(session.subscriptions),
             message.previous[-1][1] if message.welcomed else 0,
         )
         welcome = Send(link, m.Welcome(session.epoch, session.published))

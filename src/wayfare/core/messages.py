@@ -270,6 +270,7 @@ class Reply(Message, frozen=True, tag=41):
     old_epoch: int = 0  # of the session that is handed over
     subscriptions: Filters | None = None  # of the old session, where they are others than asked for
     more: bool = False  # the rest comes behind it
+    terms: AllTerms = ()
 
 
 class Fetch(Message, frozen=True, tag=42):
@@ -283,7 +284,7 @@ class Fetch(Message, frozen=True, tag=42):
     epoch: int
     delivered: int
     subscriptions: Filters
-    digest: int = 0  # of these subscriptions
+    digest: int = 0  # of these subscriptions, with their terms
     since: int = 0  # the epoch that the client was last welcomed with: an older session is not all
     everywhere: bool = False
 

@@ -27,7 +27,7 @@ from wayfare.core.effects import Close, Effect, LinkDown, Received, Send
 from wayfare.core.filters import Filter
 from wayfare.core.messages import Ask, Attach, LinkId, Profile, Terms
 from wayfare.core.paths import Paths
-from wayfare.core.sessions import Session
+from wayfare.core.sessions import Session, told
 from wayfare.errors import ProtocolError
 
 Step = Effect | Received | LinkDown  # an effect, or something that happens here next
@@ -144,18 +144,10 @@ def _digest_of(session: Session) -> int:
 
 
 def _profile_of(session: Session) -> Profile:
-    terms = [
-        (place, one) for place, one in enumerate(session.subscriptions.values()) if one is not None
-    ]
-    return Profile(
-        m.BrokerId(""),
-        session.client,
-        session.epoch,
-        True,
-        tuple(session.subscriptions),
-        tuple(terms),
-        tuple(session.advertisements),
-    )
+    filters, terms = told(session.subscriptions)
+    nobody = m.BrokerId("")
+    offered = tuple(session.advertisements)
+    return Profile(nobody, session.client, session.epoch, True, filters, terms, offered)
 
 
 def _filled(message: Attach, profile: Profile) -> Attach:

@@ -20,13 +20,15 @@ from wayfare.core.filters import Filter
 from wayfare.core.history import Backlog, Kept, Marks
 from wayfare.core.messages import BrokerId, ClientId, Fetch, LinkId, Publish, Request, Terms
 
+Wanted = dict[Filter, Terms | None]  # subscriptions, and what of what is missed is wanted
+
 
 class Old:
     """What an older session of the client had, as far as it has come."""
 
     __slots__ = ("kept", "known", "marks")
 
-    def __init__(self, known: tuple[Filter, ...]) -> None:
+    def __init__(self, known: Wanted) -> None:
         self.known = known  # its subscriptions
         self.kept: list[Kept] = []
         self.marks: dict[ClientId, int] = {}
@@ -37,7 +39,7 @@ class Wait:
 
     __slots__ = ("asked", "bytes", "held", "old", "pending", "publications", "refused", "until")
 
-    def __init__(self, asked: tuple[Filter, ...], until: int) -> None:
+    def __init__(self, asked: Wanted, until: int) -> None:
         self.asked = asked  # the subscriptions that the request was made with
         self.until = until  # then a client that is attached waits no longer
         self.held: list[Kept] = []  # notifications that matched since it came
@@ -80,7 +82,7 @@ class Session:
         self.place = place  # where notifications for it go: see routing.Destinations
         self.link: LinkId | None = None  # None: away
         self.away_since = 0
-        self.subscriptions: dict[Filter, Terms | None] = {}
+        self.subscriptions: Wanted = {}
         self.advertisements: dict[Filter, None] = {}
         self.published = 0  # the last publication accepted from it
         self.backlog = Backlog(delivered)
@@ -99,3 +101,17 @@ class Tombstone(msgspec.Struct, frozen=True, gc=False):
     epoch: int  # no attachment up to this one opens a session any more
     published: int = 0  # the last publication accepted, where nobody else knows it
     moved_to: tuple[BrokerId, int] | None = None  # who took the last one over, at which epoch
+
+
+def told(wanted: Wanted) -> tuple[tuple[Filter, ...], tuple[tuple[int, Terms], ...]]:
+    """Subscriptions as messages have them."""
+    terms = [(place, one) for place, one in enumerate(wanted.values()) if one is not None]
+    return tuple(wanted), tuple(terms)
+
+
+def wanted_of(filters: tuple[Filter, ...], terms: tuple[tuple[int, Terms], ...]) -> Wanted:
+    """Subscriptions, out of a message."""
+    wanted: Wanted = dict.fromkeys(filters)
+    for place, one in terms:
+        wanted[filters[place]] = one
+    return wanted

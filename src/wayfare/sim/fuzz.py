@@ -35,14 +35,19 @@ class Job(msgspec.Struct, frozen=True):
     routing: str = "covering"
     relocation: str = "handoff"
     faults: bool = False
+    mobile: str = "subscribers"  # or both: those that move publish, too
 
     def command(self) -> str:
         """What runs it."""
+        mobile = "" if self.mobile == "subscribers" else f" --mobile {self.mobile}"
         faults = " --faults" if self.faults else ""
         return (
             f"wayfare sim fuzz --seeds 1 --first-seed {self.seed} --routing {self.routing}"
-            f" --relocation {self.relocation}{faults}"
+            f" --relocation {self.relocation}{mobile}{faults}"
         )
+
+
+MOBILE = ("subscribers", "both")
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -136,9 +141,11 @@ class Fuzz:
             self.world.add_client(f"c{i}", random.choice(brokers), attach=False)
             for i in range(random.randint(2, most))
         ]
-        # Who moves only subscribes, who stays may do everything.
         self.movers = {one.name for one in self.clients if random.random() < 0.6}
-        self.publishers = [one for one in self.clients if one.name not in self.movers][:20]
+        publishers = self.clients
+        if job.mobile == "subscribers":  # who moves only subscribes, who stays may do everything
+            publishers = [one for one in publishers if one.name not in self.movers]
+        self.publishers = publishers[:20]
         for client in self.clients:
             play(self.world, client.name, self._stays(client))
         if job.faults:

@@ -142,7 +142,10 @@ class BrokerHost(Host):
         self.worst_ns = max(self.worst_ns, self._busy_until - agenda.now)
         agenda.at(self._busy_until, self._leave_queue, event)
 
-    _leave_queue = Host.receive
+    def _leave_queue(self, event: Received | LinkDown | Tick) -> None:
+        """What came on a link that was closed while it waited does not count."""
+        if type(event) is not Received or event.link in self.pipes:
+            Host.receive(self, event)
 
     def close(self, effect: Close) -> None:
         self.mind_fault(effect)
@@ -174,6 +177,8 @@ class Connection:
         self.client.pipes.pop(self.link, None)
         self.client.receive(LinkDown(self.link))
         self.client.gone(self)
+        if noticed:
+            self.broker.pipes.pop(self.link, None)
         self.world.agenda.at(self.world.now + (0 if noticed else NOTICE_NS), self._noticed)
 
     def hang_up(self) -> None:

@@ -316,6 +316,7 @@ def _required(
     accepted = publisher.contact(event.time_ns, reach.client_ns, leaves)
     if accepted == inf:
         return False
+    accepted += _moving_ns(publisher, reach)  # until then its broker may hold it back
     arrived = accepted + reach.tree_ns
     # When the window is full, deliveries wait for an acknowledgement, as often as that may happen.
     waits = published // reach.window
