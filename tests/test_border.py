@@ -6,13 +6,13 @@ import pytest
 
 from roads import network, publish, session_of, xs
 from wayfare.core import border as module
-from wayfare.core.border import Border, wanted_by
+from wayfare.core.border import Border
 from wayfare.core.client import ACK_DELAY_NS
 from wayfare.core.effects import Close, Send
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits, Stored, size_of
 from wayfare.core.messages import Attach, Deliver, Entry, Gap, Notification, Publish, Terms, Update
-from wayfare.core.sessions import Tombstone, Wait
+from wayfare.core.sessions import Tombstone, Wait, told, wanted_of
 from wayfare.errors import ProtocolError
 
 X, Y = Filter.parse("x > 0"), Filter.parse("y > 0")
@@ -229,8 +229,9 @@ def test_a_profile_that_stays_is_no_news():
 
 
 def test_terms_are_given_by_place():
-    message = Attach("anna", 1, 0, (X, Y), terms=((1, Terms(last=2)),))
-    assert wanted_by(message) == {X: None, Y: Terms(last=2)}
+    wanted = {X: None, Y: Terms(last=2)}
+    assert told(wanted) == ((X, Y), ((1, Terms(last=2)),))
+    assert wanted_of(*told(wanted)) == wanted
 
 
 def test_room_for_filters(here):
@@ -319,7 +320,7 @@ def test_the_deadline_is_minded_at_once(here, what, end):
 def test_the_deadline_is_looked_up_anew(here):
     """The earliest of all: an age, an absence, a tombstone, an answer that does not come."""
     anna, bert, carl = (opened(here, name) for name in ("anna", "bert", "carl"))
-    carl.wait = Wait((), 55)
+    carl.wait = Wait({}, 55)
     here.bury("dora", 1, 0)  # until 100
     here.lose_link(bert, 10)  # until 70
     here.route(news(1), "lisbon", 20)  # for anna and bert until 60
@@ -339,7 +340,7 @@ def test_the_deadline_is_looked_up_anew(here):
 def test_who_is_away_has_time_to_wait(here):
     """Of a session whose client is away, the answer is not waited for with a deadline."""
     anna = opened(here, away_since=0)
-    anna.wait = Wait((), 30)
+    anna.wait = Wait({}, 30)
     here.expire(10)
     assert here.deadline == 60
 
@@ -372,7 +373,7 @@ def test_what_is_held_back_has_a_limit(here):
     """By count, or by bytes: then it is time to wait no longer."""
     for big in (False, True):
         session = opened(here, f"anna{big}")
-        session.wait = Wait((), 1000)
+        session.wait = Wait({}, 1000)
         here.deadline = None
         for n in (1, 2):
             here.route(news(n), "lisbon", n)
@@ -405,7 +406,7 @@ def test_nothing_is_pushed_to_who_waits_or_is_away(here):
     here.put(session, [(Stored(news(1), 1), 0)])
     assert here.push(session) == []
     here.connect(session, "anna/2")
-    session.wait = Wait((), 1000)
+    session.wait = Wait({}, 1000)
     assert here.push(session) == []
     session.wait = None
     assert here.push(session) == [Send("anna/2", Deliver(1, news(1)))]

@@ -316,7 +316,7 @@ def test_what_she_says_meanwhile_comes_in_order():
     assert effects[0] == Send("anna/2", Welcome(2, 0))
     (session,) = faro.border.of("anna")
     assert [*session.subscriptions] == [X, Y]
-    assert session.wait.asked == (X,)
+    assert session.wait.asked == {X: None}
     assert faro.profiles.asking == {}
 
 

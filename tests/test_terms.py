@@ -424,6 +424,20 @@ def test_what_was_left_out_does_not_come_later():
     assert_without_holes(net, 1)
 
 
+def test_what_was_left_out_comes_when_another_subscription_wants_it():
+    """She comes with one that porto did not know: a slow copy of 2 is news to that, 1 is not."""
+    net = roads(Terms(last=1))
+    net.subscribe("bert", "x > 0")
+    net.move("bert", "faro")
+    net.stop("lisbon", "faro")
+    missed(net, 1, 2, 3)
+    net.subscribe("anna", "x > 1")
+    net.move("anna", "faro")
+    net.go()
+    assert net.got("anna") == xs(2, 3)
+    assert_without_holes(net, 2)
+
+
 def test_acknowledged_is_what_was_sent():
     net = roads(Terms(last=2))
     missed(net, 1, 2, 3)
