@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from wayfare import eventlog
-from wayfare.core.broker import RELOCATIONS
+from wayfare.core.broker import ALL_RELOCATIONS, RELOCATIONS
 from wayfare.core.reduction import STRATEGIES
 from wayfare.errors import UsageError
 from wayfare.sim import fuzz, roaming, scenario
@@ -107,7 +107,7 @@ def add_parser(commands: Any) -> None:
         "--routing", choices=[*STRATEGIES, "all"], default="all", help="default: all, each seed"
     )
     many.add_argument(
-        "--relocation", choices=[*RELOCATIONS], default="handoff", help="default: handoff"
+        "--relocation", choices=[*ALL_RELOCATIONS], default="handoff", help="default: handoff"
     )
     many.add_argument(
         "--mobile",

@@ -66,7 +66,7 @@ class Border:
             return True
         return any(session.epoch >= epoch for session in self.of(client))
 
-    def open(self, message: m.Attach, link: LinkId) -> Session:
+    def open(self, message: m.Attach, link: LinkId | None) -> Session:
         limits = self.limits
         session = Session(
             message.client, message.epoch, self._next_place, message.delivered, limits.marks_age_ns
@@ -75,7 +75,9 @@ class Border:
         self._next_place += 1
         self._by_place[session.place] = session
         self._sessions.setdefault(session.client, {})[session.epoch] = session
-        self.connect(session, link)
+        session.home = message.home
+        if link is not None:
+            self.connect(session, link)
         self.set_profile(
             session, wanted_of(message.subscriptions, message.terms), message.advertisements
         )
@@ -85,7 +87,7 @@ class Border:
         """The same client again, at a later epoch: what the session has is still good."""
         sessions = self._sessions[session.client]
         del sessions[session.epoch]
-        session.epoch = message.epoch
+        session.epoch, session.home = message.epoch, message.home
         sessions[session.epoch] = session
         self.connect(session, link)
         self.set_profile(

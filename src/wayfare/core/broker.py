@@ -34,22 +34,36 @@ from wayfare.core.junction import Junction
 from wayfare.core.messages import UPDATE_MAX, BrokerId, LinkId, Notification, Update
 from wayfare.core.paths import Paths
 from wayfare.core.profiles import Profiles, Step
+from wayfare.core.publishers import (
+    Delayed,
+    Forecast,
+    Prefetching,
+    PrefetchingDelayed,
+    Proxy,
+    Publishers,
+    Standard,
+)
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.relocation import Naive, Relocation
 from wayfare.core.sessions import Session
 from wayfare.errors import ProtocolError, UsageError
 
 DEFAULT_LIMITS = Limits()
+# For clients that move; the second are for publishers, and as naive for subscribers.
 RELOCATIONS: dict[str, type[Relocation]] = {
     one.name: one for one in (Handoff, Junction, Home, Naive)
 }
+PUBLISHER_RELOCATIONS: dict[str, type[Relocation]] = {
+    one.name: one for one in (Standard, Prefetching, Proxy, Delayed, PrefetchingDelayed)
+}
+ALL_RELOCATIONS = RELOCATIONS | PUBLISHER_RELOCATIONS
 
 
 def check_strategies(routing: str, relocation: str) -> None:
     """Raise UsageError unless there are such strategies, and they go together."""
     for what, name, names in (
         ("routing", routing, STRATEGIES),
-        ("relocation", relocation, RELOCATIONS),
+        ("relocation", relocation, ALL_RELOCATIONS),
     ):
         if name not in names:
             raise UsageError(f"unknown {what} {name!r}: choose one of {', '.join(names)}")
@@ -69,6 +83,7 @@ class Broker:
         routing: str = "covering",
         limits: Limits = DEFAULT_LIMITS,
         relocation: str = "handoff",
+        forecast: Forecast | None = None,
     ) -> None:
         check_strategies(routing, relocation)
         self.name = name
@@ -76,7 +91,11 @@ class Broker:
         self.border = Border(self.neighbours, routing, limits)
         self.routing = self.border.routing
         self.paths = Paths(name, self.neighbours)
-        self.relocation = RELOCATIONS[relocation](self.border, self.paths)
+        strategy = ALL_RELOCATIONS[relocation]
+        if issubclass(strategy, Publishers):
+            self.relocation: Relocation = strategy(self.border, self.paths, forecast=forecast)
+        else:
+            self.relocation = strategy(self.border, self.paths)
         self.profiles = Profiles(self.border, self.paths)
         self._route = self.border.route
         if relocation == "home":
@@ -133,6 +152,7 @@ class Broker:
         effects = self.profiles.on_tick(now) + self.relocation.on_tick(now)
         effects += self.border.expire(now)
         self.profiles.wait()
+        self.relocation.wait()
         return self._with_updates(effects)
 
     def _with_updates(self, effects: list[Effect]) -> list[Effect]:
@@ -241,12 +261,14 @@ class Broker:
             self.border.check_room(session.advertisements)
             session.advertisements[message.filter] = None
             self.routing.advertise(session.client, message.filter)
+            self.relocation.on_profile(session, now)
         return []
 
     def on_unadvertise(self, session: Session, message: m.Unadvertise, now: int) -> list[Effect]:
         if message.filter in session.advertisements:
             del session.advertisements[message.filter]
             self.routing.unadvertise(session.client, message.filter)
+            self.relocation.on_profile(session, now)
         return []
 
     def on_publish(self, session: Session, message: m.Publish, now: int) -> list[Effect]:

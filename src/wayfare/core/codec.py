@@ -247,7 +247,7 @@ def _check_fetch(message: m.Fetch) -> None:
     _check_filters(message.subscriptions)
 
 
-def _check_searched(message: m.Fetch | m.Searched | m.Ask | m.Profile) -> None:
+def _check_searched(message: m.Fetch | m.Searched | m.Ask | m.Profile | m.Prepare) -> None:
     _check_name(message.broker)
     _check_name(message.client)
     _check_number(message.epoch)
@@ -263,6 +263,11 @@ def _check_profile(message: m.Profile) -> None:
     _check_searched(message)
     _check_filters((*message.subscriptions, *message.advertisements))
     _check_all_terms(message)
+
+
+def _check_prepare(message: m.Prepare) -> None:
+    _check_searched(message)
+    _check_filters(message.advertisements)
 
 
 def _check_resend(message: m.Resend) -> None:
@@ -305,5 +310,6 @@ CHECKS: dict[type, Callable[[Any], None]] = {
     m.Tunnel: _check_tunnel,
     m.Ask: _check_ask,
     m.Profile: _check_profile,
+    m.Prepare: _check_prepare,
     m.Resend: _check_resend,
 }

@@ -37,6 +37,8 @@ class Limits(msgspec.Struct, frozen=True):
     held_count: int = 10_000  # notifications held back until the old broker has answered
     answer_ns: int = 30 * SECOND_NS  # that a client waits for its old broker
     marks_age_ns: int = 3600 * SECOND_NS  # that a copy of a notification may be under way
+    delay_ns: int = 10 * SECOND_NS  # that `delayed` advertises for a publisher that left
+    prepared_ns: int = 60 * SECOND_NS  # that `prefetching` advertises for one that may come
     tombstone_ns: int = 3600 * SECOND_NS  # that an attachment may be under way
 
     def __post_init__(self) -> None:

@@ -8,7 +8,8 @@ connection and never changes.
                               Publish  Ack
     border broker -> client   Welcome  Deliver  Gap  Published  Resend
     broker -> broker          Notification  Announce  Tunnel
-                              Update(... Request, Reply, Fetch, Searched, Ask, Profile)
+                              Update(... Request, Reply, Fetch, Searched, Ask,
+                                         Profile, Prepare)
 """
 
 from __future__ import annotations
@@ -320,7 +321,16 @@ class Profile(Message, frozen=True, tag=45):
     advertisements: Filters = ()
 
 
-Errand = Request | Reply | Fetch | Searched | Ask | Profile
+class Prepare(Message, frozen=True, tag=46):
+    """Advertise this for a client that will be, or may be, at `broker`."""
+
+    broker: BrokerId
+    client: ClientId
+    epoch: int
+    advertisements: Filters
+
+
+Errand = Request | Reply | Fetch | Searched | Ask | Profile | Prepare
 
 
 class Update(Message, frozen=True, tag=30):

@@ -69,6 +69,12 @@ class Relocation:
     def on_errand(self, came_from: BrokerId, errand: m.Errand, now: int) -> list[Effect]:
         raise ProtocolError(f"{type(errand).__name__}, but relocation is {self.name} here")
 
+    def on_profile(self, session: Session, now: int) -> None:
+        """The client of a session advertises something else now."""
+
+    def wait(self) -> None:
+        """Say until when sessions wait here for something of this strategy's own."""
+
     def on_announced(self, now: int) -> list[Effect]:
         """More brokers are known."""
         return []

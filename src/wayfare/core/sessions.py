@@ -63,6 +63,7 @@ class Session:
         "backlog",
         "client",
         "epoch",
+        "home",
         "leaving",
         "link",
         "marks",
@@ -81,6 +82,7 @@ class Session:
         self.epoch = epoch  # of the latest attachment; only goes up
         self.place = place  # where notifications for it go: see routing.Destinations
         self.link: LinkId | None = None  # None: away
+        self.home = BrokerId("")  # where the client attached first
         self.away_since = 0
         self.subscriptions: Wanted = {}
         self.advertisements: dict[Filter, None] = {}

@@ -82,6 +82,9 @@ TEXTS: dict[type, Callable[[Any], str]] = {
         f"Profile(to {one.broker}, {one.client}"
         f"{f': {len(one.subscriptions)} subs' if one.found else ' is not known'})"
     ),
+    m.Prepare: lambda one: (
+        f"Prepare({one.client} at {one.broker}: {', '.join(map(str, one.advertisements))})"
+    ),
     m.Resend: lambda one: f"Resend(epoch {one.epoch})",
     m.Searched: lambda one: f"Searched({one.client}, epoch {one.epoch})",
     m.Tunnel: lambda one: (

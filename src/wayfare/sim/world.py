@@ -10,13 +10,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
 
-from wayfare.core.broker import DEFAULT_LIMITS, Broker, check_strategies
+from wayfare.core.broker import ALL_RELOCATIONS, DEFAULT_LIMITS, Broker, check_strategies
 from wayfare.core.client import DIGEST_FROM, OUTBOX_MAX, Client
 from wayfare.core.codec import NAME_MAX, encode
 from wayfare.core.effects import LinkUp, Received, Send
 from wayfare.core.history import Limits
 from wayfare.core.messages import AnyMessage, BrokerId, ClientId, LinkId
 from wayfare.core.predicates import half_surrogate
+from wayfare.core.publishers import Forecast
+from wayfare.core.relocation import Naive
 from wayfare.errors import UsageError
 from wayfare.eventlog import Event
 from wayfare.sim import topology
@@ -43,6 +45,7 @@ class World:
         outbox_max: int = OUTBOX_MAX,
         relocation: str = "handoff",
         digest_from: int = DIGEST_FROM,
+        forecast: Forecast | None = None,
     ) -> None:
         check_strategies(routing, relocation)
         if type(seed) is not int:  # Random takes None, too, and then no run is like another
@@ -58,6 +61,7 @@ class World:
         self.client_link = client_link
         self.outbox_max = outbox_max
         self.digest_from = digest_from
+        self.forecast = forecast
         self.brokers: dict[str, BrokerHost] = {}
         self.clients: dict[str, ClientHost] = {}
         self.edges: topology.Edges = []
@@ -98,7 +102,12 @@ class World:
         for name in names:
             neighbours = [BrokerId(other) for other in near.get(name, [])]
             core = Broker(
-                BrokerId(name), neighbours, self.routing, limits or self.limits, self.relocation
+                BrokerId(name),
+                neighbours,
+                self.routing,
+                limits or self.limits,
+                self.relocation,
+                self.forecast,
             )
             self.brokers[name] = BrokerHost(self, core)
         for a, b in self.edges:
@@ -125,7 +134,7 @@ class World:
         if name in self.clients or name in self.brokers:
             raise UsageError(f"{name} is there already")
         self.broker(broker)
-        once = self.relocation != "naive"
+        once = not issubclass(ALL_RELOCATIONS[self.relocation], Naive)
         core = Client(
             ClientId(name), outbox_max=self.outbox_max, once=once, digest_from=self.digest_from
         )
