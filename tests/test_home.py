@@ -513,3 +513,28 @@ def test_many_move_at_the_same_time(routing):
 def test_random_runs(seed):
     job = Job(seed, "covering", "home")
     assert fuzz(job).verdict.violations == (), job.command()
+
+
+def test_a_visitor_that_attaches_again_with_another_home():
+    """On one connection, first with porto as home, then with braga: porto has to be told."""
+    net = network(relocation="home")
+    net.move("anna", "faro")
+    again = Attach("anna", 3, 0, (X,), (), (("porto", 1),), True, "braga")
+    net._event("faro", Received("anna/2", again))
+    net.settle()
+    net.notice("faro", "anna/2")
+    net.settle()
+    assert session_of(net, "porto").link is None
+    assert away(net) == visitors(net) == {}
+
+
+def test_a_visitor_that_attaches_again_as_if_it_were_at_home():
+    net = network(relocation="home")
+    net.move("anna", "faro")
+    again = Attach("anna", 3, 0, (X,), (), (("porto", 1),), True, "faro")
+    net._event("faro", Received("anna/2", again))
+    net.settle()
+    net.notice("faro", "anna/2")
+    net.settle()
+    assert session_of(net, "porto").link is None
+    assert away(net) == visitors(net) == {}

@@ -627,3 +627,26 @@ def test_many_move_at_the_same_time(relocation):
         assert host.core.profiles.asking == {}
     world.outlive()
     assert list(check_outlived(world)) == []
+
+
+def test_a_publisher_that_leaves_meanwhile_has_said_everything():
+    """Faro does not know his filters yet when his connection ends."""
+    net = roads(name="tom")
+    net.stop("braga", "lisbon")
+    net.move("tom", "faro")
+    net.publish("tom", x=1)
+    net.detach("tom", leave=True)
+    net.settle()
+    net.go()
+    assert net.got("anna") == xs(1)
+
+
+def test_a_goodbye_for_good_meanwhile():
+    net = roads()
+    net.stop("porto", "lisbon")
+    net.move("anna", "faro")
+    net.detach("anna", leave=True)
+    net.settle()
+    net.go()
+    assert homes(net) == []
+    assert_tidy(net)

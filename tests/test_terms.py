@@ -479,3 +479,22 @@ def test_the_oracle_knows_of_terms(relocation):
     assert [(one.client, str(one.filter), one.reason) for one in ended] == [
         ("anna", "road = 'A9'", "stayed behind")
     ]
+
+
+@pytest.mark.parametrize("relocation", ["handoff", "junction"])
+@pytest.mark.parametrize(
+    ("before", "after", "wanted"),
+    [
+        (None, Terms(last=1), [3]),
+        (Terms(last=1), None, [1, 2, 3]),
+        (Terms(last=1), Terms(last=2), [2, 3]),
+    ],
+)
+def test_terms_changed_while_she_was_away_and_moved(before, after, wanted, relocation):
+    """The last ones count (Client.subscribe), also when she turns up elsewhere."""
+    net = roads(before, relocation=relocation)
+    missed(net, 1, 2, 3)
+    net.subscribe("anna", "x > 0", after)
+    net.move("anna", "faro")
+    assert net.got("anna") == xs(*wanted)
+    assert lost(net) == []

@@ -139,7 +139,7 @@ class Broker:
         return [Send(event.link, one) for one in self.paths.known_beyond(neighbour)]
 
     def on_link_down(self, event: LinkDown, now: int) -> list[Effect]:
-        self.profiles.asking.pop(event.link, None)
+        self.profiles.on_link_down(event.link)
         session = self.border.by_link.get(event.link)
         if session is None:
             return self.relocation.on_stranger_down(event.link, now)
@@ -149,7 +149,7 @@ class Broker:
         deadline = self.border.deadline
         if deadline is None or now < deadline:
             return []
-        effects = self.profiles.on_tick(now) + self.relocation.on_tick(now)
+        effects = self._take(self.profiles.on_tick(now), now) + self.relocation.on_tick(now)
         effects += self.border.expire(now)
         self.profiles.wait()
         self.relocation.wait()

@@ -153,7 +153,7 @@ class Handoff(Relocation):
         """Open a session: first what was held back, then live; then whoever asked for it."""
         wait, session.wait = session.wait, None
         assert wait is not None
-        queue = self._merged(session, wait)
+        queue = self._merged(session, wait, now)
         self.border.put(session, queue)
         for old in wait.old.values():
             session.marks.raise_to(old.marks)
@@ -172,12 +172,15 @@ class Handoff(Relocation):
             return effects + self._end(session, now)
         return effects
 
-    def _merged(self, session: Session, wait: Wait) -> list[Kept]:
+    def _merged(self, session: Session, wait: Wait, now: int) -> list[Kept]:
         """What older sessions had and what was held back, each once, in every publisher's order."""
         queue: list[Kept] = []
         there: set[tuple[ClientId, int]] = set()
         for epoch in sorted(wait.old):
-            queue += _news(wait.old[epoch].kept, session.subscriptions, there, [])
+            kept = wait.old[epoch].kept
+            if wait.old[epoch].known != wait.asked:
+                kept = thinned(kept, session.subscriptions, now, moved=True)
+            queue += _news(kept, session.subscriptions, there, [])
         earlier = list(wait.old.values())
         if any(old.known != wait.asked for old in earlier):
             session.backlog.exact = False  # what was lost there may be news here, and counted twice
@@ -231,7 +234,12 @@ class Handoff(Relocation):
     def _hand_over(self, session: Session, request: Request | Fetch, now: int) -> list[Effect]:
         """Send the session to its client's new broker, and forget it here."""
         left = session.backlog.left(request.delivered) or FORGOTTEN
-        left = replace(left, kept=thinned(left.kept, session.subscriptions, now, moved=True))
+        wanted = session.subscriptions
+        if digest(wanted) != request.digest:  # only the new broker knows the terms of today
+            wanted = {
+                one: terms if terms and terms.local else None for one, terms in wanted.items()
+            }
+        left = replace(left, kept=thinned(left.kept, wanted, now, moved=True))
         replies = list(_replies(request, session, left, now))
         effects = self.border.end(session, now, (request.broker, request.epoch))
         for reply in replies:

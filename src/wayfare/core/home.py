@@ -15,6 +15,7 @@ from wayfare.core.effects import Close, Effect, LinkDown, Received, Send
 from wayfare.core.messages import BrokerId, LinkId, Tunnel
 from wayfare.core.paths import Paths
 from wayfare.core.relocation import NO_SESSION, Relocation
+from wayfare.errors import ProtocolError
 
 BETWEEN = "|"  # the broker that is visited, and the connection there
 
@@ -36,7 +37,8 @@ class Home(Relocation):
 
     def on_attach(self, link: LinkId, message: m.Attach, now: int) -> list[Effect]:
         if self.visits(message):
-            self._visitors[link] = message.home
+            if self._visitors.setdefault(link, message.home) != message.home:
+                raise ProtocolError("Attach twice on one connection, with two homes")
             return self._tell_home(link, message)
         effects: list[Effect] = []
         for session in self.border.of(message.client):  # there is one at most

@@ -47,13 +47,14 @@ def digest(
 class Asking:
     """An attachment whose profile is not known yet."""
 
-    __slots__ = ("later", "message", "resent", "until")
+    __slots__ = ("gone", "later", "message", "resent", "until")
 
     def __init__(self, message: Attach, until: int) -> None:
         self.message = message
         self.until = until  # then the client is asked itself
         self.later: list[m.FromClient] = []  # what it said since
         self.resent = False  # the client has been asked: it says everything again
+        self.gone = False  # the connection is no more, but what was said counts
 
 
 class Profiles:
@@ -85,6 +86,7 @@ class Profiles:
         if asking.resent:
             return
         if len(asking.later) >= self._border.limits.held_count:
+            del self.asking[link]
             raise ProtocolError("too many messages before the profile is known")
         asking.later.append(message)
 
@@ -98,23 +100,37 @@ class Profiles:
                 if asking.resent:
                     return []
                 if not profile.found:
-                    return [self._resend(link)]
+                    return self._resend(link)
                 del self.asking[link]
                 if self._border.is_stale(message.client, message.epoch):
                     return [Close(link, f"{message.client} is elsewhere now")]
-                steps = [_filled(message, profile), *asking.later]
-                return [Received(link, one) for one in steps]
+                said = [_filled(message, profile), *asking.later]
+                steps: list[Step] = [Received(link, one) for one in said]
+                return [*steps, LinkDown(link)] if asking.gone else steps
         return []
 
-    def _resend(self, link: LinkId) -> Effect:
+    def _resend(self, link: LinkId) -> list[Step]:
+        """Ask the client itself, if it is still there."""
         asking = self.asking[link]
+        if asking.gone:
+            del self.asking[link]
+            return []
         asking.resent = True
         asking.later.clear()
-        return Send(link, m.Resend(asking.message.epoch))
+        return [Send(link, m.Resend(asking.message.epoch))]
 
-    def on_tick(self, now: int) -> list[Effect]:
+    def on_link_down(self, link: LinkId) -> None:
+        asking = self.asking.get(link)
+        if asking is None:
+            return
+        if asking.later and not asking.resent:
+            asking.gone = True
+        else:
+            del self.asking[link]
+
+    def on_tick(self, now: int) -> list[Step]:
         late = [link for link, one in self.asking.items() if not one.resent and one.until <= now]
-        return [self._resend(link) for link in late]
+        return [step for link in late for step in self._resend(link)]
 
     def wait(self) -> None:
         """Say until when somebody waits."""
