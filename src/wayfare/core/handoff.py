@@ -98,8 +98,9 @@ class Handoff(Relocation):
             for one in reply.kept
         ]
         session.published = max(session.published, reply.published)
-        if reply.lost:
-            session.backlog.lose(reply.lost, reply.why, exact=reply.exact)
+        if reply.lost:  # if it comes too late, some of it may have come here by itself
+            exact = reply.exact and session.wait is not None
+            session.backlog.lose(reply.lost, reply.why, exact=exact)
         if session.wait is None:
             return self._take_late(session, kept, reply.marks, now)
         wait = session.wait
