@@ -1,4 +1,4 @@
-"""`wayfare sim`: scenarios, random runs, and experiments with clients that roam."""
+"""`wayfare sim`: scenarios, random runs, and experiments with clients that move."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from itertools import zip_longest
 from math import isfinite
 from multiprocessing import Pool
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import msgspec
@@ -24,7 +25,7 @@ from wayfare import eventlog
 from wayfare.core.broker import ALL_RELOCATIONS, RELOCATIONS
 from wayfare.core.reduction import STRATEGIES
 from wayfare.errors import UsageError
-from wayfare.sim import fuzz, roaming, scenario
+from wayfare.sim import city, fuzz, roaming, scenario
 from wayfare.sim.links import MS_NS
 
 EXAMPLES = """examples:
@@ -34,6 +35,7 @@ EXAMPLES = """examples:
   wayfare sim lossy-link --log run.parquet  write the event log (.parquet or .jsonl)
   wayfare sim fuzz --seeds 1000             random runs (see wayfare sim fuzz --help)
   wayfare sim roaming --relocation naive    what moving costs (see wayfare sim roaming --help)
+  wayfare sim city --algorithm delayed      publishers that move (see wayfare sim city --help)
 
 statements of a scenario:
 """
@@ -48,6 +50,14 @@ ROAMING_EXAMPLES = """examples:
   wayfare sim roaming --relocation naive --away 0       no support, and in a hurry
   wayfare sim roaming --brokers 7 --one-at-a-time --json
   wayfare sim roaming --table                           every relocation on every tree
+"""
+
+CITY_EXAMPLES = """examples:
+  wayfare sim city                                      50 publishers, 85 brokers, with handoff
+  wayfare sim city --algorithm standard --publishers 250
+  wayfare sim city --algorithm delayed --speed 100 --minutes 2 --json
+  wayfare sim city --algorithm proxy --overshoot 3      near the first broker, and a bit beyond
+  wayfare sim city --brokers 1365 --publishers 10       a larger city
 """
 
 # Of the comparison, with their widths: control messages, time to the first live one, deliveries.
@@ -67,7 +77,7 @@ SHOWN_MAX = 20  # failed runs that are printed
 
 def as_subcommand(argv: list[str]) -> list[str]:
     """`sim fuzz ...` has options of its own, so it is a command of its own to the parser."""
-    if argv[:1] == ["sim"] and argv[1:2] in (["fuzz"], ["roaming"]):
+    if argv[:1] == ["sim"] and argv[1:2] in (["fuzz"], ["roaming"], ["city"]):
         return [f"sim-{argv[1]}", *argv[2:]]
     return argv
 
@@ -85,7 +95,7 @@ def add_parser(commands: Any) -> None:
         allow_abbrev=False,  # or `fuzz --seed 5` would quietly mean `--seeds 5`
     )
     one.add_argument(
-        "scenario", nargs="?", help="a name from the list, a file, `fuzz` or `roaming`"
+        "scenario", nargs="?", help="a name from the list, a file, `fuzz`, `roaming` or `city`"
     )
     one.add_argument("--seed", type=int, default=0, help="for what is random in it (default 0)")
     one.add_argument("--json", action="store_true", help="print one JSON object")
@@ -121,6 +131,7 @@ def add_parser(commands: Any) -> None:
     many.set_defaults(run=run_fuzz)
 
     add_roaming_parser(commands)
+    add_city_parser(commands)
 
 
 def add_roaming_parser(commands: Any) -> None:
@@ -168,6 +179,56 @@ def add_roaming_parser(commands: Any) -> None:
         "--json", action="store_true", help="print one JSON object; with --table, one per line"
     )
     one.set_defaults(run=run_roaming)
+
+
+def add_city_parser(commands: Any) -> None:
+    usual = city.Parameters()
+    one = commands.add_parser(
+        "sim-city",
+        prog="wayfare sim city",
+        description="The city of the publisher mobility paper: publishers drive along the leaves of"
+        " a broker tree, and publish some probes whenever they have arrived. What brokers have to"
+        " say to each other for it, which probes arrive, and when the trees are complete again.",
+        epilog=CITY_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+    def option(name: str, about: str, default: object, **how: Any) -> None:
+        one.add_argument(name, help=f"{about} (default {default})", **how)
+
+    def time(name: str, about: str, default_ns: int) -> None:
+        ms = {"type": _milliseconds, "metavar": "MS"}
+        option(name, f"{about}, in ms", default_ns // MS_NS, **ms)
+
+    routings = [name for name, strategy in STRATEGIES.items() if not strategy.floods]
+    option("--algorithm", "what a move does", usual.algorithm, choices=city.ALGORITHMS)
+    option("--routing", "the routing strategy", usual.routing, choices=routings)
+    option("--seed", "for all that is random in it", usual.seed, type=int)
+    option("--brokers", "a balanced tree of so many", 85, type=int, choices=[*city.TREES])
+    option("--height", "... or of so many levels", usual.height, type=int)
+    option("--degree", "... with so many branches at each broker", usual.degree, type=int)
+    option("--publishers", "which drive", usual.publishers, type=int)
+    option("--subscribers", "at random leaves, where they stay", usual.subscribers, type=int)
+    option("--speed", "km/h", f"{usual.speed_kmh:g}", type=float, metavar="KMH")
+    option("--cell", "km from one broker to the next", f"{usual.cell_km:g}", type=float)
+    option("--minutes", "that are measured", f"{usual.minutes:g}", type=float)
+    option("--locality", "share with the same publication", usual.locality, type=float)
+    option("--proxies", "around the first broker, which is one", usual.proxies, type=int)
+    option("--overshoot", "brokers that one goes beyond its proxies", "any", type=int)
+    option("--probes", "publications after each arrival", usual.probes, type=int)
+    time("--probe-first", "from the arrival to the first", usual.probe_first_ns)
+    time("--probe-every", "from one to the next", usual.probe_every_ns)
+    time("--away", "disconnected between two brokers", usual.away_ns)
+    time("--delay", "of delayed", usual.delay_ns)
+    time("--warm-up", "before anything is measured", usual.warm_up_ns)
+    option("--payload", "bytes of a publication", usual.payload, type=int, metavar="BYTES")
+    option("--broker-bps", "of links between brokers", usual.broker_bps, type=int, metavar="BPS")
+    time("--broker-latency", "of links between brokers", usual.broker_latency_ns)
+    option("--client-bps", "of clients' links", usual.client_bps, type=int, metavar="BPS")
+    time("--client-latency", "of clients' links", usual.client_latency_ns)
+    one.add_argument("--json", action="store_true", help="print one JSON object")
+    one.set_defaults(run=run_city)
 
 
 def _milliseconds(text: str) -> int:
@@ -377,8 +438,7 @@ def _show_figures(parameters: roaming.Parameters, figures: roaming.Figures) -> N
     off_path = "not known, as moves overlap: try --one-at-a-time"
     if f.control_off_path is not None:
         off_path = str(f.control_off_path)
-    table = Table(box=box.SIMPLE, show_header=False)
-    for what, figure in (
+    rows = [
         ("published", f.published),
         ("deliveries", f"{f.delivered} of {f.expected} expected"),
         ("lost", f"{f.lost}; movers were told of a gap {f.gaps} times"),
@@ -396,8 +456,14 @@ def _show_figures(parameters: roaming.Parameters, figures: roaming.Figures) -> N
         ("subscription tables", f"{f.subs_mean:.1f} entries a broker, {f.subs_max} at most"),
         ("advertisement tables", f"{f.ads_mean:.1f} entries a broker, {f.ads_max} at most"),
         ("buffers", f"{f.buffer_peak} notifications at most, in all brokers together"),
-    ):
-        table.add_row(what, str(figure))
+    ]
+    _print_pairs([(what, str(figure)) for what, figure in rows])
+
+
+def _print_pairs(rows: list[tuple[str, str]]) -> None:
+    table = Table(box=box.SIMPLE, show_header=False)
+    for what, figure in rows:
+        table.add_row(what, figure)
     console = Console()
     with console.capture() as drawn:  # to `print`: on a broken pipe rich would exit by itself
         console.print(table)
@@ -438,3 +504,77 @@ def _compare(experiments: Iterator[roaming.Parameters], as_json: bool) -> int:
 def _print_row(*cells: object) -> None:
     padded = (f"{cell!s:>{width}}" for cell, (_, width) in zip(cells, COLUMNS, strict=True))
     print(f"| {' | '.join(padded)} |", flush=True)
+
+
+# Publishers that drive
+
+
+def run_city(arguments: argparse.Namespace) -> int:
+    a = arguments
+    names = {"speed": "speed_kmh", "cell": "cell_km"}
+    times = {"probe_first", "probe_every", "away", "delay", "warm_up"}
+    times |= {"broker_latency", "client_latency"}
+    given = {
+        names.get(name, f"{name}_ns" if name in times else name): value
+        for name, value in vars(a).items()
+        if value is not None and name not in ("run", "command", "json", "brokers")
+    }
+    if a.brokers is not None and (a.height is not None or a.degree is not None):
+        raise UsageError("--height and --degree make a tree of their own: leave --brokers")
+    if a.brokers is not None:
+        given["height"], given["degree"] = city.TREES[a.brokers]
+    started = process_time()
+    parameters = city.Parameters(**given)
+    figures = city.run(parameters)
+    spent = round(process_time() - started, 2)
+    if a.json:
+        print(json.dumps(msgspec.to_builtins(figures) | {"cpu_s": spent}))
+    else:
+        _show_city(parameters, figures, spent)
+    return 0
+
+
+def _show_city(parameters: city.Parameters, figures: city.Figures, spent: float) -> None:
+    p, f = parameters, figures
+    print(
+        f"{f.algorithm}, {f.routing} routing, seed {f.seed}: {f.publishers} publishers,"
+        f" {f.subscribers} subscribers, {f.brokers} brokers,"
+        f" {f.speed_kmh:g} km/h, {p.minutes:g} minutes"
+    )
+    rows: list[tuple[str, str]] = [
+        ("moves", f"{f.moves}"),
+        ("control messages", f"{f.control_total}, {_or_dash(f.control_per_move, '.1f')} a move"),
+        *((f"... {kind}", f"{count}") for kind, count in f.control.items()),
+        ("... travelled in", f"{f.link_messages} messages on links"),
+    ]
+    if f.control_by_hops:
+        paths = ", ".join(f"{hops}: {cost:.1f}" for hops, cost in f.control_by_hops.items())
+        rows.append(("... a move, by hops", paths))
+    ratios = [_or_dash(one, ".3f") for one in f.probe_ratio]
+    rows += [
+        ("deliveries", f"{f.delivered} of {f.expected}; {f.lost} lost, {f.duplicates} twice"),
+        ("probe ratio by index", " ".join(ratios)),
+        ("tree complete", _times(f.rebuild_p50_ms, f.rebuild_p99_ms, f.rebuild_max_ms)),
+        ("... not in time", f"{f.rebuild_unfinished} of {f.rebuilds}"),
+        ("delivery time", _times(f.delivery_p50_ms, f.delivery_p99_ms, f.delivery_max_ms)),
+        *(
+            (
+                f"tables at depth {one.depth}",
+                f"{one.ads_mean:.1f} ads ({one.ads_max} at most), {one.subs_mean:.1f} subs"
+                f" ({one.subs_max} at most)",
+            )
+            for one in f.state
+        ),
+        ("busiest link", f"{f.link_load_max:.1%}; a hop took {f.link_worst_ms:.0f} ms at most"),
+        ("CPU", f"{spent:.1f} s"),
+    ]
+    _print_pairs(rows)
+
+
+def _times(p50: float | None, p99: float | None, worst: float | None) -> str:
+    parts = (f"{name} {_or_dash(ms, '.0f')} ms" for name, ms in (("p50", p50), ("p99", p99)))
+    return ", ".join([*parts, f"at most {_or_dash(worst, '.0f')} ms"])
+
+
+def _or_dash(value: float | None, how: str) -> str:
+    return "-" if value is None else format(value, how)
