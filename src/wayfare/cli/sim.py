@@ -212,6 +212,7 @@ def add_city_parser(commands: Any) -> None:
     option("--subscribers", "at random leaves, where they stay", usual.subscribers, type=int)
     option("--speed", "km/h", f"{usual.speed_kmh:g}", type=float, metavar="KMH")
     option("--cell", "km from one broker to the next", f"{usual.cell_km:g}", type=float)
+    option("--turn", "share of borders where it goes back", usual.turn, type=float)
     option("--minutes", "that are measured", f"{usual.minutes:g}", type=float)
     option("--locality", "share with the same publication", usual.locality, type=float)
     option("--proxies", "around the first broker, which is one", usual.proxies, type=int)
@@ -222,7 +223,8 @@ def add_city_parser(commands: Any) -> None:
     time("--away", "disconnected between two brokers", usual.away_ns)
     time("--delay", "of delayed", usual.delay_ns)
     time("--warm-up", "before anything is measured", usual.warm_up_ns)
-    option("--payload", "bytes of a publication", usual.payload, type=int, metavar="BYTES")
+    size = {"type": int, "metavar": "BYTES"}
+    option("--message-bytes", "of a message, if it is not longer", usual.message_bytes, **size)
     option("--broker-bps", "of links between brokers", usual.broker_bps, type=int, metavar="BPS")
     time("--broker-latency", "of links between brokers", usual.broker_latency_ns)
     option("--client-bps", "of clients' links", usual.client_bps, type=int, metavar="BPS")

@@ -5,9 +5,9 @@
     settle      nobody moves or publishes any more, what is under way arrives
 
 The leaves of a balanced tree stand in a row, one cell each. A publisher starts anywhere in its cell,
-takes one cell after the other at its speed, and goes left or right at random at each border; at the
-ends of the row there is one way only. So it crosses a border every `cell_km / speed`, and the time that
-it is disconnected then is part of that.
+takes one cell after the other at its speed, and at each border goes back with probability `turn`: by
+default, left or right at random. At the ends of the row there is one way only. So it crosses a border
+every `cell_km / speed`, and the time that it is disconnected then is part of that.
 
 What a move costs is every entry of an `Update` on every link between brokers, as the paper counts
 messages. When the tree of a publisher is complete is read from the brokers' tables: from its new
@@ -59,6 +59,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     subscribers: int = 500
     speed_kmh: float = 50.0
     cell_km: float = 0.5
+    turn: float = 0.5  # share of borders where a publisher goes back to where it came from
     away_ns: int = 3 * SECOND_NS  # between two cells
     probes: int = 20  # after each arrival
     probe_first_ns: int = 200 * MS_NS
@@ -73,7 +74,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     broker_latency_ns: int = 10 * MS_NS
     client_bps: int = 128_000
     client_latency_ns: int = 2 * MS_NS
-    payload: int = 0  # bytes of a publication, beside its attribute
+    message_bytes: int = 512  # that a message takes on a link, if it is not longer
 
     def __post_init__(self) -> None:
         if self.algorithm not in ALGORITHMS:
@@ -102,14 +103,15 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"warm_up is at least {ATTACHING_NS // SECOND_NS} s: all attach in it")
         if not 0 < self.minutes <= 24 * 60:
             raise UsageError("minutes is above 0, and a day at most")
-        if not 0 <= self.locality <= 1:
-            raise UsageError("locality is a share from 0 to 1")
+        for name in ("locality", "turn"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"{name} is a share from 0 to 1")
         if self.overshoot is not None and self.overshoot < 0:
             raise UsageError("overshoot is a number of brokers, and not negative")
         if self.overshoot == 0 and self.proxies == 1:
             raise UsageError("with one proxy and no overshoot nobody could move: raise one of them")
-        if not 0 <= self.payload <= 100_000:
-            raise UsageError("payload is a number of bytes, up to 100,000")
+        if not 0 <= self.message_bytes <= 100_000:
+            raise UsageError("message_bytes is a number of bytes, up to 100,000")
         if not (0 < self.speed_kmh <= 1e6 and 0 < self.cell_km <= 1e6):
             raise UsageError("speed and cell are above 0")
         if self.stay_ns() < self.probing_ns():
@@ -239,6 +241,7 @@ class Publisher:
         self.walk = walk
         self.at = at  # which leaf; between two of them, the next one
         self.low = self.high = at  # how far it goes
+        self.step = walk.choice((-1, 1))  # to the left, or to the right
         self.stay: Stay | None = None  # None: it is away, or was never there
         self.sent: list[Probe | None] = []  # by number; None: not measured
         # Of its last move: how far, and what it has cost so far; no hops: it is not measured.
@@ -256,8 +259,8 @@ class City:
             p.seed,
             p.routing,
             Limits(delay_ns=p.delay_ns),
-            LinkSpec(latency_ns=p.broker_latency_ns, bandwidth_bps=p.broker_bps),
-            LinkSpec(latency_ns=p.client_latency_ns, bandwidth_bps=p.client_bps),
+            _link(p.broker_latency_ns, p.broker_bps, p.message_bytes),
+            _link(p.client_latency_ns, p.client_bps, p.message_bytes),
             relocation=p.algorithm,
             forecast=Forecast(self._next_broker, self._proxies),
         )
@@ -282,7 +285,6 @@ class City:
         self.moving = True
         self.measuring = False
         self.unique = shared == 0 and p.routing != "merging"  # so an entry tells whose it is
-        self.payload = bytes(p.payload)
         self.control = dict.fromkeys(KINDS, 0)
         self.link_messages = 0
         self.moves = 0
@@ -311,7 +313,6 @@ class City:
         p, last = self.parameters, len(self.row) - 1
         at = self.random.randrange(len(self.row))
         client = self.world.add_client(f"p{i}", self.row[at], attach=False)
-        client.advertise(self.offers[i].filter)
         walk = Random(self.random.getrandbits(64))
         one = self.publishers[client.name] = Publisher(client, self.offers[i], walk, at)
         one.low, one.high = 0, last
@@ -378,6 +379,8 @@ class City:
             return
         p, world, leaf = self.parameters, self.world, self.row[one.at]
         one.host.attach(leaf)
+        if not one.sent:  # proxies are told when a client advertises that is attached
+            one.host.advertise(one.offer.filter)
         measured = self.measuring and one.hops > 0
         self.moves += measured
         stay = one.stay = Stay(world.now, self._tree(one.offer, leaf), measured=measured)
@@ -395,9 +398,11 @@ class City:
             of_path[0] += 1
             of_path[1] += one.control
         old = self.row[one.at]
-        one.at = one.walk.choice(
-            [at for at in (one.at - 1, one.at + 1) if one.low <= at <= one.high]
-        )
+        if one.walk.random() < self.parameters.turn:
+            one.step = -one.step
+        if not one.low <= one.at + one.step <= one.high:
+            one.step = -one.step
+        one.at += one.step
         one.control = 0
         one.hops = len(path(self.world.edges, old, self.row[one.at])) if self.measuring else 0
         one.host.detach()
@@ -410,7 +415,7 @@ class City:
         if not self.moving:
             return
         assert one.stay is not None
-        one.host.publish(one.offer.attributes, self.payload)
+        one.host.publish(one.offer.attributes)
         if self.measuring:
             self.expected[index] += one.offer.subscribers
         one.sent.append(Probe(index, self.world.now) if self.measuring else None)
@@ -583,6 +588,10 @@ class City:
         while broker in self.above:
             broker, depth = self.above[broker], depth + 1
         return depth
+
+
+def _link(latency_ns: int, bandwidth_bps: int, least_bytes: int) -> LinkSpec:
+    return LinkSpec(latency_ns=latency_ns, bandwidth_bps=bandwidth_bps, least_bytes=least_bytes)
 
 
 def _ratio(part: int, whole: int, digits: int = 5) -> float | None:

@@ -32,6 +32,7 @@ class LinkSpec(msgspec.Struct, frozen=True):
     bandwidth_bps: int | None = None  # None: no limit, nothing queues
     loss: float = 0.0  # share of transmissions that are lost
     retransmit_ns: int = 40 * MS_NS  # until a lost one is sent again
+    least_bytes: int = 0  # that a message takes of the bandwidth, however short it is
 
     def __post_init__(self) -> None:
         times = (self.latency_ns, self.jitter_ns, self.retransmit_ns)
@@ -39,6 +40,8 @@ class LinkSpec(msgspec.Struct, frozen=True):
             raise UsageError("the times of a link are whole nanoseconds, and not negative")
         if self.bandwidth_bps is not None and self.bandwidth_bps < 1:
             raise UsageError("the bandwidth of a link is at least 1 bit per second")
+        if type(self.least_bytes) is not int or self.least_bytes < 0:
+            raise UsageError("the least size of a message is whole bytes, and not negative")
         if not 0 <= self.loss < 1:
             raise UsageError(
                 "the loss of a link is a share from 0 to below 1: something must arrive"
@@ -122,6 +125,7 @@ class Pipe:
         "_free_at",
         "_gone",
         "_held",
+        "_knows_last",
         "_last_arrival",
         "_latency_ns",
         "_random",
@@ -154,12 +158,15 @@ class Pipe:
         self._down = 0  # how many reasons there are for being down
         self._gone = False
         self.messages = 0
+        self._knows_last = True
         self.bytes = 0  # counted where bandwidth is limited
         self.worst_ns = 0  # the longest that a message took
         self.shape(spec)
 
     def shape(self, spec: LinkSpec) -> None:
         """Behave like this from now on."""
+        # Whether all that was sent counts in `_last_arrival`, and will.
+        self._knows_last = self._is_limited(spec) and (not self.messages or self._knows_last)
         if self.messages:
             self._last_arrival = max(self._last_arrival, self._agenda.now + self.worst_ns)
         self.spec = spec
@@ -169,11 +176,13 @@ class Pipe:
     def _set_careful(self) -> None:
         """Whether sending needs a look at anything but the latency."""
         spec = self.spec
-        limited = spec.bandwidth_bps is not None or bool(spec.loss) or bool(spec.jitter_ns)
         overtaking = self._agenda.now + spec.latency_ns < self._last_arrival
-        self._careful = self._gone or self._down > 0 or limited or overtaking
+        self._careful = self._gone or self._down > 0 or self._is_limited(spec) or overtaking
         if not self._careful:
             self.worst_ns = max(self.worst_ns, spec.latency_ns)
+
+    def _is_limited(self, spec: LinkSpec) -> bool:
+        return spec.bandwidth_bps is not None or bool(spec.loss) or bool(spec.jitter_ns)
 
     def send(self, message: AnyMessage) -> None:
         self.messages += 1
@@ -194,18 +203,30 @@ class Pipe:
         if self._down:
             self._held.append((event, since))
             return
-        arrival = max(self._arrival(event.message), self._last_arrival)
+        arrival = self._arrival(event.message)
+        if arrival < self._last_arrival:
+            arrival = self._last_arrival
         self._last_arrival = arrival
-        self.worst_ns = max(self.worst_ns, arrival - since)
-        self._agenda.at(arrival, self.receive, event)
+        if arrival - since > self.worst_ns:
+            self.worst_ns = arrival - since
+        actions = self._actions.get(arrival)  # as `Agenda.at`, which asks more
+        if actions is None:
+            self._actions[arrival] = [(self.receive, event)]
+            heappush(self._times, arrival)
+        else:
+            actions.append((self.receive, event))
 
     def _arrival(self, message: AnyMessage) -> int:
         spec, random = self.spec, self._random
-        left = now = self._agenda.now
+        left = self._agenda.now
         if spec.bandwidth_bps is not None:
             size = len(encode(message))
+            if size < spec.least_bytes:
+                size = spec.least_bytes
             self.bytes += size
-            left = max(now, self._free_at) + size * 8 * 1_000_000_000 // spec.bandwidth_bps
+            if left < self._free_at:
+                left = self._free_at
+            left += size * 8 * 1_000_000_000 // spec.bandwidth_bps
             self._free_at = left
         if spec.jitter_ns:
             left += random.randrange(spec.jitter_ns + 1)
@@ -217,8 +238,14 @@ class Pipe:
         receive, event = action
         return receive == self.receive and type(event) is Received and event.link == self.link
 
+    def _is_empty(self) -> bool:
+        """Whether nothing is on its way for sure, without a look at the agenda."""
+        return not self.messages or (self._knows_last and self._last_arrival < self._agenda.now)
+
     def __len__(self) -> int:
         """How many messages are on their way."""
+        if self._is_empty():
+            return len(self._held)
         ahead = self._agenda.ahead()
         return len(self._held) + sum(sum(map(self._mine, due[done:])) for _, due, done in ahead)
 
@@ -250,6 +277,8 @@ class Pipe:
     def _recall(self) -> list[tuple[Received, int]]:
         """Take what is on its way off the agenda."""
         out: list[tuple[Received, int]] = []
+        if self._is_empty():
+            return out
         for time, due, done in self._agenda.ahead():
             for at in range(done, len(due)):
                 if self._mine(due[at]):
