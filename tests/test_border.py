@@ -248,9 +248,12 @@ def test_a_tombstone_keeps_the_latest(here):
     here.bury("anna", 2, 10, 7, ("braga", 3))
     assert here.tombstones["anna"] == Tombstone(110, 3, 7, ("faro", 4))
     here.bury("anna", 5, 20)
-    assert here.tombstones["anna"] == Tombstone(120, 5, 7, None)
-    here.bury("anna", 4, 30, 1, ("porto", 5))
-    assert here.tombstones["anna"] == Tombstone(130, 5, 7, ("porto", 5))
+    assert here.tombstones["anna"] == Tombstone(120, 5, 7, ("faro", 4))
+    here.bury("anna", 6, 30, 1, ("porto", 7))
+    assert here.tombstones["anna"] == Tombstone(130, 6, 7, ("porto", 7))
+    here.bury("anna", 7, 40, began=8)
+    here.bury("anna", 8, 50)
+    assert here.tombstones["anna"] == Tombstone(150, 8, 7, ("porto", 7), began=8)
 
 
 def test_what_is_stale(here):

@@ -98,6 +98,7 @@ ERRANDS = {
         subscriptions=profiles,
         advertisements=profiles,
     ),
+    m.Prepare: st.builds(m.Prepare, names, names, numbers, profiles),
 }
 errand = st.sampled_from(sorted(ERRANDS, key=repr)).flatmap(ERRANDS.get)
 
@@ -241,7 +242,11 @@ LAYOUT = [
                 m.Fetch("porto", "anna", 3, 9, (X,), 77, 2, everywhere=True),
                 [42, "porto", "anna", 3, 9, [[ON_WIRE]], 77, 2, True],
             ),
-            (m.Searched("porto", "anna", 3, everywhere=True), [43, "porto", "anna", 3, True]),
+            (
+                m.Searched("porto", "anna", 3, everywhere=True),
+                [43, "porto", "anna", 3, True, False],
+            ),
+            (m.Prepare("porto", "anna", 3, (X,)), [46, "porto", "anna", 3, [[ON_WIRE]]]),
             (
                 m.Ask("porto", "anna", 3, (("faro", 2),), 77),
                 [44, "porto", "anna", 3, [["faro", 2]], 77],

@@ -11,18 +11,21 @@ from wayfare.core.reduction import STRATEGIES
 from wayfare.sim.fuzz import Fuzz, Job, Run, fuzz
 
 BATCH = 25
-# (relocation, with faults, how many seeds), each under every routing strategy where it is defined.
+# (relocation, who moves, with faults, how many seeds), each under every routing strategy where it
+# is defined.
 FAMILIES = [
-    ("handoff", False, 1000),
-    ("junction", False, 300),
-    ("home", False, 100),
-    ("handoff", True, 200),
-    ("junction", True, 100),
-    ("home", True, 50),
+    ("handoff", "subscribers", False, 1000),
+    ("handoff", "both", False, 1000),
+    ("junction", "subscribers", False, 300),
+    ("home", "both", False, 100),
+    ("handoff", "subscribers", True, 200),
+    ("handoff", "both", True, 200),
+    ("junction", "subscribers", True, 100),
+    ("home", "both", True, 50),
 ]
 BATCHES = [
-    (relocation, faults, first, routing)
-    for relocation, faults, seeds in FAMILIES
+    (relocation, mobile, faults, first, routing)
+    for relocation, mobile, faults, seeds in FAMILIES
     for routing in STRATEGIES
     for first in range(0, seeds, BATCH)
     if (relocation, routing) != ("junction", "flooding")
@@ -38,11 +41,12 @@ def failures(runs: Iterator[Run]) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("relocation", "faults", "first", "routing"), BATCHES)
+@pytest.mark.parametrize(("relocation", "mobile", "faults", "first", "routing"), BATCHES)
 def test_every_subscriber_gets_everything_once_and_in_order(
-    relocation: str, faults: bool, first: int, routing: str
+    relocation: str, mobile: str, faults: bool, first: int, routing: str
 ) -> None:
-    jobs = [Job(seed, routing, relocation, faults) for seed in range(first, first + BATCH)]
+    seeds = range(first, first + BATCH)
+    jobs = [Job(seed, routing, relocation, faults, mobile) for seed in seeds]
     assert failures(map(fuzz, jobs)) == ""
 
 

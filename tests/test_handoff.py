@@ -14,7 +14,7 @@ from wayfare.core.broker import Broker
 from wayfare.core.client import ACK_DELAY_NS
 from wayfare.core.effects import Close, Lost, Notify, Received, Send
 from wayfare.core.filters import Filter
-from wayfare.core.handoff import NO_ANSWER, NO_SESSION, digest
+from wayfare.core.handoff import NO_ANSWER, NO_SESSION, SESSIONS_MAX, digest
 from wayfare.core.history import SECOND_NS, Limits
 from wayfare.core.messages import (
     REPLY_BYTES_MAX,
@@ -661,31 +661,39 @@ def test_an_attachment_from_before_a_goodbye_comes_late():
     assert [epoch for broker, epoch in homes(net) if broker == "faro"] == [3]
 
 
-def two_that_wait():
-    """Anna attached at faro twice before porto answered: the second waits for the first."""
+def test_who_attaches_again_where_it_waits_goes_on_waiting():
+    """However often: there is one session, and one request."""
     net = network()
     net.stop("porto", "lisbon")
     net.move("anna", "faro")
+    for _ in range(300):
+        net.move("anna", "faro")
+    assert homes(net) == [("faro", 302)]  # porto has handed it over, but nobody knows
+    publish(net, 1)
+    net.go()
+    assert homes(net) == [("faro", 302)]
+    assert net.got("anna") == xs(1)
+    assert lost(net) == []
+
+
+def test_a_late_reply_finds_a_session_that_was_renewed():
+    """Nobody waited for it any more, and she has attached once more since."""
+    net = timed_out()
     net.move("anna", "faro")
-    assert homes(net) == [("faro", 2), ("faro", 3)]
-    return net
+    net.go()
+    assert {one["x"] for one in net.got("anna")} >= {2, 100}
 
 
-def test_two_sessions_grow_old_together():
-    """The end of the first is the end of the second, too: it must not end twice."""
-    net = two_that_wait()
-    net.cut("anna")
-    net.pass_time(AWAY_NS)
-    assert homes(net) == []
-
-
-def test_a_lost_goodbye_of_a_client_with_two_sessions():
-    net = two_that_wait()
-    net.detach("anna", leave=True)
-    net._wires["anna", "anna/3"].cut()
-    net.notice("faro", "anna/3")
-    net.move("anna", "faro")
-    assert [epoch for broker, epoch in homes(net) if broker == "faro"] == [4]
+def test_only_so_many_sessions_of_a_client():
+    faro = Broker("faro")
+    effects = []
+    for epoch in range(3, SESSIONS_MAX + 10):
+        attach = Attach("anna", epoch, 0, (), (), (("nowhere", 1),), True)
+        effects += faro.step(Received(f"link{epoch}", attach), 0)
+    assert len(faro.border.of("anna")) == SESSIONS_MAX
+    assert effects[-1] == Close(
+        f"link{SESSIONS_MAX + 9}", "anna attached too often in too short a time"
+    )
 
 
 # When the old broker does not answer in time

@@ -11,6 +11,7 @@ from wayfare.core.client import ACK_DELAY_NS
 from wayfare.core.effects import Close, Lost, Received, Send
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
+from wayfare.core.home import tunnelled
 from wayfare.core.messages import (
     Ack,
     Announce,
@@ -118,11 +119,11 @@ def test_to_attach_elsewhere_closes_the_old_tunnel():
     net = roads()
     net.move("anna", "faro")
     assert visitors(net) == {("faro", "anna/2"): "porto"}
-    assert away(net) == {("porto", "faro|anna/2"): ("faro", "anna/2")}
+    assert away(net) == {("porto", tunnelled("faro", "anna/2")): ("faro", "anna/2")}
     net.move("anna", "braga")
     assert Close("anna/2", "anna attached again") in net.closed
     assert visitors(net) == {("braga", "anna/3"): "porto"}
-    assert away(net) == {("porto", "braga|anna/3"): ("braga", "anna/3")}
+    assert away(net) == {("porto", tunnelled("braga", "anna/3")): ("braga", "anna/3")}
     publish(net, 1)
     assert net.got("anna") == xs(1)
 
@@ -199,7 +200,7 @@ def test_attachments_come_home_in_another_order():
     net.go()
     assert Close("anna/2", "a later attachment of anna is or was here") in net.closed
     assert visitors(net) == {("braga", "anna/3"): "porto"}
-    assert away(net) == {("porto", "braga|anna/3"): ("braga", "anna/3")}
+    assert away(net) == {("porto", tunnelled("braga", "anna/3")): ("braga", "anna/3")}
     publish(net, 1)
     assert net.got("anna") == xs(1)
     assert homes(net) == [("porto", 3)]
@@ -406,8 +407,9 @@ def test_a_tunnel_to_a_connection_that_is_not_there(faro):
 def test_a_tunnel_to_a_broker_that_nobody_knows(faro):
     assert faro.step(Received("lisbon", Tunnel("nowhere", "porto", "anna/1", None)), 0) == []
     attach = Attach("anna", 1, 0, home="nowhere")
-    assert faro.step(Received("anna/1", attach), 0) == []
-    assert faro.step(Received("anna/1", Subscribe(X)), 0) == []
+    (close,) = faro.step(Received("anna/1", attach), 0)
+    assert close == Close("anna/1", "nobody knows the broker nowhere, its home")
+    assert visitors_of(faro) == {}
 
 
 def test_a_tunnel_for_another_broker_is_only_passed_on(faro):

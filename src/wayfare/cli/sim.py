@@ -222,6 +222,9 @@ def add_city_parser(commands: Any) -> None:
     time("--probe-every", "from one to the next", usual.probe_every_ns)
     time("--away", "disconnected between two brokers", usual.away_ns)
     time("--delay", "of delayed", usual.delay_ns)
+    starts = "; ".join(f"{name}: {about}" for name, about in city.STARTS.items())
+    option("--start", starts, usual.start, choices=[*city.STARTS])
+    time("--jitter", "that a stay may be shorter or longer", usual.jitter_ns)
     time("--warm-up", "before anything is measured", usual.warm_up_ns)
     size = {"type": int, "metavar": "BYTES"}
     option("--message-bytes", "of a message, if it is not longer", usual.message_bytes, **size)
@@ -514,7 +517,7 @@ def _print_row(*cells: object) -> None:
 def run_city(arguments: argparse.Namespace) -> int:
     a = arguments
     names = {"speed": "speed_kmh", "cell": "cell_km"}
-    times = {"probe_first", "probe_every", "away", "delay", "warm_up"}
+    times = {"jitter", "probe_first", "probe_every", "away", "delay", "warm_up"}
     times |= {"broker_latency", "client_latency"}
     given = {
         names.get(name, f"{name}_ns" if name in times else name): value

@@ -55,6 +55,10 @@ class Border:
     def get(self, client: ClientId, epoch: int) -> Session | None:
         return self._sessions.get(client, {}).get(epoch)
 
+    def at(self, client: ClientId, epoch: int) -> Session | None:
+        """The session that was the client's at this epoch, also if it was renewed since."""
+        return next((one for one in self.of(client) if one.opened <= epoch <= one.epoch), None)
+
     def of(self, client: ClientId) -> list[Session]:
         """All sessions of a client, the oldest first."""
         return list(self._sessions.get(client, {}).values())
@@ -115,14 +119,17 @@ class Border:
         now: int,
         published: int = 0,
         moved_to: tuple[BrokerId, int] | None = None,
+        began: int = 0,
     ) -> None:
         """No attachment up to this epoch opens a session any more."""
         old = self.tombstones.pop(client, None)
-        if old is not None and old.epoch > epoch:
-            epoch, moved_to = old.epoch, old.moved_to or moved_to
-        published = max(published, old.published if old else 0)
+        if old is not None:
+            if old.epoch > epoch:
+                epoch, moved_to = old.epoch, old.moved_to or moved_to
+            moved_to = moved_to or old.moved_to
+            published, began = max(published, old.published), max(began, old.began)
         until = now + self.limits.tombstone_ns
-        self.tombstones[client] = Tombstone(until, epoch, published, moved_to)
+        self.tombstones[client] = Tombstone(until, epoch, published, moved_to, began)
         self.wait_for(until)
         if len(self.tombstones) > TOMBSTONES_MAX:
             del self.tombstones[next(iter(self.tombstones))]
@@ -274,7 +281,7 @@ class Border:
                 self.wait_for(session.backlog.oldest() + self.limits.backlog_age_ns)
             if session.link is None:
                 self.wait_for(session.away_since + self.limits.away_ns)
-            elif session.wait is not None:
+            if session.wait is not None and session.is_awaited():
                 self.wait_for(session.wait.until)
         return effects
 

@@ -162,6 +162,8 @@ class Client:
 
     def subscribe(self, filter: Filter, terms: m.Terms | None = None) -> list[Effect]:
         """Subscribe, and with `terms` say what of what is missed is wanted; the last ones count."""
+        if terms is not None:
+            m.check_terms(terms)
         first = self._count_up(self.subscriptions, filter)
         if not first and terms == self.terms.get(filter):
             return []

@@ -14,7 +14,6 @@ import msgspec
 
 from wayfare.core import filters
 from wayfare.core import messages as m
-from wayfare.core import predicates as ps
 from wayfare.core.filters import Filter
 from wayfare.errors import CodecError, WayfareError
 
@@ -22,6 +21,7 @@ FRAME_MAX = 8 * 1024 * 1024  # bytes of one message
 NAME_MAX = 256  # characters of a client's or broker's name
 REASON_MAX = 1_000  # characters
 NUMBER_MAX = 2**63 - 1
+DELIVERED_MAX = 2**62  # the last delivery that an Attach may name: there is room for more
 LOST_MAX = 2**40  # notifications that one Reply says were lost
 
 _LENGTH = 4
@@ -137,6 +137,7 @@ def _check_attach(message: m.Attach) -> None:
     _check_name(message.client)
     _check_number(message.epoch)
     _check_number(message.delivered)
+    _require(message.delivered <= DELIVERED_MAX, "more deliveries than there can be")
     _check_previous(message.previous)
     _require(len(message.home) <= NAME_MAX, f"a name has at most {NAME_MAX} characters")
     _check_filters((*message.subscriptions, *message.advertisements))
@@ -147,7 +148,7 @@ def _check_attach(message: m.Attach) -> None:
 def _check_all_terms(message: m.Attach | m.Profile | m.Reply) -> None:
     for place, terms in message.terms:
         _require(0 <= place < len(message.subscriptions or ()), "terms of no subscription")
-        _check_terms(terms)
+        m.check_terms(terms)
 
 
 def _check_filters(profile: tuple[Filter, ...]) -> None:
@@ -157,13 +158,6 @@ def _check_filters(profile: tuple[Filter, ...]) -> None:
         _require(left >= 0, "more filters than a client may have")
 
 
-def _check_terms(terms: m.Terms) -> None:
-    for number in (terms.last, terms.younger_ns):
-        _check_number(number or 0)
-    if terms.key is not None:
-        _require(0 < len(terms.key) <= ps.NAME_MAX, f"a key has 1 to {ps.NAME_MAX} characters")
-
-
 def _check_filter(message: Any) -> None:
     filters.checked(message.filter)
 
@@ -171,7 +165,7 @@ def _check_filter(message: Any) -> None:
 def _check_subscribe(message: m.Subscribe) -> None:
     _check_filter(message)
     if message.terms is not None:
-        _check_terms(message.terms)
+        m.check_terms(message.terms)
 
 
 def _check_publish(message: m.Publish) -> None:

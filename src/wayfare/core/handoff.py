@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from wayfare.core import messages as m
 from wayfare.core.border import Border
 from wayfare.core.codec import encode
-from wayfare.core.effects import Effect, Send
+from wayfare.core.effects import Close, Effect, Send
 from wayfare.core.history import Kept, Left, Stored, size_of, thinned
 from wayfare.core.messages import (
     REPLY_BYTES_MAX,
@@ -41,6 +41,7 @@ from wayfare.core.profiles import digest
 from wayfare.core.relocation import FORGOTTEN, NO_SESSION, Relocation
 from wayfare.core.sessions import Old, Session, Wait, Wanted, told, wanted_of
 
+SESSIONS_MAX = 100  # of one client at one broker, while it moves fast
 ASTRAY_MAX = 1_000  # requests to brokers that nobody knows yet; the oldest are forgotten
 HELD_TOO_MUCH = (
     "it published more than is held back while it moves: attach again, and send the rest"
@@ -64,6 +65,8 @@ class Handoff(Relocation):
         if not message.previous:
             for old in border.of(message.client):  # it said goodbye, which was lost
                 effects += self._end(old, now)
+            if message.epoch > 1:
+                border.bury(message.client, message.epoch - 1, now, began=message.epoch)
             session = self._open(link, message)
             effects.append(Send(link, m.Welcome(session.epoch, session.published)))
             if message.welcomed:
@@ -71,8 +74,13 @@ class Handoff(Relocation):
             return effects + border.push(session)
         broker, epoch = message.previous[0]
         last = border.get(message.client, epoch) if broker == self.paths.name else None
-        if last is not None and last.wait is None and not last.orphan:
-            return self._renew(last, link, message, now)
+        if last is not None and not last.orphan:
+            if last.wait is None:
+                return self._renew(last, link, message, now)
+            if last.wait.pending is None:
+                return self._wait_on(last, last.wait, link, message, now)
+        if len(border.of(message.client)) >= SESSIONS_MAX:
+            return [Close(link, f"{message.client} attached too often in too short a time")]
         session = self._open(link, message)
         request = Request(
             self.paths.name,
@@ -87,8 +95,19 @@ class Handoff(Relocation):
         effects.append(Send(link, m.Welcome(session.epoch, session.published)))
         return effects + self._walk(request, now)
 
+    def _wait_on(
+        self, session: Session, wait: Wait, link: LinkId, message: m.Attach, now: int
+    ) -> list[Effect]:
+        """The client is back where it was, and its session still waits."""
+        effects = self.border.disconnect(session, f"{message.client} attached again", now)
+        self.border.renew(session, message, link)
+        wait.forget_publications()  # they are sent again
+        wait.until = now + self.border.limits.answer_ns
+        self.border.wait_for(wait.until)
+        return [*effects, Send(link, m.Welcome(session.epoch, session.published))]
+
     def on_reply(self, reply: Reply, now: int) -> list[Effect]:
-        session = self.border.get(reply.client, reply.epoch)
+        session = self.border.at(reply.client, reply.epoch)
         if session is None:
             return self._send_after(reply, now)
         if not reply.found:
@@ -131,7 +150,7 @@ class Handoff(Relocation):
         if not reply.found or tombstone is None or tombstone.moved_to is None:
             return []
         broker, epoch = tombstone.moved_to
-        if epoch <= reply.epoch:
+        if epoch <= reply.epoch or reply.epoch < tombstone.began:
             return []
         return self._answer(replace(reply, broker=broker, epoch=epoch), now)
 
@@ -140,7 +159,9 @@ class Handoff(Relocation):
         if not session.welcomed:
             return self._release(session, now)
         assert session.wait is not None
-        if session.link is None or session.wait.pending is not None:
+        if session.wait.pending is None and session.leaving:
+            return self._release(session, now)
+        if session.link is None:
             return self._end(session, now)
         session.orphan = True
         return self._give_up(session, NO_SESSION, now)
@@ -199,25 +220,28 @@ class Handoff(Relocation):
 
     def _walk(self, request: Request, now: int) -> list[Effect]:
         """Take a request to where its client may have been last, and from there on."""
-        border = self.border
+        border, effects = self.border, list[Effect]()
         while request.previous:
             broker, epoch = request.previous[0]
             if broker != self.paths.name:
                 if not self.paths.send_to(broker, request):
                     self._astray.append(request)
-                return []
+                return effects
             border.bury(request.client, request.epoch - 1, now)
             session = border.get(request.client, epoch)
             if session is not None and not session.orphan:
-                return self._on_found(session, request, now)
+                return effects + self._on_found(session, request, now)
+            if session is not None and session.epoch < request.epoch:
+                effects += self._end(session, now)
             request = replace(request, previous=request.previous[1:])
-        return self._refuse(request, now)
+        return effects + self._refuse(request, now)
 
     def _on_found(self, session: Session, request: Request | Fetch, now: int) -> list[Effect]:
         wait = session.wait
         if wait is None:
             return self._hand_over(session, request, now)
         effects = self.border.disconnect(session, f"{session.client} is elsewhere now", now)
+        self.border.wait_for(wait.until)
         superseded, wait.pending = wait.pending, request
         if superseded is not None and superseded.epoch > request.epoch:
             superseded, wait.pending = request, superseded
@@ -260,6 +284,7 @@ class Handoff(Relocation):
             return super().on_detach(session, message, now)
         self.border.lose_link(session, now)
         session.leaving = message.leave
+        self.border.wait_for(session.wait.until)
         return []
 
     def on_link_down(self, session: Session, now: int) -> list[Effect]:
@@ -270,10 +295,8 @@ class Handoff(Relocation):
         if session.wait is None:
             return super().on_publish(session, message, now)
         wait = session.wait
-        if wait.refused or len(wait.publications) >= self.border.limits.held_count:
+        if not wait.hold(message, self.border.limits):
             wait.refused = True
-        else:
-            wait.publications.append(message)
         return []
 
     def on_errand(self, came_from: BrokerId, errand: m.Errand, now: int) -> list[Effect]:
@@ -293,7 +316,7 @@ class Handoff(Relocation):
         for session in list(self.border.all()):
             wait = session.wait
             if wait is not None and (
-                self.border.is_full(wait) or (session.link is not None and wait.until <= now)
+                self.border.is_full(wait) or (wait.until <= now and session.is_awaited())
             ):
                 effects += self._give_up(session, NO_ANSWER, now)
         return effects + self._end_away(now)

@@ -15,10 +15,12 @@ from collections.abc import Mapping
 import msgspec
 
 from wayfare.core.filters import Filter
-from wayfare.core.messages import ClientId, Deliver, Gap, Notification, Terms
+from wayfare.core.matching import FilterIndex
+from wayfare.core.messages import ClientId, Deliver, Gap, Notification, Publish, Terms
 from wayfare.errors import ProtocolError, UsageError
 
 SECOND_NS = 1_000_000_000
+MARKS_MAX = 50_000  # publishers of which a session knows how far they were heard, twice
 ATTRIBUTE_BYTES = 24  # a name and a number, roughly
 
 
@@ -47,7 +49,7 @@ class Limits(msgspec.Struct, frozen=True):
                 raise UsageError(f"the limit {name} is {getattr(self, name)}; it is at least 1")
 
 
-def size_of(notification: Notification) -> int:
+def size_of(notification: Notification | Publish) -> int:
     """Roughly what a notification occupies: payload, texts, and something for every attribute."""
     attributes = notification.attributes
     size = len(notification.payload) + ATTRIBUTE_BYTES * len(attributes)
@@ -80,7 +82,8 @@ class Marks:
         if mark is None:
             if number <= self.older.get(publisher, 0):
                 return False
-            if now >= self.turn_at:  # only here do the marks become more
+            # Only here do the marks become more.
+            if now >= self.turn_at or len(recent) >= MARKS_MAX:
                 self.older, self.recent = recent, {}
                 self.turn_at = now + self.age_ns
                 recent = self.recent
@@ -115,9 +118,16 @@ def thinned(
     """What a client wants to have of what it missed; a local subscription, nothing if it `moved`."""
     if not any(wanted.values()):
         return kept
+    index: FilterIndex[Filter] = FilterIndex()
+    for filter in wanted:
+        index.add(filter, filter)
+    matching: dict[Filter, list[int]] = {}  # which of the kept ones
+    for at, one in enumerate(kept):
+        for filter in index.find(one[0].notification.attributes):
+            matching.setdefault(filter, []).append(at)
     chosen: set[int] = set()
-    for filter, terms in wanted.items():
-        mine = [at for at, one in enumerate(kept) if filter.matches(one[0].notification.attributes)]
+    for filter, mine in matching.items():
+        terms = wanted[filter]
         chosen.update(mine if terms is None else _chosen(kept, mine, terms, now, moved))
     return [one for at, one in enumerate(kept) if at in chosen]
 

@@ -17,7 +17,10 @@ from wayfare.core.paths import Paths
 from wayfare.core.relocation import NO_SESSION, Relocation
 from wayfare.errors import ProtocolError
 
-BETWEEN = "|"  # the broker that is visited, and the connection there
+
+def tunnelled(visited: BrokerId, link: LinkId) -> LinkId:
+    """What the home broker calls a connection elsewhere: no host gives such a name to one of its own."""
+    return LinkId(f"\0{visited}\0{link}")
 
 
 class Home(Relocation):
@@ -39,6 +42,9 @@ class Home(Relocation):
         if self.visits(message):
             if self._visitors.setdefault(link, message.home) != message.home:
                 raise ProtocolError("Attach twice on one connection, with two homes")
+            if self.paths.towards(message.home) is None:
+                del self._visitors[link]
+                return [Close(link, f"nobody knows the broker {message.home}, its home")]
             return self._tell_home(link, message)
         effects: list[Effect] = []
         for session in self.border.of(message.client):  # there is one at most
@@ -92,7 +98,7 @@ class Home(Relocation):
             return [*self._send(message)]
         if message.visited == self.paths.name:
             return [*self._come_out(message)]
-        link = LinkId(f"{message.visited}{BETWEEN}{message.link}")
+        link = tunnelled(message.visited, message.link)
         if message.message is None:
             self._away.pop(link, None)
             return [LinkDown(link)]

@@ -40,12 +40,14 @@ Key = tuple[ClientId, int, bool]
 class Search:
     """A fetch that was here."""
 
-    __slots__ = ("came_from", "fetch", "left")
+    __slots__ = ("came_from", "fetch", "left", "superseded", "until")
 
-    def __init__(self, fetch: Fetch, came_from: BrokerId | None, left: int) -> None:
+    def __init__(self, fetch: Fetch, came_from: BrokerId | None, left: int, until: int) -> None:
+        self.until = until  # then nobody waits for it any more
         self.fetch = fetch
         self.came_from = came_from  # None: from here
         self.left = left  # directions, and sessions here, that have not answered
+        self.superseded = False  # a later attachment takes what was found
 
 
 class Junction(Handoff):
@@ -82,19 +84,20 @@ class Junction(Handoff):
     def _on_taken_over(self, session: Session, now: int) -> list[Effect]:
         return []  # there may be more: it is released when all has been searched
 
-    def _on_searched_all(self, fetch: Fetch, now: int) -> list[Effect]:
+    def _on_searched_all(self, search: Search, now: int) -> list[Effect]:
+        fetch = search.fetch
         session = self.border.get(fetch.client, fetch.epoch)
         if session is None or session.wait is None:  # its time was up; nothing may be left behind
             return [] if fetch.everywhere else self._search_everywhere(fetch, now)
         old = session.wait.old
+        session.wait.superseded |= search.superseded
         if fetch.epoch - 1 in old:
             return self._release(session, now)
         if not fetch.everywhere:
             return self._search_everywhere(fetch, now)
         if not old:
             return self._nothing(session, now)
-        # Whoever asks for this session found the others, too.
-        if max(old) < fetch.since and session.wait.pending is None:
+        if max(old) < fetch.since and not session.wait.superseded:
             return self._give_up(session, NO_SESSION, now)
         return self._release(session, now)
 
@@ -106,10 +109,13 @@ class Junction(Handoff):
         return [*wait.old] == [session.epoch - 1]
 
     def _nothing(self, session: Session, now: int) -> list[Effect]:
-        assert session.wait is not None
-        if session.wait.pending is not None:  # what it holds may be all there is
-            return self._release(session, now)
-        return super()._nothing(session, now)
+        wait = session.wait
+        assert wait is not None
+        if wait.pending is None:
+            return super()._nothing(session, now)
+        if session.welcomed and not wait.superseded:
+            return self._give_up(session, NO_SESSION, now)
+        return self._release(session, now)  # what it holds may be all there is
 
     # On the way, and at the old broker
 
@@ -117,7 +123,8 @@ class Junction(Handoff):
         if isinstance(errand, Fetch):
             return self._search(errand, came_from, now)
         if isinstance(errand, Searched):
-            return self._on_searched((errand.client, errand.epoch, errand.everywhere), now)
+            key = errand.client, errand.epoch, errand.everywhere
+            return self._on_searched(key, now, superseded=errand.superseded)
         return super().on_errand(came_from, errand, now)
 
     def _search(self, fetch: Fetch, came_from: BrokerId | None, now: int) -> list[Effect]:
@@ -128,7 +135,10 @@ class Junction(Handoff):
         # The last session before this one has, or waits for, all that older ones had.
         enough = any(one.epoch == fetch.epoch - 1 for one in found)
         directions = [] if enough else self._directions(fetch, came_from)
-        self.searches[key] = Search(fetch, came_from, 1 + len(directions) + len(found))
+        until = now + border.limits.tombstone_ns
+        border.wait_for(until)
+        left = 1 + len(directions) + len(found)
+        self.searches[key] = Search(fetch, came_from, left, until)
         if len(self.searches) > SEARCHES_MAX:
             del self.searches[next(iter(self.searches))]
         for neighbour in directions:
@@ -139,7 +149,14 @@ class Junction(Handoff):
                 effects += self._on_found(session, fetch, now)
             else:  # ended on account of a later one
                 effects += self._on_searched(key, now)
-        return effects + self._on_searched(key, now)
+        return effects + self._on_searched(key, now, superseded=self._is_superseded(fetch))
+
+    def _is_superseded(self, fetch: Fetch) -> bool:
+        """Whether a later attachment of the client is here, or took what was here."""
+        tombstone = self.border.tombstones.get(fetch.client)
+        moved_to = tombstone.moved_to if tombstone is not None else None
+        later = moved_to is not None and moved_to[1] > fetch.epoch
+        return later or any(one.epoch > fetch.epoch for one in self.border.of(fetch.client))
 
     def _directions(self, fetch: Fetch, came_from: BrokerId | None) -> list[BrokerId]:
         neighbours = self.paths.neighbours
@@ -148,19 +165,29 @@ class Junction(Handoff):
             return [one for one in neighbours if one in where]
         return [one for one in neighbours if one != came_from]
 
-    def _on_searched(self, key: Key, now: int) -> list[Effect]:
+    def _on_searched(self, key: Key, now: int, *, superseded: bool = False) -> list[Effect]:
         """One direction less to wait for, or one session."""
         search = self.searches.get(key)
         if search is None:
             return []
+        search.superseded |= superseded
         search.left -= 1
         if search.left:
             return []
         del self.searches[key]
         if search.came_from is None:
-            return self._on_searched_all(search.fetch, now)
-        self.paths.send_by(search.came_from, Searched(self.paths.name, *key))
+            return self._on_searched_all(search, now)
+        done = Searched(self.paths.name, *key, search.superseded)
+        self.paths.send_by(search.came_from, done)
         return []
+
+    def on_tick(self, now: int) -> list[Effect]:
+        self.searches = {key: one for key, one in self.searches.items() if one.until > now}
+        return super().on_tick(now)
+
+    def wait(self) -> None:
+        for search in self.searches.values():
+            self.border.wait_for(search.until)
 
     def _hand_over(self, session: Session, request: Request | Fetch, now: int) -> list[Effect]:
         assert isinstance(request, Fetch)
@@ -169,10 +196,11 @@ class Junction(Handoff):
 
     def _refuse(self, request: Request | Fetch, now: int) -> list[Effect]:
         assert isinstance(request, Fetch)
-        return self._on_searched(_key(request), now)
+        return self._on_searched(_key(request), now, superseded=True)
 
     def _ask_on(self, request: Request | Fetch, now: int) -> list[Effect]:
-        return self._refuse(request, now)
+        assert isinstance(request, Fetch)
+        return self._on_searched(_key(request), now)
 
 
 def _key(fetch: Fetch) -> Key:

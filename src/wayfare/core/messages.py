@@ -24,7 +24,7 @@ from msgspec import Meta
 
 from wayfare.core.filters import Filter
 from wayfare.core.predicates import INT_MAX, INT_MIN, NAME_MAX, Value
-from wayfare.errors import InvalidNotification
+from wayfare.errors import FilterError, InvalidNotification
 
 BrokerId = NewType("BrokerId", str)
 ClientId = NewType("ClientId", str)
@@ -120,6 +120,18 @@ class Terms(msgspec.Struct, frozen=True, array_like=True, gc=False):
     younger_ns: int | None = None  # not older than this
     key: str | None = None  # the newest for every value of this attribute
     local: bool = False  # the subscription stays behind when its client goes to another broker
+
+
+def check_terms(terms: Terms) -> None:
+    """Raise FilterError unless a client may ask for this."""
+    for name, number in (("last", terms.last), ("younger_ns", terms.younger_ns)):
+        if number is not None and (type(number) is not int or not 0 <= number <= INT_MAX):
+            raise FilterError(f"the term {name} is {number!r}: give a whole number, at least 0")
+    key = terms.key
+    if key is not None and (type(key) is not str or not 0 < len(key) <= NAME_MAX):
+        raise FilterError(f"the term key is {key!r:.60}: give an attribute's name")
+    if type(terms.local) is not bool:
+        raise FilterError(f"the term local is {terms.local!r:.60}: give True or False")
 
 
 AllTerms = Annotated[tuple[tuple[int, Terms], ...], Meta(max_length=FILTERS_MAX)]
@@ -297,6 +309,7 @@ class Searched(Message, frozen=True, tag=43):
     client: ClientId
     epoch: int
     everywhere: bool = False
+    superseded: bool = False  # a later attachment of the client takes what was there
 
 
 class Ask(Message, frozen=True, tag=44):

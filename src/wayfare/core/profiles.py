@@ -25,6 +25,7 @@ from wayfare.core import messages as m
 from wayfare.core.border import Border
 from wayfare.core.effects import Close, Effect, LinkDown, Received, Send
 from wayfare.core.filters import Filter
+from wayfare.core.history import size_of
 from wayfare.core.messages import Ask, Attach, LinkId, Profile, Terms
 from wayfare.core.paths import Paths
 from wayfare.core.sessions import Session, told
@@ -47,12 +48,13 @@ def digest(
 class Asking:
     """An attachment whose profile is not known yet."""
 
-    __slots__ = ("gone", "later", "message", "resent", "until")
+    __slots__ = ("bytes", "gone", "later", "message", "resent", "until")
 
     def __init__(self, message: Attach, until: int) -> None:
         self.message = message
         self.until = until  # then the client is asked itself
         self.later: list[m.FromClient] = []  # what it said since
+        self.bytes = 0  # of publications among that
         self.resent = False  # the client has been asked: it says everything again
         self.gone = False  # the connection is no more, but what was said counts
 
@@ -85,7 +87,10 @@ class Profiles:
         asking = self.asking[link]
         if asking.resent:
             return
-        if len(asking.later) >= self._border.limits.held_count:
+        if isinstance(message, m.Publish):
+            asking.bytes += size_of(message)
+        limits = self._border.limits
+        if len(asking.later) >= limits.held_count or asking.bytes > limits.backlog_bytes:
             del self.asking[link]
             raise ProtocolError("too many messages before the profile is known")
         asking.later.append(message)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import msgspec
 
 from wayfare.core.filters import Filter
-from wayfare.core.history import Backlog, Kept, Marks
+from wayfare.core.history import Backlog, Kept, Limits, Marks, size_of
 from wayfare.core.messages import BrokerId, ClientId, Fetch, LinkId, Publish, Request, Terms
 
 Wanted = dict[Filter, Terms | None]  # subscriptions, and what of what is missed is wanted
@@ -37,7 +37,18 @@ class Old:
 class Wait:
     """What a session has until its old broker has answered."""
 
-    __slots__ = ("asked", "bytes", "held", "old", "pending", "publications", "refused", "until")
+    __slots__ = (
+        "asked",
+        "bytes",
+        "held",
+        "old",
+        "pending",
+        "publications",
+        "published_bytes",
+        "refused",
+        "superseded",
+        "until",
+    )
 
     def __init__(self, asked: Wanted, until: int) -> None:
         self.asked = asked  # the subscriptions that the request was made with
@@ -46,8 +57,27 @@ class Wait:
         self.bytes = 0  # of those
         self.old: dict[int, Old] = {}  # by epoch
         self.publications: list[Publish] = []  # not accepted, so not acknowledged
+        self.published_bytes = 0
         self.refused = False  # there were more of them than may be held back
+        self.superseded = False  # what was searched for goes to a later attachment
         self.pending: Request | Fetch | None = None  # from where the client went on to
+
+    def hold(self, publication: Publish, limits: Limits) -> bool:
+        """Hold back a publication; False if that are too many, and all that follow it."""
+        size = size_of(publication)
+        if (
+            self.refused
+            or len(self.publications) >= limits.held_count
+            or self.published_bytes + size > limits.backlog_bytes
+        ):
+            return False
+        self.publications.append(publication)
+        self.published_bytes += size
+        return True
+
+    def forget_publications(self) -> None:
+        self.publications.clear()
+        self.published_bytes, self.refused = 0, False
 
 
 class Session:
@@ -67,6 +97,7 @@ class Session:
         "leaving",
         "link",
         "marks",
+        "opened",
         "orphan",
         "place",
         "published",
@@ -80,6 +111,7 @@ class Session:
     ) -> None:
         self.client = client
         self.epoch = epoch  # of the latest attachment; only goes up
+        self.opened = epoch  # and of the first one
         self.place = place  # where notifications for it go: see routing.Destinations
         self.link: LinkId | None = None  # None: away
         self.home = BrokerId("")  # where the client attached first
@@ -95,6 +127,11 @@ class Session:
         self.orphan = False
         self.leaving = False  # it said goodbye for good while it waited
 
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for this session while it waits."""
+        pending = self.wait is not None and self.wait.pending is not None
+        return self.link is not None or pending or self.leaving
+
 
 class Tombstone(msgspec.Struct, frozen=True, gc=False):
     """What is remembered of the ended sessions of a client, for a while."""
@@ -103,6 +140,7 @@ class Tombstone(msgspec.Struct, frozen=True, gc=False):
     epoch: int  # no attachment up to this one opens a session any more
     published: int = 0  # the last publication accepted, where nobody else knows it
     moved_to: tuple[BrokerId, int] | None = None  # who took the last one over, at which epoch
+    began: int = 0  # when the client last said goodbye for good and began anew: at which epoch
 
 
 def told(wanted: Wanted) -> tuple[tuple[Filter, ...], tuple[tuple[int, Terms], ...]]:

@@ -44,6 +44,11 @@ TREES = {85: (4, 4), 341: (5, 4), 1365: (6, 4)}  # brokers -> height, degree
 MANY = 1365  # brokers; a larger tree takes minutes to build
 ATTACHING_NS = 10 * SECOND_NS  # in which everybody attaches, at the beginning of the warm-up
 SAMPLE_NS = 10 * SECOND_NS  # between two looks at the tables
+STARTS = {
+    "spread": "anywhere in their cells",
+    "together": "all cross the first border when the warm-up ends",
+    "cold": "all attach when the warm-up ends, and what they publish then is measured, too",
+}
 KINDS = ("advertisements", "unadvertisements", "subscriptions", "unsubscriptions", "errands")
 
 
@@ -66,6 +71,8 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     probe_every_ns: int = 200 * MS_NS
     minutes: float = 10.0  # that are measured
     warm_up_ns: int = 60 * SECOND_NS
+    start: str = "spread"  # STARTS: how publishers begin
+    jitter_ns: int = 0  # of each stay: up to so much shorter or longer
     locality: float = 0.0  # share of publishers with the same publication
     delay_ns: int = 10 * SECOND_NS
     proxies: int = 5  # that are closest to the first broker, and that broker is one of them
@@ -84,6 +91,8 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
         if self.routing not in STRATEGIES or STRATEGIES[self.routing].floods:
             names = [name for name, one in STRATEGIES.items() if not one.floods]
             raise UsageError(f"routing is one of {', '.join(names)}: without tables, no trees")
+        if self.start not in STARTS:
+            raise UsageError(f"unknown start {self.start!r}: choose one of {', '.join(STARTS)}")
         for name in ("publishers", "subscribers", "degree", "probes", "proxies"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is at least 1")
@@ -114,19 +123,16 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("message_bytes is a number of bytes, up to 100,000")
         if not (0 < self.speed_kmh <= 1e6 and 0 < self.cell_km <= 1e6):
             raise UsageError("speed and cell are above 0")
-        if self.stay_ns() < self.probing_ns():
+        shortest_ns = self.period_ns() - self.away_ns - self.jitter_ns
+        if shortest_ns < self.probing_ns():
             raise UsageError(
-                f"at {self.speed_kmh:g} km/h a publisher stays {self.stay_ns() / 1e9:.1f} s in a cell,"
-                f" but its probes take {self.probing_ns() / 1e9:.1f} s: drive slower, send fewer"
+                f"at {self.speed_kmh:g} km/h a publisher may stay {shortest_ns / 1e9:.1f} s only in a"
+                f" cell, but its probes take {self.probing_ns() / 1e9:.1f} s: drive slower, send fewer"
             )
 
     def period_ns(self) -> int:
         """From one crossing of a border to the next."""
         return int(self.cell_km / self.speed_kmh * HOUR_NS)
-
-    def stay_ns(self) -> int:
-        """That a publisher is attached at a broker."""
-        return self.period_ns() - self.away_ns
 
     def probing_ns(self) -> int:
         """From its attachment until its last probe."""
@@ -322,9 +328,14 @@ class City:
             one.low = max(0, near[0] - p.overshoot)
             one.high = min(last, near[-1] + p.overshoot)
         first = self.random.randrange(ATTACHING_NS)
-        self.world.agenda.at(first, self._come, one)
         # It starts anywhere in its cell, but not before its first probes are out.
         leaves = first + p.probing_ns() + self.random.randrange(p.period_ns())
+        begin = p.warm_up_ns + 1 + walk.randrange(p.jitter_ns + 1)
+        if p.start == "together":
+            leaves = begin
+        elif p.start == "cold":
+            first, leaves = begin, begin + p.period_ns() - p.away_ns
+        self.world.agenda.at(first, self._come, one)
         self.world.agenda.at(leaves, self._go, one)
 
     def _watch(self, sender: str, receiver: str) -> None:
@@ -383,6 +394,7 @@ class City:
             one.host.advertise(one.offer.filter)
         measured = self.measuring and one.hops > 0
         self.moves += measured
+        measured = measured or (p.start == "cold" and not one.sent)
         stay = one.stay = Stay(world.now, self._tree(one.offer, leaf), measured=measured)
         stay.missing = {edge for edge in stay.needed if not self._shows(edge, one.offer)}
         for index in range(p.probes):
@@ -408,7 +420,8 @@ class City:
         one.host.detach()
         agenda, now = self.world.agenda, self.world.now
         agenda.at(now + self.parameters.away_ns, self._come, one)
-        agenda.at(now + self.parameters.period_ns(), self._go, one)
+        longer = one.walk.randint(-self.parameters.jitter_ns, self.parameters.jitter_ns)
+        agenda.at(now + self.parameters.period_ns() + longer, self._go, one)
 
     def _probe(self, probe: tuple[Publisher, int]) -> None:
         one, index = probe

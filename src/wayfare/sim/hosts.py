@@ -230,9 +230,9 @@ class ClientHost(Host):
         """Attach at this broker, where it was before by default, leaving a connection behind."""
         world = self.world
         host = world.broker(broker or self.home)
-        self.home = broker or self.home
         if self.connection is not None:
             self.connection.break_off(noticed=False)
+        self.home = broker or self.home
         self.left = False
         if self.home in world.stopped:
             world.agenda.at(world.now + RETRY_NS, world.come_back, self)

@@ -20,9 +20,9 @@ import msgspec
 from wayfare.core.broker import DEFAULT_LIMITS
 from wayfare.core.client import ACK_DELAY_NS, DIGEST_FROM
 from wayfare.core.filters import Filter
-from wayfare.core.home import BETWEEN, Home
+from wayfare.core.home import Home, tunnelled
 from wayfare.core.junction import Junction
-from wayfare.core.messages import ClientId, Entry
+from wayfare.core.messages import BrokerId, ClientId, Entry
 from wayfare.core.predicates import Attributes, satisfied
 from wayfare.core.reduction import STRATEGIES, Strategy, reduced
 from wayfare.eventlog import Event
@@ -413,7 +413,9 @@ def _check_attached(world: World, host: ClientHost) -> Iterator[Violation]:
         yield Violation("tidy", f"{broker} has no session of {host.name}, which is attached")
         return
     session, *others = reversed(sessions)
-    link = client.link if broker == host.home else f"{host.home}{BETWEEN}{client.link}"
+    link = client.link
+    if broker != host.home and link is not None:
+        link = tunnelled(BrokerId(host.home), link)
     if others:
         yield Violation("tidy", f"{broker} has several sessions of {host.name}")
     if (session.link, session.epoch) != (link, client.epoch):
