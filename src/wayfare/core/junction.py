@@ -152,11 +152,10 @@ class Junction(Handoff):
         return effects + self._on_searched(key, now, superseded=self._is_superseded(fetch))
 
     def _is_superseded(self, fetch: Fetch) -> bool:
-        """Whether a later attachment of the client is here, or took what was here."""
+        """Whether a later attachment of the client took what was here."""
         tombstone = self.border.tombstones.get(fetch.client)
         moved_to = tombstone.moved_to if tombstone is not None else None
-        later = moved_to is not None and moved_to[1] > fetch.epoch
-        return later or any(one.epoch > fetch.epoch for one in self.border.of(fetch.client))
+        return moved_to is not None and moved_to[1] > fetch.epoch
 
     def _directions(self, fetch: Fetch, came_from: BrokerId | None) -> list[BrokerId]:
         neighbours = self.paths.neighbours
