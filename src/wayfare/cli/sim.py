@@ -543,11 +543,10 @@ def _show_city(parameters: city.Parameters, figures: city.Figures, spent: float)
     p, f = parameters, figures
     print(
         f"{f.algorithm}, {f.routing} routing, seed {f.seed}: {f.publishers} publishers,"
-        f" {f.subscribers} subscribers, {f.brokers} brokers,"
-        f" {f.speed_kmh:g} km/h, {p.minutes:g} minutes"
+        f" {f.subscribers} subscribers, {f.brokers} brokers"
     )
     rows: list[tuple[str, str]] = [
-        ("moves", f"{f.moves}"),
+        ("moves", f"{f.moves}, in {p.minutes:g} minutes at {f.speed_kmh:g} km/h"),
         ("control messages", f"{f.control_total}, {_or_dash(f.control_per_move, '.1f')} a move"),
         *((f"... {kind}", f"{count}") for kind, count in f.control.items()),
         ("... travelled in", f"{f.link_messages} messages on links"),
