@@ -109,7 +109,7 @@ MESSAGES = {
         m.Attach,
         client=names,
         epoch=numbers,
-        delivered=numbers,
+        delivered=st.integers(0, codec.DELIVERED_MAX),
         subscriptions=profiles,
         advertisements=profiles,
         previous=attachments,
@@ -704,6 +704,9 @@ BAD = {
         f"a subscription with terms {value!r:.30}": pack([12, [ON_WIRE], value])
         for value in ([-1], [BIG], [None, -1], [None, None, ""], [None, None, "n" * 129], [1.5])
     },
+    "more deliveries than there can be": pack(
+        on_wire(m.Attach("anna", 1, 0), delivered=codec.DELIVERED_MAX + 1)
+    ),
     "an attach with a negative digest": pack(on_wire(m.Attach("anna", 1, 0), digest=-1)),
     "a resend of a negative epoch": pack([24, -1]),
     "a long home": pack(on_wire(m.Attach("anna", 1, 0), home=LONG)),
