@@ -455,7 +455,7 @@ class City:
         core = self.world.brokers[broker].core
         place = core.neighbours.index(BrokerId(neighbour))
         found = core.routing.destinations.find(offer.attributes)
-        return any(place in audience.places for audience in found)
+        return any(place in audience.counts for audience in found)
 
     def _end_stay(self, one: Publisher) -> None:
         stay, one.stay = one.stay, None
