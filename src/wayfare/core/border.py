@@ -19,7 +19,7 @@ from wayfare.core.filters import Filter
 from wayfare.core.history import Kept, Limits, Stored, size_of
 from wayfare.core.messages import BrokerId, ClientId, LinkId, Notification
 from wayfare.core.reduction import STRATEGIES
-from wayfare.core.routing import Routing, each_once
+from wayfare.core.routing import Routing, near_and_here
 from wayfare.core.sessions import Session, Tombstone, Wait, Wanted, wanted_of
 from wayfare.errors import ProtocolError
 
@@ -41,6 +41,7 @@ class Border:
         self._find = self.routing.destinations.find
         # Where notifications go: first the neighbours, then one place per session, never reused.
         self._links: list[LinkId] = [LinkId(name) for name in neighbours]
+        self._everybody = list(range(len(self._links)))
         self._by_place: dict[int, Session] = {}
         self._next_place = len(self._links)
         # Invariant: nothing here becomes too old before this; None when nothing ever does.
@@ -179,25 +180,28 @@ class Border:
 
     def route(self, notification: Notification, came_from: LinkId | None, now: int) -> list[Effect]:
         """Send a notification on to every neighbour and session that wants it."""
-        links, limits, by_place = self._links, self.limits, self._by_place
-        first_session = len(links)
-        effects: list[Effect] = []
-        if self._floods:
-            effects += [Send(link, notification) for link in links if link != came_from]
-        stored: Stored | None = None
         found = self._find(notification.attributes)
-        for place in found[0].places if len(found) == 1 else each_once(found):
-            if place < first_session:
-                link = links[place]
-                if link != came_from:
-                    effects.append(Send(link, notification))
-                continue
-            if stored is None:
-                stored = Stored(notification, size_of(notification))
-                publisher, number = notification.publisher, notification.number
-                end = now + limits.backlog_age_ns
-                if self.deadline is None or end < self.deadline:
-                    self.deadline = end
+        if len(found) == 1:  # the usual case
+            near, here = found[0].near, found[0].here
+        else:
+            near, here = near_and_here(found)
+        links = self._links
+        if self._floods:
+            near = self._everybody
+        effects: list[Effect] = []
+        for place in near:  # no comprehension: a call would be the longer part of it
+            link = links[place]
+            if link != came_from:
+                effects.append(Send(link, notification))
+        if not here:
+            return effects
+        limits, by_place = self.limits, self._by_place
+        stored = Stored(notification, size_of(notification))
+        publisher, number = notification.publisher, notification.number
+        end = now + limits.backlog_age_ns
+        if self.deadline is None or end < self.deadline:
+            self.deadline = end
+        for place in here:
             session = by_place[place]
             if session.wait is not None:
                 self._hold(session, stored, now)

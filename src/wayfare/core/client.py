@@ -259,7 +259,24 @@ class Client:
                 and event.link == self.link
                 and message.number == self.delivered + 1
             ):
-                return self._take(message, now)
+                # The next delivery: what mostly happens.
+                self.delivered = message.number
+                notification = message.notification
+                subscriptions = self._wanted.find(notification.attributes)
+                effects: list[Effect] = []
+                # It may have been on its way when the last of them was withdrawn; or come twice, when
+                # a broker that was asked in vain did not know what had been delivered before.
+                marks, publisher = self._marks, notification.publisher
+                if not subscriptions:
+                    pass
+                elif marks is not None and 0 < marks.recent.get(publisher, 0) < notification.number:
+                    marks.recent[publisher] = notification.number  # the usual case of what follows
+                    effects.append(Notify(notification, subscriptions))
+                elif marks is None or marks.pass_on(notification, now):
+                    effects.append(Notify(notification, subscriptions))
+                if self.deadline is None or message.number - self._acked >= ACK_EVERY:
+                    effects += self._mind_ack(now)
+                return effects
         return EVENTS[type(event)](self, event, now)
 
     def next_deadline(self) -> int | None:
@@ -294,20 +311,6 @@ class Client:
         self.welcomed = True
         self._forget_published(message.published)
         return []
-
-    def _take(self, message: m.Deliver, now: int) -> list[Effect]:
-        """The next delivery."""
-        self.delivered = message.number
-        effects: list[Effect] = []
-        notification = message.notification
-        subscriptions = self._wanted.find(notification.attributes)
-        # It may have been on its way when the last of them was withdrawn; or come twice, when a
-        # broker that was asked in vain did not know what had been delivered before.
-        if subscriptions and (self._marks is None or self._marks.pass_on(notification, now)):
-            effects.append(Notify(notification, subscriptions))
-        if self.deadline is None or message.number - self._acked >= ACK_EVERY:
-            effects += self._mind_ack(now)
-        return effects
 
     def on_deliver(self, message: m.Deliver, now: int) -> list[Effect]:
         raise ProtocolError(f"delivery {message.number} after {self.delivered}")

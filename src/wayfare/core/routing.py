@@ -11,6 +11,7 @@ is the routing strategy (reduction.py).
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
@@ -27,21 +28,23 @@ LOCAL = BrokerId("")  # the source of what the broker's own sessions want or off
 
 
 class Audience:
-    """The places that want what one filter matches."""
+    """The places that want what one filter matches, in ascending order."""
 
-    __slots__ = ("counts", "places")
+    __slots__ = ("counts", "here", "near")
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}  # place -> how often it asked
-        self.places: list[int] = []  # the same places in ascending order
+        self.near: list[int] = []  # neighbours' places
+        self.here: list[int] = []  # sessions' places
 
 
 class Destinations:
     """Which places want a notification. A place is a small integer: a neighbour's or a session's."""
 
-    __slots__ = ("_audiences", "_index", "find")
+    __slots__ = ("_audiences", "_first_session", "_index", "find")
 
-    def __init__(self) -> None:
+    def __init__(self, first_session: int = 0) -> None:
+        self._first_session = first_session
         self._audiences: dict[Filter, Audience] = {}
         self._index: FilterIndex[Audience] = FilterIndex()
         self.find = self._index.find  # the audiences of a notification
@@ -51,16 +54,18 @@ class Destinations:
         if audience is None:
             audience = self._audiences[filter] = Audience()
             self._index.add(audience, filter)
+        if place not in audience.counts:
+            insort(audience.near if place < self._first_session else audience.here, place)
         audience.counts[place] = audience.counts.get(place, 0) + 1
-        audience.places = sorted(audience.counts)
 
     def remove(self, filter: Filter, place: int) -> None:
         audience = self._audiences[filter]
         audience.counts[place] -= 1
         if not audience.counts[place]:
             del audience.counts[place]
-            audience.places = sorted(audience.counts)
-            if not audience.places:
+            places = audience.near if place < self._first_session else audience.here
+            del places[bisect_left(places, place)]
+            if not audience.counts:
                 del self._audiences[filter]
                 self._index.remove(audience)
 
@@ -69,9 +74,11 @@ class Destinations:
         return {filter: audience.counts for filter, audience in self._audiences.items()}
 
 
-def each_once(audiences: Iterable[Audience]) -> list[int]:
-    """The places of all these audiences, in ascending order."""
-    return sorted({place for audience in audiences for place in audience.places})
+def near_and_here(audiences: Sequence[Audience]) -> tuple[list[int], list[int]]:
+    """The neighbours' and the sessions' places of all these audiences, each once, in order."""
+    near = {place for audience in audiences for place in audience.near}
+    here = {place for audience in audiences for place in audience.here}
+    return sorted(near), sorted(here)
 
 
 class Sources:
@@ -130,7 +137,7 @@ class Routing:
         self.in_subs: dict[BrokerId, dict[Entry, None]] = {n: {} for n in neighbours}
         self.out_ads: dict[BrokerId, OutTable] = {n: strategy.table() for n in neighbours}
         self.out_subs: dict[BrokerId, OutTable] = {n: strategy.table() for n in neighbours}
-        self.destinations = Destinations()
+        self.destinations = Destinations(len(neighbours))
         self._ads = Sources()
         self._subs = Sources()
         self._ads_from: dict[BrokerId, OverlapIndex[Entry]] = {
