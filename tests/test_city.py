@@ -99,6 +99,27 @@ def test_locality_is_a_share_of_publishers_with_the_same_publication() -> None:
     assert city.run().control_by_hops is None  # nobody knows whose entry it was
 
 
+def test_publishers_that_start_together_move_in_waves() -> None:
+    figures = run(small(start="together", minutes=1.0))
+    assert figures.moves == 2 * 3  # after 3 s and 39 s, all of them
+
+
+def test_a_cold_start_is_measured_from_the_first_attachment_on() -> None:
+    figures = run(small(start="cold", algorithm="standard", minutes=0.5))
+    assert (figures.moves, figures.rebuilds, figures.probes) == (0, 3, 3 * 20)
+    assert figures.control_per_move is None
+    assert figures.control["advertisements"] > 0
+
+
+@pytest.mark.parametrize("routing", ["simple", "identity", "merging"])
+def test_rebuilding_ends_at_the_same_time_under_every_routing(routing: str) -> None:
+    """Nearly: merged filters are longer, and subscriptions may be there for another publisher."""
+    usual, other = run(small(**WIDE)), run(small(routing=routing, **WIDE))
+    assert other.rebuilds == usual.rebuilds and other.lost == 0
+    assert other.rebuild_max_ms is not None and usual.rebuild_max_ms is not None
+    assert other.rebuild_max_ms <= usual.rebuild_max_ms + 1
+
+
 # ---- the end of rebuilding -----------------------------------------------------------------------
 
 
@@ -221,6 +242,11 @@ def test_the_command_says_what_is_wrong(
 # ---- the published shapes ------------------------------------------------------------------------
 
 
+def shape(test: Any) -> Any:
+    """Slow, and more so on a busy machine."""
+    return pytest.mark.slow(pytest.mark.timeout(600)(test))
+
+
 @cache
 def figures(algorithm: str, **how: Any) -> Figures:
     return run(Parameters(**{"algorithm": algorithm, "minutes": 1.5} | how))
@@ -232,13 +258,13 @@ def cost(algorithm: str, **how: Any) -> float:
     return per_move
 
 
-@pytest.mark.slow
+@shape
 def test_standard_and_prefetching_cost_more_than_ten_times_proxy_and_delayed() -> None:
     assert min(cost("standard"), cost("prefetching")) > 10 * max(cost("proxy"), cost("delayed"))
     assert cost("prefetching") > cost("standard")
 
 
-@pytest.mark.slow
+@shape
 def test_delayed_costs_less_than_proxy_if_publishers_leave_their_proxies() -> None:
     """As published. But one that turns at random is mostly near them, and then proxy costs less."""
     away: dict[str, Any] = {"turn": 0.0, "minutes": 12.0, "publishers": 20}
@@ -246,7 +272,7 @@ def test_delayed_costs_less_than_proxy_if_publishers_leave_their_proxies() -> No
     assert cost("proxy") < cost("delayed")
 
 
-@pytest.mark.slow
+@shape
 def test_standard_comes_close_to_delayed_where_publications_are_the_same() -> None:
     """Nearly: the publishers with one of their own cost as much as ever."""
     few: dict[str, Any] = {"publishers": 20, "subscribers": 60, "minutes": 2.0}
@@ -260,7 +286,7 @@ def test_standard_comes_close_to_delayed_where_publications_are_the_same() -> No
 TOGETHER: dict[str, Any] = {"start": "together", "jitter_ns": 3 * SECOND_NS, "speed_kmh": 25.0}
 
 
-@pytest.mark.slow
+@shape
 def test_standard_needs_seconds_until_all_probes_arrive_and_prefetching_none() -> None:
     standard = figures("standard", **TOGETHER)
     late = [ratio or 0 for ratio in standard.probe_ratio]
@@ -272,14 +298,14 @@ def test_standard_needs_seconds_until_all_probes_arrive_and_prefetching_none() -
     assert delayed[0] > 0.95 and set(delayed[4:]) == {1.0}
 
 
-@pytest.mark.slow
+@shape
 def test_handoff_delivers_every_probe_from_the_first_on() -> None:
     for f in (figures("handoff"), figures("handoff", **TOGETHER)):
         assert set(f.probe_ratio) == {1.0}
         assert f.lost == f.duplicates == 0
 
 
-@pytest.mark.slow
+@shape
 def test_handoff_costs_as_much_in_a_large_network_and_no_more_messages_than_delayed() -> None:
     """Its errands travel with updates of tables, and delayed has to send as many of these."""
     few: dict[str, Any] = {"publishers": 10, "subscribers": 100}
@@ -303,7 +329,7 @@ def ratio(how: dict[str, Any], speed_kmh: float, minutes: float) -> float:
     return f.delivery_ratio
 
 
-@pytest.mark.slow
+@shape
 def test_faster_publishers_that_started_together_are_sooner_out_of_step() -> None:
     """The open question of the paper: what counts is how often they have moved, not their speed."""
     slow, fast = ratio(TOGETHER, 25.0, 3.0), ratio(TOGETHER, 100.0, 3.0)

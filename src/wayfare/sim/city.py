@@ -20,7 +20,6 @@ from __future__ import annotations
 from random import Random
 
 import msgspec
-from msgspec.structs import replace
 
 from wayfare.core.broker import PUBLISHER_RELOCATIONS
 from wayfare.core.effects import Received
@@ -137,14 +136,6 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     def probing_ns(self) -> int:
         """From its attachment until its last probe."""
         return self.probe_first_ns + (self.probes - 1) * self.probe_every_ns
-
-    def for_brokers(self, brokers: int) -> Parameters:
-        """The same on the balanced tree of so many brokers."""
-        if brokers not in TREES:
-            sizes = ", ".join(map(str, TREES))
-            raise UsageError(f"brokers is one of {sizes}; any other tree has a height and a degree")
-        height, degree = TREES[brokers]
-        return replace(self, height=height, degree=degree)
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
