@@ -1,0 +1,197 @@
+"""What once went wrong with clients that move, each with its story."""
+
+import pytest
+
+from roads import TREE, Roads, homes, lost, network, publish, session_of, xs
+from wayfare.core.broker import DEFAULT_LIMITS
+from wayfare.core.effects import Lost
+from wayfare.core.handoff import NO_ANSWER
+from wayfare.core.history import Limits
+from wayfare.core.relocation import NO_SESSION
+from wayfare.sim import World, check
+from wayfare.sim.links import MS_NS
+
+ANSWER_NS = DEFAULT_LIMITS.answer_ns
+AWAY_NS = DEFAULT_LIMITS.away_ns
+
+
+def forget(net, broker, name):
+    """The broker loses all that it knew of a client."""
+    core = net.brokers[broker]
+    for session in core.border.of(name):
+        core.border.end(session, 0)
+    core.border.tombstones.clear()
+    net._perform(broker, core._with_updates([]))
+    net.settle()
+
+
+def publisher(**more):
+    """Pia publishes at porto, anna is at braga."""
+    net = Roads(*TREE, **more)
+    net.subscribe("anna", "x > 0")
+    net.attach("anna", "braga")
+    for name in ("pia", "tom"):  # for tom's sake everybody at porto knows what anna wants
+        net.advertise(name, "x > 0")
+        net.attach(name, "porto")
+    net.settle()
+    publish(net, 1, who="pia")
+    return net
+
+
+@pytest.mark.parametrize("lost_attachment", [False, True])
+def test_a_late_reply_follows_a_session_past_a_request_that_came_by(lost_attachment):
+    """What a passing request leaves behind must not hide where the session went."""
+    net = network(*TREE, "lisbon-evora", at="porto")
+    net.cut("anna")
+    net.stop("porto", "lisbon")
+    net.stop("lisbon", "porto")
+    net.move("anna", "faro")
+    net.pass_time(ANSWER_NS)
+    net.settle()
+    net.move("anna", "braga")
+    if lost_attachment:
+        net.attach("anna", "faro")
+        link = net.clients["anna"].link
+        net._wires["anna", link].cut()
+        net._wires["faro", link].cut()
+    net.move("anna", "evora")
+    publish(net, 7)
+    net.go()
+    publish(net, 8)
+    assert net.got("anna") == xs(7, 8)
+    assert homes(net) == [("evora", 5 if lost_attachment else 4)]
+
+
+def test_a_session_that_somebody_waits_for_does_not_wait_for_ever():
+    """Porto is dead; faro hands to braga what it has when its own time is up."""
+    net = network()
+    net.cut("anna")
+    net.stop("porto", "lisbon")
+    net.move("anna", "faro")
+    publish(net, 1, 2)
+    net.move("anna", "braga")
+    net.pass_time(3 * ANSWER_NS)
+    net.settle()
+    publish(net, 3)
+    assert homes(net) == [("braga", 3)]
+    assert net.got("anna") == xs(1, 2, 3)
+    assert Lost(0, NO_ANSWER) in lost(net)
+
+
+def test_a_publisher_leaves_whom_its_old_broker_has_forgotten():
+    net = publisher()
+    net.cut("pia")
+    forget(net, "porto", "pia")
+    net.stop("lisbon", "faro")
+    net.attach("pia", "faro")
+    net.publish("pia", x=2)
+    net.settle()
+    net.detach("pia", leave=True)
+    net.settle()
+    net.go()
+    assert net.got("anna") == xs(1, 2)
+    assert homes(net, "pia") == []
+
+
+def test_a_publisher_leaves_whose_old_broker_is_dead():
+    net = publisher()
+    net.cut("pia")
+    net.stop("porto", "lisbon")
+    net.attach("pia", "faro")
+    net.publish("pia", x=2)
+    net.settle()
+    net.detach("pia", leave=True)
+    net.settle()
+    net.pass_time(2 * ANSWER_NS)
+    net.settle()
+    assert net.got("anna") == xs(1, 2)
+    assert homes(net, "pia") == []
+
+
+def test_an_orphan_whose_connection_never_ends_goes_when_its_client_is_elsewhere():
+    net = network()
+    net.cut("anna")
+    forget(net, "porto", "anna")
+    net.move("anna", "faro")
+    assert session_of(net, "faro").orphan
+    assert lost(net) == [Lost(0, NO_SESSION)]
+    net.clients["anna"].link = None  # faro does not notice
+    net.move("anna", "braga")
+    assert homes(net) == [("braga", 3)]
+
+
+def test_what_comes_late_is_not_for_a_client_that_began_anew():
+    """She said goodbye for good; what she had before must not follow her."""
+    net = network()
+    net.cut("anna")
+    publish(net, 1)
+    net.stop("porto", "lisbon")
+    net.move("anna", "faro")
+    net.clients["anna"].detach(leave=True)  # her goodbye is lost
+    net.move("anna", "faro")
+    net.move("anna", "braga")
+    publish(net, 2)
+    net.go()
+    assert net.got("anna") == xs(2)
+    assert lost(net) == []
+
+
+def test_junction_tells_that_nobody_has_the_session_also_in_a_hurry():
+    """Away for too long, and attached again before the search was over."""
+    limits = Limits(away_ns=100 * MS_NS)
+    world = World(seed=1, relocation="junction", limits=limits)
+    world.add_brokers([("b0", "b1"), ("b1", "b2")])
+    ticker = world.add_client("ticker", "b1")
+    ticker.advertise("x > 0")
+    anna = world.add_client("anna", "b0")
+    anna.subscribe("x > 0")
+    world.settle()
+    anna.disconnect()
+    world.run_until(world.now + 200 * MS_NS)
+    ticker.publish({"x": 1})
+    world.settle()
+    anna.attach("b2")
+    world.run_until(world.now + 20 * MS_NS)
+    anna.attach("b2")
+    world.settle()
+    assert [event.reason for event in world.events if event.kind == "lost"] == [NO_SESSION]
+    assert check(world).violations == ()
+
+
+def test_a_client_whose_name_looks_like_a_tunnel():
+    world = World(relocation="home")
+    world.add_brokers([("porto", "lisbon")])
+    anna = world.add_client("anna", "porto")
+    world.settle()
+    anna.attach("lisbon")
+    world.settle()
+    other = world.add_client("lisbon|anna", "porto")
+    other.attach("porto")
+    world.settle()
+    assert anna.connection is not None
+    assert other.connection is not None
+    assert check(world).violations == ()
+
+
+def test_a_search_for_what_nobody_answers_ends():
+    net = network(relocation="junction")
+    net.cut("anna")
+    net.stop("porto", "lisbon")
+    net.stop("lisbon", "porto")
+    net.move("anna", "faro")
+    net.pass_time(AWAY_NS)
+    net.settle()
+    net.pass_time(AWAY_NS)
+    assert {name for name, core in net.brokers.items() if core.relocation.searches} == set()
+
+
+def test_publications_are_held_back_within_a_limit_of_bytes():
+    net = publisher(limits=Limits(backlog_bytes=1000))
+    net.cut("pia")
+    net.stop("porto", "lisbon")
+    net.attach("pia", "faro")
+    for _ in range(10):
+        net._perform("pia", net.clients["pia"].publish({"x": 2}, bytes(300)))
+    net.settle()
+    wait = session_of(net, "faro", "pia").wait
+    assert (len(wait.publications), wait.refused) == (3, True)
