@@ -7,11 +7,13 @@ broker (porto) or at another one (faro).
 import pytest
 
 from roads import TREE, Roads, assert_tidy, errands, homes, lost, network, publish, session_of, xs
+from wayfare.core import handoff
 from wayfare.core.client import ACK_DELAY_NS
 from wayfare.core.effects import Ended, Lost, Notify
 from wayfare.core.filters import Filter
 from wayfare.core.history import SECOND_NS, Limits, Stored, thinned
 from wayfare.core.messages import Notification, Terms
+from wayfare.core.sessions import Old
 from wayfare.sim import World, check
 from wayfare.sim.links import MS_NS
 
@@ -498,3 +500,12 @@ def test_terms_changed_while_she_was_away_and_moved(before, after, wanted, reloc
     net.move("anna", "faro")
     assert net.got("anna") == xs(*wanted)
     assert lost(net) == []
+
+
+def test_what_terms_left_out_is_news_when_they_are_loosened():
+    """It came to the old session, which did not keep it; now somebody wants it."""
+    old = Old({X: Terms(last=1)})
+    old.marks = {"tom": 5}
+    note = Notification("tom", 3, {"x": 1})
+    assert handoff._came(note, old, {X: Terms(last=1)})
+    assert not handoff._came(note, old, {X: None})

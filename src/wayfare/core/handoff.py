@@ -348,7 +348,7 @@ def _came(notification: Notification, old: Old, wanted: Wanted) -> bool:
 
     What is not above its mark came there before that was handed over: it is among what was kept, was
     delivered long ago, or was left out by the terms of a subscription. Unless only a subscription asks
-    for it that was not known there.
+    for it that was not known there, or had other terms.
     """
     if notification.number > old.marks.get(notification.publisher, 0):
         return False
@@ -356,7 +356,8 @@ def _came(notification: Notification, old: Old, wanted: Wanted) -> bool:
     matching = [terms for filter, terms in old.known.items() if filter.matches(attributes)]
     if None in matching or not matching:
         return bool(matching)
-    return not any(f.matches(attributes) for f in wanted if f not in old.known)
+    fresh = (f for f, terms in wanted.items() if f not in old.known or old.known[f] != terms)
+    return not any(f.matches(attributes) for f in fresh)
 
 
 def _in_order(queue: list[Kept]) -> list[Kept]:

@@ -46,8 +46,14 @@ class Publishers(Naive):
 
     def on_attach(self, link: LinkId, message: m.Attach, now: int) -> list[Effect]:
         for session in self.border.of(message.client):  # there is one at most
-            return self._renew(session, link, message, now)
+            before = dict(session.advertisements)
+            effects = self._renew(session, link, message, now)
+            if session.advertisements != before:
+                self.on_profile(session, now)
+            return effects
         session = self._open(link, message)
+        if session.advertisements and not message.previous:
+            self.on_profile(session, now)
         return [Send(link, m.Welcome(session.epoch, session.published))]
 
     def on_errand(self, came_from: BrokerId, errand: m.Errand, now: int) -> list[Effect]:
@@ -63,6 +69,7 @@ class Publishers(Naive):
         for session in self.border.of(prepare.client):
             if session.link is None:
                 self.border.set_profile(session, {}, prepare.advertisements)
+                session.away_since = now
             return []
         if self.border.is_stale(prepare.client, prepare.epoch + 1):
             return []
@@ -71,6 +78,11 @@ class Publishers(Naive):
         session.away_since = now
         self.border.wait_for(now + self._patience_ns())
         return []
+
+    def _leave(self, session: Session, now: int) -> list[Effect]:
+        """The client is gone for good: nobody advertises for it any more."""
+        self.border.lose_link(session, now)
+        return self._end(session, now)
 
     def _patience_ns(self) -> int:
         """How long a broker advertises for a client that is not there."""
@@ -99,6 +111,9 @@ class Prefetching(Publishers):
         self._tell_next(session)
         return super().on_link_down(session, now)
 
+    def on_detach(self, session: Session, message: m.Detach, now: int) -> list[Effect]:
+        return self._leave(session, now) if message.leave else self.on_link_down(session, now)
+
     def _tell_next(self, session: Session) -> None:
         there = self.forecast.next_broker(session.client, self.paths.name)
         if there is not None and there != self.paths.name:
@@ -115,9 +130,7 @@ class Delayed(Publishers):
         return []
 
     def on_detach(self, session: Session, message: m.Detach, now: int) -> list[Effect]:
-        if message.leave:
-            return super().on_link_down(session, now)
-        return self.on_link_down(session, now)
+        return self._leave(session, now) if message.leave else self.on_link_down(session, now)
 
     def _patience_ns(self) -> int:
         return self.border.limits.delay_ns

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
 
+from msgspec.structs import replace
+
 from wayfare.core.broker import ALL_RELOCATIONS, DEFAULT_LIMITS, Broker, check_strategies
 from wayfare.core.client import DIGEST_FROM, OUTBOX_MAX, Client
 from wayfare.core.codec import NAME_MAX, encode
@@ -328,4 +330,4 @@ def _check_name(name: str) -> None:
 
 
 def _lossy(spec: LinkSpec, loss: float) -> LinkSpec:
-    return LinkSpec(spec.latency_ns, spec.jitter_ns, spec.bandwidth_bps, loss, spec.retransmit_ns)
+    return replace(spec, loss=loss)
