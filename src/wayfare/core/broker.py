@@ -132,6 +132,8 @@ class Broker:
         except ProtocolError as error:
             closed = [Close(link, str(error), fault=True)]
             return self.relocation.outward([*closed, *self.on_link_down(LinkDown(link), now)])
+        if not effects and not self.paths.mail and not self.routing.changed:  # an Ack, mostly
+            return effects
         return self._with_updates(effects)
 
     def on_link_up(self, event: LinkUp, now: int) -> list[Effect]:
@@ -275,8 +277,9 @@ class Broker:
         return self.relocation.on_publish(session, message, now)
 
     def on_ack(self, session: Session, message: m.Ack, now: int) -> list[Effect]:
-        session.backlog.acknowledge(message.number)
-        return self.border.push(session)
+        backlog = session.backlog
+        backlog.acknowledge(message.number)
+        return self.border.push(session) if backlog.sent < backlog.last else []
 
 
 def _put_behind(updates: list[Update], errands: list[m.Errand]) -> None:

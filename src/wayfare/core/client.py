@@ -88,6 +88,7 @@ class Client:
         self._characters = 0  # of all filters that are held
         self._wanted: FilterIndex[Filter] = FilterIndex()
         self._marks = Marks(MARKS_AGE_NS) if once else None
+        self._recent = self._marks.recent if self._marks else {}  # at hand, for `step`
         self._acked = 0
         self.deadline: int | None = None  # when the next acknowledgement has to go
 
@@ -266,14 +267,14 @@ class Client:
                 effects: list[Effect] = []
                 # It may have been on its way when the last of them was withdrawn; or come twice, when
                 # a broker that was asked in vain did not know what had been delivered before.
-                marks, publisher = self._marks, notification.publisher
-                if not subscriptions:
-                    pass
-                elif marks is not None and 0 < marks.recent.get(publisher, 0) < notification.number:
-                    marks.recent[publisher] = notification.number  # the usual case of what follows
-                    effects.append(Notify(notification, subscriptions))
-                elif marks is None or marks.pass_on(notification, now):
-                    effects.append(Notify(notification, subscriptions))
+                if subscriptions:
+                    recent, publisher = self._recent, notification.publisher
+                    last = recent.get(publisher)
+                    if last is not None and last < notification.number:  # as mostly
+                        recent[publisher] = notification.number
+                        effects.append(Notify(notification, subscriptions))
+                    elif self._marks is None or self._marks.pass_on(notification, now):
+                        effects.append(Notify(notification, subscriptions))
                 if self.deadline is None or message.number - self._acked >= ACK_EVERY:
                     effects += self._mind_ack(now)
                 return effects

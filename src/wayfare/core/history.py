@@ -51,11 +51,9 @@ class Limits(msgspec.Struct, frozen=True):
 
 def size_of(notification: Notification | Publish) -> int:
     """Roughly what a notification occupies: payload, texts, and something for every attribute."""
-    attributes = notification.attributes
-    size = len(notification.payload) + ATTRIBUTE_BYTES * len(attributes)
-    for value in attributes.values():
-        if type(value) is str:
-            size += len(value)
+    size = len(notification.payload)
+    for value in notification.attributes.values():
+        size += ATTRIBUTE_BYTES + len(value) if type(value) is str else ATTRIBUTE_BYTES
     return size
 
 
@@ -84,9 +82,9 @@ class Marks:
                 return False
             # Only here do the marks become more.
             if now >= self.turn_at or len(recent) >= MARKS_MAX:
-                self.older, self.recent = recent, {}
+                self.older = dict(recent)
+                recent.clear()
                 self.turn_at = now + self.age_ns
-                recent = self.recent
         elif number <= mark:
             return False
         recent[publisher] = number

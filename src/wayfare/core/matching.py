@@ -24,7 +24,7 @@ are in the order in which filters came, so the order of results depends on nothi
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Generic, TypeVar
 
 from wayfare.core.candidates import candidate_of
@@ -32,7 +32,7 @@ from wayfare.core.conditions import Conjunction
 from wayfare.core.filters import Filter
 from wayfare.core.predicates import Attributes
 from wayfare.core.selectivity import Statistics
-from wayfare.core.shelves import Group, Groups, Lanes, visit
+from wayfare.core.shelves import Group, Lanes, visit
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -47,7 +47,8 @@ class FilterIndex(Generic[Key]):
         self._several = 0  # filters of more than one conjunction
         # Where every filter has a text for the same attribute, as topics have: that attribute, and
         # the groups by text. () if that is not so, None if nobody has looked since the last change.
-        self._topics: tuple[str, Groups] | tuple[()] | None = None
+        # The one attribute by which all filters are found, and what finds them; () if it is not so.
+        self._topics: tuple[str, Callable[[str], Any]] | tuple[()] | None = None
         self._statistics = Statistics()
         self._top = Group()
         self._top.lanes = self._lanes = lanes = Lanes(self._statistics)
@@ -113,8 +114,9 @@ class FilterIndex(Generic[Key]):
         if topics is None:
             topics = self._topics = self._find_topics()
         if topics:
-            topic = attributes.get(topics[0])
-            found = topics[1].get(topic) if type(topic) is str else None
+            name, get = topics
+            topic = attributes.get(name)
+            found = get(topic) if type(topic) is str else None
             if type(found) is tuple:
                 return found
             if found is None:
@@ -124,13 +126,13 @@ class FilterIndex(Generic[Key]):
             return out
         return self._match(attributes)
 
-    def _find_topics(self) -> tuple[str, Groups] | tuple[()]:
+    def _find_topics(self) -> tuple[str, Callable[[str], Any]] | tuple[()]:
         top, lanes = self._top, self._lanes
         alone = lanes.count == len(lanes.texts) == 1 and lanes.grid is None
         if not alone or top.sure or top.tests or self._several:
             return ()
         ((name, lane),) = lanes.texts.items()
-        return () if lane.shelves else (name, lane.equal)
+        return () if lane.shelves else (name, lane.equal.get)
 
     def _match(self, attributes: Attributes) -> list[Key]:
         out: list[Any] = []

@@ -17,13 +17,13 @@ BROKERS_MAX = 100_000  # of the tree
 class Paths:
     """What one broker knows of the others."""
 
-    __slots__ = ("_hops", "_mail", "name", "neighbours")
+    __slots__ = ("_hops", "mail", "name", "neighbours")
 
     def __init__(self, name: BrokerId, neighbours: Sequence[BrokerId]) -> None:
         self.name = name
         self.neighbours = tuple(neighbours)
         self._hops: dict[BrokerId, BrokerId] = {}
-        self._mail: dict[BrokerId, list[Errand]] = {}
+        self.mail: dict[BrokerId, list[Errand]] = {}  # errands that have not left yet
 
     def known_beyond(self, neighbour: BrokerId) -> list[Announce]:
         """What to tell a neighbour whose link is new."""
@@ -60,13 +60,13 @@ class Paths:
         return True
 
     def send_by(self, neighbour: BrokerId, errand: Errand) -> None:
-        self._mail.setdefault(neighbour, []).append(errand)
+        self.mail.setdefault(neighbour, []).append(errand)
 
     def take_mail(self) -> dict[BrokerId, list[Errand]]:
         """The errands that have not left yet, by neighbour."""
-        mail = self._mail
+        mail = self.mail
         if mail:
-            self._mail = {}
+            self.mail = {}
         return mail
 
 
