@@ -204,7 +204,7 @@ class Handoff(Relocation):
                 kept = thinned(kept, session.subscriptions, now, moved=True)
             queue += _news(kept, session.subscriptions, there, [])
         earlier = list(wait.old.values())
-        if any(old.known != wait.asked for old in earlier):
+        if any(old.known != session.subscriptions for old in earlier):
             session.backlog.exact = False  # what was lost there may be news here, and counted twice
         if not self._is_last(session, wait):
             earlier = []
