@@ -61,17 +61,11 @@ class Handoff(Relocation):
     # At the new broker
 
     def on_attach(self, link: LinkId, message: m.Attach, now: int) -> list[Effect]:
-        border, effects = self.border, list[Effect]()
+        border = self.border
         if not message.previous:
-            for old in border.of(message.client):  # it said goodbye, which was lost
-                effects += self._end(old, now)
-            if message.epoch > 1:
+            if message.epoch > 1:  # it said goodbye, which may have been lost
                 border.bury(message.client, message.epoch - 1, now, began=message.epoch)
-            session = self._open(link, message)
-            effects.append(Send(link, m.Welcome(session.epoch, session.published)))
-            if message.welcomed:
-                session.backlog.lose(1, NO_SESSION, exact=False)
-            return effects + border.push(session)
+            return super().on_attach(link, message, now)
         broker, epoch = message.previous[0]
         last = border.get(message.client, epoch) if broker == self.paths.name else None
         if last is not None and not last.orphan:
@@ -92,8 +86,8 @@ class Handoff(Relocation):
         )
         session.wait = Wait(dict(session.subscriptions), now + border.limits.answer_ns)
         border.wait_for(session.wait.until)
-        effects.append(Send(link, m.Welcome(session.epoch, session.published)))
-        return effects + self._walk(request, now)
+        welcome = Send(link, m.Welcome(session.epoch, session.published))
+        return [welcome, *self._walk(request, now)]
 
     def _wait_on(
         self, session: Session, wait: Wait, link: LinkId, message: m.Attach, now: int

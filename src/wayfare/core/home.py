@@ -14,7 +14,7 @@ from wayfare.core.border import Border
 from wayfare.core.effects import Close, Effect, LinkDown, Received, Send
 from wayfare.core.messages import BrokerId, LinkId, Tunnel
 from wayfare.core.paths import Paths
-from wayfare.core.relocation import NO_SESSION, Relocation
+from wayfare.core.relocation import Relocation
 from wayfare.errors import ProtocolError
 
 
@@ -29,9 +29,8 @@ class Home(Relocation):
     def __init__(self, border: Border, paths: Paths) -> None:
         super().__init__(border, paths)
         self._visitors: dict[LinkId, BrokerId] = {}  # who is here, and their homes
-        self._away: dict[
-            LinkId, tuple[BrokerId, LinkId]
-        ] = {}  # whose home this is, and where they are
+        # Whose home this is, and where they are.
+        self._away: dict[LinkId, tuple[BrokerId, LinkId]] = {}
 
     # At the broker that is visited
 
@@ -46,16 +45,10 @@ class Home(Relocation):
                 del self._visitors[link]
                 return [Close(link, f"nobody knows the broker {message.home}, its home")]
             return self._tell_home(link, message)
-        effects: list[Effect] = []
-        for session in self.border.of(message.client):  # there is one at most
-            if message.previous:
+        if message.previous:
+            for session in self.border.of(message.client):  # there is one at most
                 return self._renew(session, link, message, now)
-            effects += self.border.end(session, now)  # it said goodbye, which was lost
-        session = self._open(link, message)
-        effects.append(Send(link, m.Welcome(session.epoch, session.published)))
-        if message.welcomed:
-            session.backlog.lose(1, NO_SESSION, exact=False)
-        return effects + self.border.push(session)
+        return super().on_attach(link, message, now)
 
     def on_stranger(self, link: LinkId, message: m.FromClient, now: int) -> list[Effect]:
         if link not in self._visitors:

@@ -30,9 +30,7 @@ from wayfare.core.profiles import digest
 from wayfare.core.relocation import NO_SESSION
 from wayfare.core.sessions import Session, Wait
 
-SEARCHES_MAX = (
-    10_000  # the oldest are forgotten; whoever waits for them does so until its time is up
-)
+SEARCHES_MAX = 10_000  # the oldest are forgotten, and whoever waits for them does so in vain
 
 Key = tuple[ClientId, int, bool]
 

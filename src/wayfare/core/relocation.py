@@ -1,7 +1,10 @@
 """How a client that moves gets its session back: what the strategies have in common, and naive.
 
-naive      no support: the client subscribes anew                  here
-handoff    one round trip between the new broker and the old one   handoff.py
+naive       no support: the client subscribes anew                   here
+handoff     one round trip between the new broker and the old one    handoff.py
+junction    the same, but the old broker has to be searched for      junction.py
+home        the session stays at the first broker, others tunnel     home.py
+standard, prefetching, proxy, delayed    for publishers              publishers.py
 """
 
 from __future__ import annotations
@@ -16,7 +19,6 @@ from wayfare.core.sessions import Session
 from wayfare.errors import ProtocolError
 
 NO_SESSION = "no session: it was away for too long, or its broker has forgotten it"
-
 FORGOTTEN = Left([], 1, NO_SESSION, exact=False)  # of whom nobody knows what it missed
 
 
@@ -24,13 +26,22 @@ class Relocation:
     """What the strategies have in common: the client opens a session, and ends it."""
 
     name: str
+    remembers = True  # what a client misses; so a client that has to begin anew is told
 
     def __init__(self, border: Border, paths: Paths) -> None:
         self.border = border
         self.paths = paths
 
     def on_attach(self, link: LinkId, message: m.Attach, now: int) -> list[Effect]:
-        raise NotImplementedError
+        """A client is here: it begins anew, and what it had here before ends."""
+        effects: list[Effect] = []
+        for old in self.border.of(message.client):
+            effects += self._end(old, now)
+        session = self._open(link, message)
+        if message.welcomed and self.remembers:
+            session.backlog.lose(1, NO_SESSION, exact=False)
+        effects.append(Send(link, m.Welcome(session.epoch, session.published)))
+        return effects + self.border.push(session)
 
     def on_detach(self, session: Session, message: m.Detach, now: int) -> list[Effect]:
         self.border.lose_link(session, now)
@@ -118,13 +129,7 @@ class Naive(Relocation):
     """No support: the client subscribes anew, its old broker forgets it when it is gone."""
 
     name = "naive"
-
-    def on_attach(self, link: LinkId, message: m.Attach, now: int) -> list[Effect]:
-        effects: list[Effect] = []
-        for old in self.border.of(message.client):
-            effects += self.border.end(old, now)
-        session = self._open(link, message)
-        return [*effects, Send(link, m.Welcome(session.epoch, session.published))]
+    remembers = False
 
     def on_link_down(self, session: Session, now: int) -> list[Effect]:
         self.border.lose_link(session, now)
