@@ -76,6 +76,13 @@ class Handoff(Relocation):
         if len(border.of(message.client)) >= SESSIONS_MAX:
             return [Close(link, f"{message.client} attached too often in too short a time")]
         session = self._open(link, message)
+        session.wait = Wait(dict(session.subscriptions), now + border.limits.answer_ns)
+        border.wait_for(session.wait.until)
+        welcome = Send(link, m.Welcome(session.epoch, session.published))
+        return [welcome, *self._ask(session, message, now)]
+
+    def _ask(self, session: Session, message: m.Attach, now: int) -> list[Effect]:
+        """Look for what the client had before."""
         request = Request(
             self.paths.name,
             session.client,
@@ -84,10 +91,7 @@ class Handoff(Relocation):
             message.previous,
             digest(session.subscriptions),
         )
-        session.wait = Wait(dict(session.subscriptions), now + border.limits.answer_ns)
-        border.wait_for(session.wait.until)
-        welcome = Send(link, m.Welcome(session.epoch, session.published))
-        return [welcome, *self._walk(request, now)]
+        return self._walk(request, now)
 
     def _wait_on(
         self, session: Session, wait: Wait, link: LinkId, message: m.Attach, now: int

@@ -22,9 +22,9 @@ from msgspec.structs import replace
 
 from wayfare.core import messages as m
 from wayfare.core.border import Border
-from wayfare.core.effects import Effect, Send
+from wayfare.core.effects import Effect
 from wayfare.core.handoff import Handoff
-from wayfare.core.messages import BrokerId, ClientId, Fetch, LinkId, Request, Searched
+from wayfare.core.messages import BrokerId, ClientId, Fetch, Request, Searched
 from wayfare.core.paths import Paths
 from wayfare.core.profiles import digest
 from wayfare.core.relocation import NO_SESSION
@@ -57,16 +57,7 @@ class Junction(Handoff):
 
     # At the new broker
 
-    def on_attach(self, link: LinkId, message: m.Attach, now: int) -> list[Effect]:
-        border = self.border
-        last = border.get(message.client, message.epoch - 1)
-        if not message.previous:
-            return super().on_attach(link, message, now)
-        if last is not None and last.wait is None and not last.orphan:
-            return self._renew(last, link, message, now)
-        session = self._open(link, message)
-        session.wait = Wait(dict(session.subscriptions), now + border.limits.answer_ns)
-        border.wait_for(session.wait.until)
+    def _ask(self, session: Session, message: m.Attach, now: int) -> list[Effect]:
         fetch = Fetch(
             self.paths.name,
             session.client,
@@ -76,15 +67,14 @@ class Junction(Handoff):
             digest(session.subscriptions),
             message.previous[-1][1] if message.welcomed else 0,
         )
-        welcome = Send(link, m.Welcome(session.epoch, session.published))
-        return [welcome, *self._search(fetch, None, now)]
+        return self._search(fetch, None, now)
 
     def _on_taken_over(self, session: Session, now: int) -> list[Effect]:
         return []  # there may be more: it is released when all has been searched
 
     def _on_searched_all(self, search: Search, now: int) -> list[Effect]:
         fetch = search.fetch
-        session = self.border.get(fetch.client, fetch.epoch)
+        session = self.border.at(fetch.client, fetch.epoch)
         if session is None or session.wait is None:  # its time was up; nothing may be left behind
             return [] if fetch.everywhere else self._search_everywhere(fetch, now)
         old = session.wait.old
@@ -104,7 +94,7 @@ class Junction(Handoff):
 
     def _is_last(self, session: Session, wait: Wait) -> bool:
         # Else what it has may have come by several ways, and the client has to see what is new to it.
-        return [*wait.old] == [session.epoch - 1]
+        return [*wait.old] == [session.opened - 1]
 
     def _nothing(self, session: Session, now: int) -> list[Effect]:
         wait = session.wait
