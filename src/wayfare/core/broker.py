@@ -110,10 +110,6 @@ class Broker:
                 return self._route(message, event.link, now)
         return EVENTS[type(event)](self, event, now)
 
-    @property
-    def deadline(self) -> int | None:
-        return self.border.deadline
-
     def next_deadline(self) -> int | None:
         """When something that is kept may have become too old."""
         return self.border.deadline

@@ -63,7 +63,7 @@ class Host:
             else:
                 assert type(effect) is Close
                 self.close(effect)
-        due = self.core.deadline
+        due = self.core.next_deadline()
         if due is not None and (self._armed is None or due < self._armed):
             self.arm(due)
 
