@@ -221,8 +221,8 @@ LAYOUT = [
         (m.Update(errands=(errand,)), [30, [], [], [], [], [array]])
         for errand, array in (
             (
-                m.Request("porto", "anna", 3, 9, (("faro", 2),), 77),
-                [40, "porto", "anna", 3, 9, [["faro", 2]], 77],
+                m.Request("porto", "anna", 3, 9, (("faro", 2),), 77, True),
+                [40, "porto", "anna", 3, 9, [["faro", 2]], 77, True],
             ),
             (
                 m.Reply("porto", "anna", 3, found=False),

@@ -102,6 +102,8 @@ class Broker:
             self._route = self._route_home
         self._floods = STRATEGIES[routing].floods
         self._neighbour_links = frozenset(map(LinkId, self.neighbours))
+        # Whom to tell later how the tables changed: with the next message, or then at the latest.
+        self._owed: dict[BrokerId, int] = {}
 
     def step(self, event: Event, now: int) -> list[Effect]:
         if type(event) is Received:
@@ -128,7 +130,7 @@ class Broker:
         except ProtocolError as error:
             closed = [Close(link, str(error), fault=True)]
             return self.relocation.outward([*closed, *self.on_link_down(LinkDown(link), now)])
-        if not effects and not self.paths.mail and not self.routing.changed:  # an Ack, mostly
+        if not effects and not self.paths.mail and not self.routing.touched:  # an Ack, mostly
             return effects
         return self._with_updates(effects)
 
@@ -151,14 +153,23 @@ class Broker:
         effects += self.border.expire(now)
         self.profiles.wait()
         self.relocation.wait()
+        for neighbour, until in self._owed.items():
+            if until <= now:
+                self.routing.touched.add(neighbour)
+            else:
+                self.border.wait_for(until)
         return self._with_updates(effects)
 
     def _with_updates(self, effects: list[Effect]) -> list[Effect]:
         """Behind these effects, what every neighbour has to be told."""
         effects = self.relocation.outward(effects)
-        mail = self.paths.take_mail()
-        if not (mail or self.routing.changed):
+        mail, touched = self.paths.take_mail(), self.routing.touched
+        if not (mail or touched):
             return effects
+        if self._owed:
+            touched |= self._owed.keys() & mail.keys()
+            for neighbour in touched:
+                self._owed.pop(neighbour, None)
         updates: dict[BrokerId, list[Update]] = {}
         for neighbour, update in self.routing.updates():
             updates.setdefault(neighbour, []).append(update)
@@ -221,7 +232,25 @@ class Broker:
                 effects += self._take(self.profiles.on_profile(errand), now)
             else:
                 effects += self.relocation.on_errand(neighbour, errand, now)
+        if any(isinstance(errand, m.Request) and errand.publishes for errand in message.errands):
+            self._put_off(neighbour, now)
         return effects
+
+    def _put_off(self, neighbour: BrokerId, now: int) -> None:
+        """Subscriptions that match the advertisements of a publisher go to it with the reply.
+
+        It publishes nothing before that comes. If they went at once, those of every broker on the way
+        would travel by themselves, all the way: messages in the square of its length.
+        """
+        if (
+            neighbour in self.routing.touched
+            and self.paths.mail
+            and neighbour not in self.paths.mail
+        ):
+            self.routing.touched.discard(neighbour)
+            until = now + self.border.limits.answer_ns // 2
+            self._owed.setdefault(neighbour, until)
+            self.border.wait_for(until)
 
     # Messages from clients
 

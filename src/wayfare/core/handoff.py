@@ -90,6 +90,7 @@ class Handoff(Relocation):
             message.delivered,
             message.previous,
             digest(session.subscriptions),
+            bool(session.advertisements),
         )
         return self._walk(request, now)
 
@@ -243,7 +244,16 @@ class Handoff(Relocation):
         superseded, wait.pending = wait.pending, request
         if superseded is not None and superseded.epoch > request.epoch:
             superseded, wait.pending = request, superseded
+        elif isinstance(request, Request) and request.publishes:
+            effects += self._answer_later(request, epoch=session.epoch, now=now)
         return effects if superseded is None else effects + self._refuse(superseded, now)
+
+    def _answer_later(self, request: Request, epoch: int, now: int) -> list[Effect]:
+        """Nothing yet, but brokers on the way put off subscriptions until something comes."""
+        reply = Reply(
+            request.broker, request.client, request.epoch, True, old_epoch=epoch, more=True
+        )
+        return self._answer(reply, now)
 
     def _refuse(self, request: Request | Fetch, now: int) -> list[Effect]:
         """Nobody has what is asked for."""

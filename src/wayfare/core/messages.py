@@ -258,6 +258,7 @@ class Request(Message, frozen=True, tag=40):
     delivered: int
     previous: Previous  # where to ask, the first one first
     digest: int = 0  # of its subscriptions there
+    publishes: bool = False  # so what matches its advertisements has to go there, by the reply
 
 
 class Kept(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -122,12 +122,12 @@ class Routing:
         "_strategy",
         "_subs",
         "_subs_by_overlap",
-        "changed",
         "destinations",
         "in_ads",
         "in_subs",
         "out_ads",
         "out_subs",
+        "touched",
     )
 
     def __init__(self, neighbours: Sequence[BrokerId], strategy: Strategy) -> None:
@@ -144,7 +144,7 @@ class Routing:
             n: OverlapIndex() for n in neighbours
         }
         self._subs_by_overlap: OverlapIndex[Entry] = OverlapIndex()
-        self.changed = False  # since the last updates
+        self.touched: set[BrokerId] = set()  # whose out-tables may have changed since last time
 
     # What local sessions want and offer
 
@@ -225,21 +225,22 @@ class Routing:
 
     def updates(self) -> list[tuple[BrokerId, Update]]:
         """What every neighbour has to be told since the last time."""
-        if not self.changed:
+        if not self.touched:
             return []
-        self.changed = False
         out = []
         for neighbour in self._neighbours:
+            if neighbour not in self.touched:
+                continue
             add_ads, remove_ads = self.out_ads[neighbour].difference()
             add_subs, remove_subs = self.out_subs[neighbour].difference()
             for update in _in_pieces(add_ads, add_subs, remove_subs, remove_ads):
                 out.append((neighbour, update))
+        self.touched.clear()
         return out
 
     def _add_ad(self, ad: Entry, source: BrokerId) -> None:
         if not self._ads.add(ad, source) or self._strategy.floods:
             return
-        self.changed = True
         if source != LOCAL:
             self._ads_from[source].add(ad, ad.filter)
             self._review_subs(ad, source)
@@ -248,7 +249,6 @@ class Routing:
     def _remove_ad(self, ad: Entry, source: BrokerId) -> None:
         if not self._ads.remove(ad, source) or self._strategy.floods:
             return
-        self.changed = True
         if source != LOCAL:
             self._ads_from[source].remove(ad)
             self._review_subs(ad, source)
@@ -256,7 +256,7 @@ class Routing:
 
     def _review_ad(self, ad: Entry) -> None:
         for neighbour in self._neighbours:
-            _settle(self.out_ads[neighbour], ad, self._ads.beyond(ad, neighbour))
+            self._settle(self.out_ads, neighbour, ad, self._ads.beyond(ad, neighbour))
 
     def _review_subs(self, ad: Entry, neighbour: BrokerId) -> None:
         for sub in self._subs_by_overlap.overlapping(ad.filter):
@@ -266,7 +266,6 @@ class Routing:
         known = sub in self._subs.of
         if not self._subs.add(sub, source) or self._strategy.floods:
             return
-        self.changed = True
         if not known:
             self._subs_by_overlap.add(sub, sub.filter)
         for neighbour in self._neighbours:
@@ -275,7 +274,6 @@ class Routing:
     def _remove_sub(self, sub: Entry, source: BrokerId) -> None:
         if not self._subs.remove(sub, source) or self._strategy.floods:
             return
-        self.changed = True
         if sub not in self._subs.of:
             self._subs_by_overlap.remove(sub)
         for neighbour in self._neighbours:
@@ -283,12 +281,15 @@ class Routing:
 
     def _review_sub(self, sub: Entry, neighbour: BrokerId) -> None:
         wanted = self._subs.beyond(sub, neighbour) and self._ads_from[neighbour].any(sub.filter)
-        _settle(self.out_subs[neighbour], sub, wanted)
+        self._settle(self.out_subs, neighbour, sub, wanted)
 
-
-def _settle(table: OutTable, entry: Entry, wanted: bool) -> None:
-    if wanted != (entry in table):
-        (table.add if wanted else table.remove)(entry)
+    def _settle(
+        self, tables: dict[BrokerId, OutTable], neighbour: BrokerId, entry: Entry, wanted: bool
+    ) -> None:
+        table = tables[neighbour]
+        if wanted != (entry in table):
+            (table.add if wanted else table.remove)(entry)
+            self.touched.add(neighbour)
 
 
 def _check_changes(
