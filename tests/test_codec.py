@@ -132,6 +132,7 @@ MESSAGES = {
     m.Update: st.builds(
         m.Update, entries, entries, entries, entries, st.lists(errand, max_size=2).map(tuple)
     ),
+    m.Uncertain: st.builds(m.Uncertain, notifications, numbers),
     m.Announce: st.builds(m.Announce, st.lists(names, max_size=3).map(tuple)),
 }
 CARRIED = sorted((*m.FromClient.__args__, *m.ToClient.__args__), key=repr)
@@ -214,6 +215,7 @@ LAYOUT = [
         m.Update((m.Entry(X),), (m.Entry(X, "anna"),)),
         [30, [[[ON_WIRE], ""]], [[[ON_WIRE], "anna"]], [], [], []],
     ),
+    (m.Uncertain(m.Notification("tom", 3, {"x": 1}), 2), [2, [1, "tom", 3, {"x": 1}, b""], 2]),
     (m.Announce(("porto", "faro")), [31, ["porto", "faro"]]),
     (m.Tunnel("porto", "faro", "anna#2", m.Ack(4)), [32, "porto", "faro", "anna#2", [17, 4], ""]),
     (m.Tunnel("porto", "faro", "l", None, "gone"), [32, "porto", "faro", "l", None, "gone"]),

@@ -23,6 +23,7 @@ from wayfare.core.routing import Routing, near_and_here
 from wayfare.core.sessions import Session, Tombstone, Wait, Wanted, wanted_of
 from wayfare.errors import ProtocolError
 
+OVERTAKEN = "a publisher moved, and its old broker did not answer: some of it may be missing"
 TOMBSTONES_MAX = 10_000  # the oldest are forgotten before their time
 
 
@@ -259,7 +260,28 @@ class Border:
         notification = Notification(
             session.client, message.number, message.attributes, message.payload
         )
-        return self.route(notification, None, now)
+        doubt = session.doubt
+        if doubt is None or doubt.until <= now:
+            return self.route(notification, None, now)
+        doubt.since = doubt.since or message.number
+        return self.route_uncertain(m.Uncertain(notification, doubt.since), None, now)
+
+    def route_uncertain(
+        self, message: m.Uncertain, came_from: LinkId | None, now: int
+    ) -> list[Effect]:
+        """Send a notification on, with what is to be known of it; who got nothing since is told."""
+        notification = message.notification
+        _, here = near_and_here(self._find(notification.attributes))
+        for place in here:
+            session = self._by_place[place]
+            if session.marks.of(notification.publisher) < message.since:
+                session.backlog.lose(1, OVERTAKEN, exact=False)
+        return [
+            Send(effect.link, message)
+            if type(effect) is Send and effect.message is notification
+            else effect
+            for effect in self.route(notification, came_from, now)
+        ]
 
     # Time
 

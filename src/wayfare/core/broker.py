@@ -204,6 +204,9 @@ class Broker:
         session.orphan = False  # its client is really there
         return handler(self, session, message, now)
 
+    def on_uncertain(self, neighbour: BrokerId, message: m.Uncertain, now: int) -> list[Effect]:
+        return self.border.route_uncertain(message, LinkId(neighbour), now)
+
     def on_announce(self, neighbour: BrokerId, message: m.Announce, now: int) -> list[Effect]:
         told = self.paths.learn(neighbour, message.brokers)
         effects: list[Effect] = [Send(LinkId(other), one) for other, one in told]
@@ -330,6 +333,7 @@ EVENTS: dict[type, Callable[[Broker, Any, int], list[Effect]]] = {
 }
 
 FROM_BROKER: dict[type, Callable[[Broker, BrokerId, Any, int], list[Effect]]] = {
+    m.Uncertain: Broker.on_uncertain,
     m.Announce: Broker.on_announce,
     m.Update: Broker.on_update,
     m.Tunnel: Broker.on_tunnel,

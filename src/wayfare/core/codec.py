@@ -133,6 +133,11 @@ def _check_notification(message: m.Notification) -> None:
     m.check_publication(message.attributes, message.payload)
 
 
+def _check_uncertain(message: m.Uncertain) -> None:
+    _check_notification(message.notification)
+    _check_number(message.since)
+
+
 def _check_attach(message: m.Attach) -> None:
     _check_name(message.client)
     _check_number(message.epoch)
@@ -283,6 +288,7 @@ def _check_nothing(message: m.AnyMessage) -> None:
 CHECKS: dict[type, Callable[[Any], None]] = {
     m.Hello: _check_hello,
     m.Notification: _check_notification,
+    m.Uncertain: _check_uncertain,
     m.Attach: _check_attach,
     m.Detach: _check_nothing,
     m.Subscribe: _check_subscribe,

@@ -39,7 +39,7 @@ from wayfare.core.messages import (
 from wayfare.core.paths import Paths
 from wayfare.core.profiles import digest
 from wayfare.core.relocation import FORGOTTEN, NO_SESSION, Relocation
-from wayfare.core.sessions import Old, Session, Wait, Wanted, told, wanted_of
+from wayfare.core.sessions import Doubt, Old, Session, Wait, Wanted, told, wanted_of
 
 SESSIONS_MAX = 100  # of one client at one broker, while it moves fast
 ASTRAY_MAX = 1_000  # requests to brokers that nobody knows yet; the oldest are forgotten
@@ -326,6 +326,7 @@ class Handoff(Relocation):
             if wait is not None and (
                 self.border.is_full(wait) or (wait.until <= now and session.is_awaited())
             ):
+                session.doubt = Doubt(now + self.border.limits.marks_age_ns)
                 effects += self._give_up(session, NO_ANSWER, now)
         return effects + self._end_away(now)
 

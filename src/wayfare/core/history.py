@@ -90,13 +90,16 @@ class Marks:
         recent[publisher] = number
         return True
 
+    def of(self, publisher: ClientId) -> int:
+        return self.recent.get(publisher) or self.older.get(publisher, 0)
+
     def known(self) -> dict[ClientId, int]:
         return self.older | self.recent
 
     def raise_to(self, marks: Mapping[ClientId, int]) -> None:
         """None of these is below what it is here from now on."""
         for publisher, number in marks.items():
-            if number > (self.recent.get(publisher) or self.older.get(publisher, 0)):
+            if number > self.of(publisher):
                 self.recent[publisher] = number
 
 

@@ -70,6 +70,13 @@ class Notification(Message, frozen=True, tag=1):
     payload: bytes = b""
 
 
+class Uncertain(Message, frozen=True, tag=2):
+    """A notification that may have overtaken others of its publisher, with numbers below `since`."""
+
+    notification: Notification
+    since: int
+
+
 def check_attributes(attributes: Mapping[str, Value]) -> None:
     """Raise InvalidNotification unless these can be published."""
     if len(attributes) > ATTRIBUTES_MAX:
@@ -377,5 +384,5 @@ class Tunnel(Message, frozen=True, tag=32):
     reason: str = ""
 
 
-Between = Notification | Update | Announce | Tunnel
+Between = Notification | Uncertain | Update | Announce | Tunnel
 AnyMessage = Hello | FromClient | ToClient | Between

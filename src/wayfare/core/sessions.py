@@ -80,6 +80,13 @@ class Wait:
         self.published_bytes, self.refused = 0, False
 
 
+class Doubt(msgspec.Struct, gc=False):
+    """A publisher whose old broker did not answer: what it took may come behind what is new."""
+
+    until: int  # then nothing is on its way any more
+    since: int = 0  # the first publication that was accepted without knowing
+
+
 class Session:
     """What a border broker knows of a client.
 
@@ -92,6 +99,7 @@ class Session:
         "away_since",
         "backlog",
         "client",
+        "doubt",
         "epoch",
         "home",
         "leaving",
@@ -126,6 +134,7 @@ class Session:
         # Nobody knew its old session, and it has not said anything since: maybe a stale attachment.
         self.orphan = False
         self.leaving = False  # it said goodbye for good while it waited
+        self.doubt: Doubt | None = None  # what it published before may still be on its way
 
     def is_awaited(self) -> bool:
         """Whether somebody waits for this session while it waits."""

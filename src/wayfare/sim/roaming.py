@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from wayfare.core.broker import RELOCATIONS
 from wayfare.core.filters import Filter
-from wayfare.core.messages import Ack, AnyMessage, Deliver, Notification, Tunnel
+from wayfare.core.messages import Ack, AnyMessage, Deliver, Notification, Tunnel, Uncertain
 from wayfare.errors import UsageError
 from wayfare.eventlog import Event
 from wayfare.sim import topology
@@ -291,7 +291,7 @@ class Roaming:
         if (sender, receiver) not in self.world.pipes:
             return
         kind = type(_innermost(message))
-        if kind is Notification or kind is Deliver:
+        if kind in (Notification, Uncertain, Deliver):
             self.notifications += 1
             self.tunnelled += kind is Deliver
             return

@@ -69,6 +69,7 @@ def _reply(reply: m.Reply) -> str:
 
 TEXTS: dict[type, Callable[[Any], str]] = {
     m.Notification: lambda one: f"Notification({one.publisher} {one.number})",
+    m.Uncertain: lambda one: f"Uncertain({one.notification.publisher} {one.notification.number})",
     m.Announce: lambda one: f"Announce({' '.join(one.brokers)})",
     m.Update: _update,
     m.Request: _request,

@@ -1,0 +1,90 @@
+"""A publisher's old broker does not answer in time: others learn that something may be missing.
+
+a --- b --- c      bert is subscribed at b, tom publishes 1 at c, which gets stuck, and comes to a
+"""
+
+import pytest
+
+from roads import Roads, assert_tidy, lost, publish, xs
+from wayfare.core.border import OVERTAKEN
+from wayfare.core.effects import Lost, Notify
+from wayfare.core.history import Limits
+
+ANSWER_NS = Limits().answer_ns
+
+
+def network(**more):
+    net = Roads("a-b", "b-c", **more)
+    net.subscribe("bert", "x > 0")
+    net.advertise("tom", "exists x")
+    net.move("bert", "b")
+    net.move("tom", "c")
+    return net
+
+
+def overtaken(**more):
+    net = network(**more)
+    net.stop("c", "b")
+    publish(net, 1)
+    net.move("tom", "a")
+    for _ in range(2):
+        net.pass_time(ANSWER_NS // 2)
+        net.settle()
+    return net
+
+
+@pytest.mark.parametrize("routing", ["flooding", "covering"])
+def test_who_gets_what_overtook_something_is_told(routing):
+    net = overtaken(routing=routing)
+    publish(net, 2, 3)
+    net.go()
+    assert [type(one) for one in net.told["bert"]] == [Lost, Notify, Notify]
+    assert net.told["bert"][0] == Lost(0, OVERTAKEN)
+    assert net.got("bert") == xs(2, 3)
+
+
+def test_who_gets_nothing_of_it_gets_what_is_late():
+    net = network()
+    net.subscribe("cora", "x = 1 or x = 3")
+    net.move("cora", "b")
+    net.stop("c", "b")
+    publish(net, 1)
+    net.move("tom", "a")
+    for _ in range(2):
+        net.pass_time(ANSWER_NS // 2)
+        net.settle()
+    publish(net, 2)
+    net.go()
+    publish(net, 3)
+    assert net.got("cora") == xs(1, 3)
+    assert [type(one) for one in net.told["cora"]] == [Notify, Lost, Notify]  # for all it knows
+
+
+def test_who_is_away_or_moving_is_told_when_it_is_there():
+    net = overtaken()
+    net.cut("bert")
+    publish(net, 2)
+    net.stop("b", "a")
+    net.move("bert", "a")
+    publish(net, 3)
+    net.go()
+    assert lost(net, "bert") == [Lost(0, OVERTAKEN)]
+    assert net.got("bert") == xs(2, 3)
+    assert_tidy(net)
+
+
+def test_there_is_no_doubt_for_ever():
+    net = overtaken()
+    net.pass_time(Limits().marks_age_ns)
+    net.settle()
+    publish(net, 2)
+    assert net.got("bert") == xs(2)
+    assert lost(net, "bert") == []
+
+
+def test_nor_where_the_answer_came_in_time():
+    net = network()
+    net.move("tom", "a")
+    net.pass_time(ANSWER_NS)
+    publish(net, 1)
+    assert lost(net, "bert") == []
