@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterable, Iterator
+from functools import lru_cache
 from math import degrees, inf
 from typing import Any, Generic, TypeVar
 
@@ -84,10 +85,13 @@ class CoverIndex:
 
 # Witnesses
 
+WITNESSES = 4096  # that are remembered: a filter comes to a table for every neighbour
+
 # What predicates seldom ask for, so that it tells their members apart.
 _FILLERS = ("", "\x01", "\x01\x02", "\U0010fffe")
 
 
+@lru_cache(WITNESSES)
 def witness(given: Filter) -> dict[str, Value] | None:
     """Attributes that the filter matches; None if there are none or they are hard to find."""
     if not given.conjunctions:

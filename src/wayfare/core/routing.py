@@ -177,11 +177,13 @@ class Routing:
         """Take over a neighbour's update; checked as a whole before anything changes."""
         ads, subs = self.in_ads[neighbour], self.in_subs[neighbour]
         per_client = self._strategy.per_client
-        for entries in (update.add_ads, update.add_subs):
-            if any(bool(entry.client) != per_client for entry in entries):
+        for entry in update.add_ads + update.add_subs:
+            if bool(entry.client) != per_client:
                 raise ProtocolError(f"an update for another strategy than {self._strategy.name}")
-        _check_changes(ads, update.add_ads, update.remove_ads)
-        _check_changes(subs, update.add_subs, update.remove_subs)
+        if update.add_ads or update.remove_ads:
+            _check_changes(ads, update.add_ads, update.remove_ads)
+        if update.add_subs or update.remove_subs:
+            _check_changes(subs, update.add_subs, update.remove_subs)
         place = self._neighbours.index(neighbour)
         for entry in update.add_ads:
             ads[entry] = None
@@ -293,14 +295,13 @@ class Routing:
 
 
 def _check_changes(
-    table: dict[Entry, None], added: Iterable[Entry], removed: Iterable[Entry]
+    table: dict[Entry, None], added: tuple[Entry, ...], removed: tuple[Entry, ...]
 ) -> None:
-    added, removed = list(added), list(removed)
     if len({*added, *removed}) != len(added) + len(removed):
         raise ProtocolError("an update that names an entry twice")
-    if any(entry in table for entry in added):
+    if not table.keys().isdisjoint(added):
         raise ProtocolError("an update that adds what is there already")
-    if any(entry not in table for entry in removed):
+    if not table.keys() >= {*removed}:
         raise ProtocolError("an update that removes what is not there")
 
 
