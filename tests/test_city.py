@@ -13,10 +13,10 @@ import pytest
 from wayfare.cli import main
 from wayfare.core.messages import BrokerId
 from wayfare.errors import UsageError
-from wayfare.sim.city import ALGORITHMS, City, Figures, Parameters, run
+from wayfare.sim.city import City, run
+from wayfare.sim.experiment import ALGORITHMS, SECOND_NS, Figures, Parameters
 from wayfare.sim.links import MS_NS, LinkSpec
 
-SECOND_NS = 1000 * MS_NS
 SMALL: dict[str, Any] = {
     "height": 3,
     "degree": 2,

@@ -25,7 +25,7 @@ from wayfare import eventlog
 from wayfare.core.broker import ALL_RELOCATIONS, RELOCATIONS, check_strategies
 from wayfare.core.reduction import STRATEGIES
 from wayfare.errors import UsageError
-from wayfare.sim import city, fuzz, roaming, scenario
+from wayfare.sim import city, experiment, fuzz, roaming, scenario
 from wayfare.sim.links import MS_NS
 
 EXAMPLES = """examples:
@@ -183,7 +183,7 @@ def add_roaming_parser(commands: Any) -> None:
 
 
 def add_city_parser(commands: Any) -> None:
-    usual = city.Parameters()
+    usual = experiment.Parameters()
     one = commands.add_parser(
         "sim-city",
         prog="wayfare sim city",
@@ -203,10 +203,10 @@ def add_city_parser(commands: Any) -> None:
         option(name, f"{about}, in ms", default_ns // MS_NS, **ms)
 
     routings = [name for name, strategy in STRATEGIES.items() if not strategy.floods]
-    option("--algorithm", "what a move does", usual.algorithm, choices=city.ALGORITHMS)
+    option("--algorithm", "what a move does", usual.algorithm, choices=experiment.ALGORITHMS)
     option("--routing", "the routing strategy", usual.routing, choices=routings)
     option("--seed", "for all that is random in it", usual.seed, type=int)
-    option("--brokers", "a balanced tree of so many", 85, type=int, choices=[*city.TREES])
+    option("--brokers", "a balanced tree of so many", 85, type=int, choices=[*experiment.TREES])
     option("--height", "... or of so many levels", usual.height, type=int)
     option("--degree", "... with so many branches at each broker", usual.degree, type=int)
     option("--publishers", "which drive", usual.publishers, type=int)
@@ -223,8 +223,8 @@ def add_city_parser(commands: Any) -> None:
     time("--probe-every", "from one to the next", usual.probe_every_ns)
     time("--away", "disconnected between two brokers", usual.away_ns)
     time("--delay", "of delayed", usual.delay_ns)
-    starts = "; ".join(f"{name}: {about}" for name, about in city.STARTS.items())
-    option("--start", starts, usual.start, choices=[*city.STARTS])
+    starts = "; ".join(f"{name}: {about}" for name, about in experiment.STARTS.items())
+    option("--start", starts, usual.start, choices=[*experiment.STARTS])
     time("--jitter", "that a stay may be shorter or longer", usual.jitter_ns)
     time("--warm-up", "before anything is measured", usual.warm_up_ns)
     size = {"type": int, "metavar": "BYTES"}
@@ -530,9 +530,9 @@ def run_city(arguments: argparse.Namespace) -> int:
     if a.brokers is not None and (a.height is not None or a.degree is not None):
         raise UsageError("--height and --degree make a tree of their own: leave --brokers")
     if a.brokers is not None:
-        given["height"], given["degree"] = city.TREES[a.brokers]
+        given["height"], given["degree"] = experiment.TREES[a.brokers]
     started = process_time()
-    parameters = city.Parameters(**given)
+    parameters = experiment.Parameters(**given)
     figures = city.run(parameters)
     spent = round(process_time() - started, 2)
     if a.json:
@@ -542,7 +542,9 @@ def run_city(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _show_city(parameters: city.Parameters, figures: city.Figures, spent: float) -> None:
+def _show_city(
+    parameters: experiment.Parameters, figures: experiment.Figures, spent: float
+) -> None:
     p, f = parameters, figures
     print(
         f"{f.algorithm}, {f.routing} routing, seed {f.seed}: {f.publishers} publishers,"

@@ -10,9 +10,7 @@ default, left or right at random. At the ends of the row there is one way only. 
 every `cell_km / speed`, and the time that it is disconnected then is part of that.
 
 What a move costs is every entry of an `Update` on every link between brokers, as the paper counts
-messages. When the tree of a publisher is complete is read from the brokers' tables: from its new
-broker on, every table on the way to every broker with a subscriber shows that way. It may look complete
-and fall apart again, while the old tree is still being torn down; the last time counts.
+messages. When the tree of a publisher is complete is read from the brokers' tables (`trees.py`).
 """
 
 from __future__ import annotations
@@ -21,170 +19,22 @@ from random import Random
 
 import msgspec
 
-from wayfare.core.broker import PUBLISHER_RELOCATIONS
 from wayfare.core.effects import Received
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
 from wayfare.core.messages import BrokerId, ClientId, Update
 from wayfare.core.predicates import Value
 from wayfare.core.publishers import Forecast
-from wayfare.core.reduction import STRATEGIES
-from wayfare.errors import UsageError
 from wayfare.sim import topology
-from wayfare.sim.hosts import ClientHost
+from wayfare.sim.experiment import ATTACHING_NS, SECOND_NS, Figures, Parameters, State
+from wayfare.sim.hosts import BrokerHost, ClientHost
 from wayfare.sim.links import MS_NS, LinkSpec
 from wayfare.sim.roaming import path, percentile
+from wayfare.sim.trees import Edge, Stay, Trees
 from wayfare.sim.world import World
 
-SECOND_NS = 1000 * MS_NS
-HOUR_NS = 3600 * SECOND_NS
-ALGORITHMS = ("handoff", *PUBLISHER_RELOCATIONS)
-TREES = {85: (4, 4), 341: (5, 4), 1365: (6, 4)}  # brokers -> height, degree
-MANY = 1365  # brokers; a larger tree takes minutes to build
-ATTACHING_NS = 10 * SECOND_NS  # in which everybody attaches, at the beginning of the warm-up
 SAMPLE_NS = 10 * SECOND_NS  # between two looks at the tables
-STARTS = {
-    "spread": "anywhere in their cells",
-    "together": "all cross the first border when the warm-up ends",
-    "cold": "all attach when the warm-up ends, and what they publish then is measured, too",
-}
 KINDS = ("advertisements", "unadvertisements", "subscriptions", "unsubscriptions", "errands")
-
-
-class Parameters(msgspec.Struct, frozen=True, kw_only=True):
-    """An experiment, as published unless told otherwise."""
-
-    algorithm: str = "handoff"
-    routing: str = "covering"
-    seed: int = 0
-    height: int = 4
-    degree: int = 4
-    publishers: int = 50
-    subscribers: int = 500
-    speed_kmh: float = 50.0
-    cell_km: float = 0.5
-    turn: float = 0.5  # share of borders where a publisher goes back to where it came from
-    away_ns: int = 3 * SECOND_NS  # between two cells
-    probes: int = 20  # after each arrival
-    probe_first_ns: int = 200 * MS_NS
-    probe_every_ns: int = 200 * MS_NS
-    minutes: float = 10.0  # that are measured
-    warm_up_ns: int = 60 * SECOND_NS
-    start: str = "spread"  # STARTS: how publishers begin
-    jitter_ns: int = 0  # of each stay: up to so much shorter or longer
-    locality: float = 0.0  # share of publishers with the same publication
-    delay_ns: int = 10 * SECOND_NS
-    proxies: int = 5  # that are closest to the first broker, and that broker is one of them
-    overshoot: int | None = None  # brokers beyond its proxies that a publisher goes; None: any
-    broker_bps: int = 256_000
-    broker_latency_ns: int = 10 * MS_NS
-    client_bps: int = 128_000
-    client_latency_ns: int = 2 * MS_NS
-    message_bytes: int = 512  # that a message takes on a link, if it is not longer
-
-    def __post_init__(self) -> None:
-        if self.algorithm not in ALGORITHMS:
-            raise UsageError(
-                f"unknown algorithm {self.algorithm!r}: choose one of {', '.join(ALGORITHMS)}"
-            )
-        if self.routing not in STRATEGIES or STRATEGIES[self.routing].floods:
-            names = [name for name, one in STRATEGIES.items() if not one.floods]
-            raise UsageError(f"routing is one of {', '.join(names)}: without tables, no trees")
-        if self.start not in STARTS:
-            raise UsageError(f"unknown start {self.start!r}: choose one of {', '.join(STARTS)}")
-        for name in ("publishers", "subscribers", "degree", "probes", "proxies"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} is at least 1")
-        if self.height < 2 or self.degree < 2:
-            raise UsageError("height and degree are at least 2: who drives needs somewhere to go")
-        if sum(self.degree**level for level in range(min(self.height, MANY + 1))) > MANY:
-            raise UsageError(
-                f"a tree of height {self.height} and degree {self.degree} has more than {MANY}"
-                " brokers: take a smaller one"
-            )
-        for name in self.__struct_fields__:
-            if name.endswith("_ns") and getattr(self, name) < 0:
-                raise UsageError(f"{name.removesuffix('_ns')} is a time, and not negative")
-        if self.delay_ns < 1:
-            raise UsageError("delay is above 0: without one, delayed is standard")
-        if self.warm_up_ns < ATTACHING_NS:
-            raise UsageError(f"warm_up is at least {ATTACHING_NS // SECOND_NS} s: all attach in it")
-        if not 0 < self.minutes <= 24 * 60:
-            raise UsageError("minutes is above 0, and a day at most")
-        for name in ("locality", "turn"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UsageError(f"{name} is a share from 0 to 1")
-        if self.overshoot is not None and self.overshoot < 0:
-            raise UsageError("overshoot is a number of brokers, and not negative")
-        if self.overshoot == 0 and self.proxies == 1:
-            raise UsageError("with one proxy and no overshoot nobody could move: raise one of them")
-        if not 0 <= self.message_bytes <= 100_000:
-            raise UsageError("message_bytes is a number of bytes, up to 100,000")
-        if not (0 < self.speed_kmh <= 1e6 and 0 < self.cell_km <= 1e6):
-            raise UsageError("speed and cell are above 0")
-        shortest_ns = self.period_ns() - self.away_ns - self.jitter_ns
-        if shortest_ns < self.probing_ns():
-            raise UsageError(
-                f"at {self.speed_kmh:g} km/h a publisher may stay {shortest_ns / 1e9:.1f} s only in a"
-                f" cell, but its probes take {self.probing_ns() / 1e9:.1f} s: drive slower, send fewer"
-            )
-
-    def period_ns(self) -> int:
-        """From one crossing of a border to the next."""
-        return int(self.cell_km / self.speed_kmh * HOUR_NS)
-
-    def probing_ns(self) -> int:
-        """From its attachment until its last probe."""
-        return self.probe_first_ns + (self.probes - 1) * self.probe_every_ns
-
-
-class State(msgspec.Struct, frozen=True, kw_only=True):
-    """Entries in the tables of the brokers at one depth, from neighbours and from sessions."""
-
-    depth: int  # 0: the root
-    brokers: int
-    ads_mean: float
-    ads_max: int
-    subs_mean: float
-    subs_max: int
-
-
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What came out, of the time that was measured."""
-
-    algorithm: str
-    routing: str
-    seed: int
-    brokers: int
-    publishers: int
-    subscribers: int
-    speed_kmh: float
-    moves: int  # arrivals
-    control: dict[str, int]  # entries and errands, by kind, on every link between brokers
-    control_total: int
-    control_per_move: float | None
-    control_by_hops: dict[int, float] | None  # a move, by its path; None: publications are shared
-    link_messages: int  # that they travelled in
-    link_messages_per_move: float | None
-    probes: int
-    expected: int  # deliveries
-    delivered: int  # ... that happened
-    lost: int
-    duplicates: int
-    delivery_ratio: float | None
-    probe_ratio: list[float | None]  # by index
-    rebuilds: int  # stays that were looked at
-    rebuild_unfinished: int  # the publisher was off again before
-    rebuild_p50_ms: float | None
-    rebuild_p99_ms: float | None
-    rebuild_max_ms: float | None
-    delivery_p50_ms: float | None
-    delivery_p90_ms: float | None
-    delivery_p99_ms: float | None
-    delivery_max_ms: float | None
-    state: list[State]
-    link_load_max: float  # of the link between brokers that has most to carry; 1: all the time
-    link_worst_ms: float  # that a message took for one hop between brokers
 
 
 def run(parameters: Parameters) -> Figures:
@@ -194,19 +44,16 @@ def run(parameters: Parameters) -> Figures:
 
 # The run
 
-Edge = tuple[str, str]  # a broker, and the neighbour that its table has to show
-
 
 class Publication:
     """What a publisher offers, or several with the same publication."""
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, brokers: dict[str, BrokerHost], above: dict[str, str]) -> None:
         self.attributes: dict[str, Value] = {"topic": topic}
         self.filter = Filter.parse(f"topic = '{topic}'")
         self.subscribers = 0
-        self.borders: dict[str, None] = {}  # where they are
         self.offered_by: list[Publisher] = []
-        self.trees: dict[str, frozenset[Edge]] = {}  # by the broker of the publisher
+        self.trees = Trees(self.attributes, brokers, above)
 
 
 class Probe(msgspec.Struct, frozen=True, gc=False):
@@ -214,19 +61,6 @@ class Probe(msgspec.Struct, frozen=True, gc=False):
 
     index: int
     time_ns: int
-
-
-class Stay:
-    """A publisher at a broker, and what its tree still lacks."""
-
-    __slots__ = ("complete_at", "measured", "missing", "needed", "since")
-
-    def __init__(self, since: int, needed: frozenset[Edge], *, measured: bool) -> None:
-        self.since = since
-        self.needed = needed
-        self.missing: set[Edge] = set()  # for membership only
-        self.complete_at = since  # the last time that `missing` became empty
-        self.measured = measured
 
 
 class Publisher:
@@ -265,10 +99,10 @@ class City:
         self.above = {child: parent for parent, child in self.world.edges}
         self.row = topology.leaves(self.world.edges)
         self.place = {leaf: i for i, leaf in enumerate(self.row)}
-        same = Publication("same")
         shared = round(p.locality * p.publishers)
+        same = self._publication("same")
         self.offers = [
-            same if i < shared else Publication(f"t{i}") for i in range(p.publishers)
+            same if i < shared else self._publication(f"t{i}") for i in range(p.publishers)
         ]  # of each publisher
         self.by_filter = {one.filter: one for one in self.offers}
         self.publishers: dict[str, Publisher] = {}
@@ -297,11 +131,14 @@ class City:
 
     # Building
 
+    def _publication(self, topic: str) -> Publication:
+        return Publication(topic, self.world.brokers, self.above)
+
     def _add_subscriber(self, i: int) -> None:
         publication = self.random.choice(self.offers)
         leaf = self.random.choice(self.row)
         publication.subscribers += 1
-        publication.borders[leaf] = None
+        publication.trees.borders[leaf] = None
         client = self.world.add_client(f"s{i}", leaf, attach=False)
         client.subscribe(publication.filter)
         self.world.agenda.at(self.random.randrange(ATTACHING_NS), lambda _: client.attach())
@@ -386,8 +223,7 @@ class City:
         measured = self.measuring and one.hops > 0
         self.moves += measured
         measured = measured or (p.start == "cold" and not one.sent)
-        stay = one.stay = Stay(world.now, self._tree(one.offer, leaf), measured=measured)
-        stay.missing = {edge for edge in stay.needed if not self._shows(edge, one.offer)}
+        one.stay = one.offer.trees.begin(leaf, world.now, measured=measured)
         for index in range(p.probes):
             at = world.now + p.probe_first_ns + index * p.probe_every_ns
             world.agenda.at(at, self._probe, (one, index))
@@ -424,38 +260,18 @@ class City:
             self.expected[index] += one.offer.subscribers
         one.sent.append(Probe(index, self.world.now) if self.measuring else None)
 
-    # Trees
-
-    def _tree(self, offer: Publication, leaf: str) -> frozenset[Edge]:
-        """Which tables have to show where, for what is published at this leaf."""
-        if leaf not in offer.trees:
-            edges: set[Edge] = set()
-            for border in offer.borders:
-                here, there = leaf, border
-                ways_up, ways_down = [], []
-                while here != there:  # all leaves are at the same depth
-                    ways_up.append((here, self.above[here]))
-                    ways_down.append((self.above[there], there))
-                    here, there = self.above[here], self.above[there]
-                edges.update(ways_up, ways_down)
-            offer.trees[leaf] = frozenset(edges)
-        return offer.trees[leaf]
-
-    def _shows(self, edge: Edge, offer: Publication) -> bool:
-        broker, neighbour = edge
-        core = self.world.brokers[broker].core
-        place = core.neighbours.index(BrokerId(neighbour))
-        found = core.routing.destinations.find(offer.attributes)
-        return any(place in audience.counts for audience in found)
-
     def _end_stay(self, one: Publisher) -> None:
         stay, one.stay = one.stay, None
-        if stay is None or not stay.measured:
+        if stay is None:
             return
-        if stay.missing:
+        one.offer.trees.end(stay)
+        if not stay.measured:
+            return
+        time = stay.rebuild_ns()
+        if time is None:
             self.unfinished += 1
         else:
-            self.rebuild_ns.append(stay.complete_at - stay.since)
+            self.rebuild_ns.append(time)
 
     # Counting
 
@@ -476,27 +292,12 @@ class City:
         for part in (update.add_subs, update.remove_subs):
             for entry in part:
                 for offer in self._offers(entry.filter):
-                    self._look_again(offer, edge)
+                    offer.trees.look_again(edge, self.world.now)
 
     def _offers(self, filter: Filter) -> list[Publication]:
         """Which ones an entry may be about: merging words several of them as one."""
         offer = self.by_filter.get(filter)
         return [*self.by_filter.values()] if offer is None else [offer]
-
-    def _look_again(self, offer: Publication, edge: Edge) -> None:
-        shown: bool | None = None
-        for one in offer.offered_by:
-            stay = one.stay
-            if stay is None or edge not in stay.needed:
-                continue
-            if shown is None:
-                shown = self._shows(edge, offer)
-            if not shown:
-                stay.missing.add(edge)
-            elif edge in stay.missing:
-                stay.missing.discard(edge)
-                if not stay.missing:
-                    stay.complete_at = self.world.now
 
     def _read_deliveries(self) -> None:
         """What the log says, which is then forgotten: it would grow too long."""
