@@ -132,6 +132,10 @@ MESSAGES = {
     m.Update: st.builds(
         m.Update, entries, entries, entries, entries, st.lists(errand, max_size=2).map(tuple)
     ),
+    m.Join: st.builds(m.Join, numbers.map(lambda n: n or 1), numbers, numbers),
+    m.Took: st.builds(m.Took, numbers),
+    m.Ping: st.just(m.Ping()),
+    m.Refused: st.builds(m.Refused, texts, st.booleans()),
     m.Uncertain: st.builds(m.Uncertain, notifications, numbers),
     m.Announce: st.builds(m.Announce, st.lists(names, max_size=3).map(tuple)),
 }
@@ -215,6 +219,10 @@ LAYOUT = [
         m.Update((m.Entry(X),), (m.Entry(X, "anna"),)),
         [30, [[[ON_WIRE], ""]], [[[ON_WIRE], "anna"]], [], [], []],
     ),
+    (m.Join(7, 8, 9), [3, 7, 8, 9]),
+    (m.Took(9), [4, 9]),
+    (m.Ping(), [5]),
+    (m.Refused("no"), [6, "no", False]),
     (m.Uncertain(m.Notification("tom", 3, {"x": 1}), 2), [2, [1, "tom", 3, {"x": 1}, b""], 2]),
     (m.Announce(("porto", "faro")), [31, ["porto", "faro"]]),
     (m.Tunnel("porto", "faro", "anna#2", m.Ack(4)), [32, "porto", "faro", "anna#2", [17, 4], ""]),

@@ -2,15 +2,34 @@
 
 from wayfare.core.conditions import Condition, Constant, attr, near
 from wayfare.core.filters import Filter
-from wayfare.errors import FilterError, FilterSyntaxError, WayfareError
+from wayfare.errors import (
+    CannotConnect,
+    Closed,
+    FilterError,
+    FilterSyntaxError,
+    InvalidNotification,
+    NotAdvertised,
+    Refused,
+    WayfareError,
+)
+from wayfare.net.client import Client, Notification, Subscription, connect
 
 __all__ = [
+    "CannotConnect",
+    "Client",
+    "Closed",
     "Condition",
     "Constant",
     "Filter",
     "FilterError",
     "FilterSyntaxError",
+    "InvalidNotification",
+    "NotAdvertised",
+    "Notification",
+    "Refused",
+    "Subscription",
     "WayfareError",
     "attr",
+    "connect",
     "near",
 ]

@@ -6,6 +6,9 @@
     ├── InvalidNotification     attributes or payload that cannot be published
     ├── NotAdvertised           a publication that no advertisement of the client announces
     ├── OutboxFull              too many publications wait for an acknowledgement
+    ├── CannotConnect           no broker that was named can be reached
+    ├── Refused                 a broker closed the connection for good, and says why
+    ├── Closed                  a client that is not connected any more, because it was closed
     ├── CodecError              bytes that are no frame of ours, or a message that fits none
     ├── ProtocolError           a peer that sends what it may not send now
     ├── ScenarioError           a scenario text that cannot be run: line, and why
@@ -48,6 +51,18 @@ class NotAdvertised(WayfareError):
 
 class OutboxFull(WayfareError):
     """Too many publications wait for an acknowledgement; try again later."""
+
+
+class CannotConnect(WayfareError):
+    """None of the brokers that were named can be reached."""
+
+
+class Refused(WayfareError):
+    """A broker closed the connection, and there is no use in trying again: its reason."""
+
+
+class Closed(WayfareError):
+    """The client or subscription was closed."""
 
 
 class CodecError(WayfareError):

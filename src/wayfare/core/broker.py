@@ -136,7 +136,9 @@ class Broker:
 
     def on_link_up(self, event: LinkUp, now: int) -> list[Effect]:
         neighbour = BrokerId(event.link)
-        return [Send(event.link, one) for one in self.paths.known_beyond(neighbour)]
+        self.routing.start_over(neighbour)
+        known = self.paths.known_beyond(neighbour)
+        return self._with_updates([Send(event.link, one) for one in known])
 
     def on_link_down(self, event: LinkDown, now: int) -> list[Effect]:
         self.profiles.on_link_down(event.link)

@@ -127,6 +127,20 @@ def _check_hello(message: m.Hello) -> None:
     _check_name(message.name)
 
 
+def _check_join(message: m.Join) -> None:
+    for number in (message.life, message.known, message.taken):
+        _check_number(number)
+    _require(message.life > 0, "a life has a number above 0")
+
+
+def _check_took(message: m.Took) -> None:
+    _check_number(message.taken)
+
+
+def _check_refused(message: m.Refused) -> None:
+    _require(len(message.reason) <= REASON_MAX, "a reason that is too long")
+
+
 def _check_notification(message: m.Notification) -> None:
     _check_name(message.publisher)
     _check_number(message.number)
@@ -287,6 +301,10 @@ def _check_nothing(message: m.AnyMessage) -> None:
 
 CHECKS: dict[type, Callable[[Any], None]] = {
     m.Hello: _check_hello,
+    m.Join: _check_join,
+    m.Took: _check_took,
+    m.Ping: _check_nothing,
+    m.Refused: _check_refused,
     m.Notification: _check_notification,
     m.Uncertain: _check_uncertain,
     m.Attach: _check_attach,

@@ -29,7 +29,7 @@ class Received(msgspec.Struct, frozen=True, gc=False):
 
 
 class LinkUp(msgspec.Struct, frozen=True, gc=False):
-    """A broker has a link to this neighbour, for the first time."""
+    """A link to a neighbour begins: for the first time, or once more from nothing."""
 
     link: LinkId
 

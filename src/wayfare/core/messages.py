@@ -61,6 +61,34 @@ class Hello(Message, frozen=True, tag=0):
     name: str
 
 
+class Join(Message, frozen=True, tag=3):
+    """A broker takes up its link to a neighbour, where it was or from nothing.
+
+    A life is as long as a broker remembers what it sent and took; each has a number of its own.
+    """
+
+    life: int  # of the sender
+    known: int  # the life of the receiver that the sender has heard of; 0: none
+    taken: int  # how many messages of that life it has taken
+
+
+class Took(Message, frozen=True, tag=4):
+    """So many messages on this link were taken, and need not be kept any more."""
+
+    taken: int
+
+
+class Ping(Message, frozen=True, tag=5):
+    """Still here: says something, so that the other end knows."""
+
+
+class Refused(Message, frozen=True, tag=6):
+    """Why the connection is closed now."""
+
+    reason: str
+    again: bool = False  # the same may be tried again later
+
+
 class Notification(Message, frozen=True, tag=1):
     """A published message; (publisher, number) identifies it."""
 
@@ -385,4 +413,5 @@ class Tunnel(Message, frozen=True, tag=32):
 
 
 Between = Notification | Uncertain | Update | Announce | Tunnel
-AnyMessage = Hello | FromClient | ToClient | Between
+Hosts = Hello | Join | Took | Ping | Refused  # what the core never sees
+AnyMessage = Hosts | FromClient | ToClient | Between

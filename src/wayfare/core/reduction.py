@@ -62,6 +62,10 @@ class OutTable:
         """What the neighbour has to know."""
         return [entry for entry, sent in self.entries.items() if sent]
 
+    def start_over(self) -> None:
+        """The neighbour knows nothing: all of it is a difference."""
+        self._before = dict.fromkeys(self.entries, False)
+
     def _set(self, entry: Entry, sent: bool) -> None:
         self._before.setdefault(entry, self.entries.get(entry, False))
         self.entries[entry] = sent
@@ -162,6 +166,9 @@ class MergingTable(OutTable):
 
     def sent(self) -> list[Entry]:
         return self._merged.sent()
+
+    def start_over(self) -> None:
+        self._merged.start_over()
 
     def _add(self, filter: Filter, behind: str) -> None:
         """Merge on, from the first variable attribute behind this one."""

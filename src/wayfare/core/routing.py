@@ -223,6 +223,14 @@ class Routing:
         }
         return offered | (covered & {*others})
 
+    def start_over(self, neighbour: BrokerId) -> None:
+        """A neighbour knows nothing any more, and what it said does not count."""
+        said = Update((), (), tuple(self.in_subs[neighbour]), tuple(self.in_ads[neighbour]))
+        self.apply(neighbour, said)
+        self.out_ads[neighbour].start_over()
+        self.out_subs[neighbour].start_over()
+        self.touched.add(neighbour)
+
     # What follows for the neighbours
 
     def updates(self) -> list[tuple[BrokerId, Update]]:

@@ -1,0 +1,38 @@
+"""Where a broker listens: wayfare://host:port, or wayfares:// with TLS."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+import msgspec
+
+from wayfare.errors import UsageError
+
+PORT = 7410
+SCHEMES = {"wayfare": False, "wayfares": True}
+
+
+class Address(msgspec.Struct, frozen=True):
+    host: str
+    port: int = PORT
+    tls: bool = False
+
+    def __str__(self) -> str:
+        scheme = "wayfares" if self.tls else "wayfare"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{scheme}://{host}:{self.port}"
+
+    @staticmethod
+    def parse(text: str) -> Address:
+        """An address as people write it: `wayfare://host:port`, `host:port` or `host`."""
+        given = text if "://" in text else f"wayfare://{text}"
+        try:
+            parts = urlsplit(given)
+            port = PORT if parts.port is None else parts.port
+        except ValueError as error:
+            raise UsageError(f"{text!r} is no address: {error}") from None
+        if parts.scheme not in SCHEMES:
+            raise UsageError(f"{text!r} is no address: it begins with wayfare:// or wayfares://")
+        if not parts.hostname or parts.path.strip("/") or parts.query or parts.username:
+            raise UsageError(f"{text!r} is no address: write wayfare://host:port")
+        return Address(parts.hostname, port, SCHEMES[parts.scheme])

@@ -1,0 +1,364 @@
+"""A broker on sockets: the core decides, this performs.
+
+    bytes -> Connection -> on_messages -> core.step -> perform -> frames, written at the end of the turn
+
+Everything that changes the core is an event, and goes through `_step`. What is written leaves in `_turn`, once for
+each turn of the loop, behind whatever the journal has to keep: so nothing is acknowledged before it is safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+import ssl
+import time
+from collections.abc import Mapping
+from itertools import count
+
+from wayfare.core.broker import DEFAULT_LIMITS, Broker
+from wayfare.core.codec import encode
+from wayfare.core.effects import Close, Effect, Event, LinkDown, LinkUp, Received, Send, Tick
+from wayfare.core.history import Limits
+from wayfare.core.messages import (
+    AnyMessage,
+    Attach,
+    BrokerId,
+    Hello,
+    Join,
+    LinkId,
+    Ping,
+    Refused,
+    Took,
+)
+from wayfare.errors import ProtocolError
+from wayfare.net.addresses import Address
+from wayfare.net.connection import Connection, Turn
+from wayfare.net.frames import Frames
+from wayfare.net.links import Link
+
+HEARTBEAT_S = 2.0  # a peer that says nothing for three of them is dead
+SILENT_BEATS = 3
+GREETING_S = 10.0  # that a stranger may take to say what it is
+RETRY_S = (0.1, 5.0)  # between two attempts to connect, growing
+LINK_QUEUE_MAX = 10_000  # messages that wait for a neighbour; then clients are not read any more
+
+logger = logging.getLogger("wayfare.broker")
+
+
+class BrokerHost:
+    """One broker, its links to neighbours, and the connections of its clients."""
+
+    def __init__(
+        self,
+        name: str,
+        neighbours: Mapping[str, Address | None],
+        *,
+        routing: str = "covering",
+        relocation: str = "handoff",
+        limits: Limits = DEFAULT_LIMITS,
+        heartbeat_s: float = HEARTBEAT_S,
+    ) -> None:
+        """Neighbours with an address are called, the others call."""
+        self.core = Broker(
+            BrokerId(name), [BrokerId(one) for one in neighbours], routing, limits, relocation
+        )
+        self.name = name
+        self.address: Address | None = None  # where it listens
+        self.connections: dict[str, Connection] = {}  # by link; clients' only
+        self.links = {BrokerId(one): Link(BrokerId(one), _life()) for one in neighbours}
+        self._addresses = dict(neighbours)
+        self._heartbeat_s = heartbeat_s
+        self._strangers: dict[Connection, float] = {}  # who has not said what it is, and since when
+        self._calling: dict[BrokerId, Connection] = {}  # that we made, and which are not joined yet
+        self._free = {
+            name: asyncio.Event() for name in self.links
+        }  # not connected, nor about to be
+        self._silent: dict[Connection, int] = {}  # beats without a word
+        self._dirty: dict[Connection, None] = {}  # have something to write
+        self._frames = Frames()
+        self._ids = count(1)
+        self._server: asyncio.Server | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._due: int | None = None
+        self._turn = Turn(self._flush)
+        self._congested = False
+        self.stopping = False
+
+    # Life
+
+    async def start(self, address: Address, tls: ssl.SSLContext | None = None) -> Address:
+        """Listen there, and call the neighbours that have an address. Returns where it listens."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: Connection(self, self.name), address.host, address.port, ssl=tls
+        )
+        host, port = self._server.sockets[0].getsockname()[:2]
+        self.address = Address(host, port, address.tls)
+        self._tasks.append(loop.create_task(self._beat()))
+        for free in self._free.values():
+            free.set()
+        for name, there in self._addresses.items():
+            if there is not None:
+                self._tasks.append(loop.create_task(self._call(BrokerId(name), there)))
+        logger.info("%s listens at %s", self.name, self.address)
+        return self.address
+
+    async def stop(self) -> None:
+        """Close everything cleanly."""
+        self.stopping = True
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._flush()
+        for link in self.links.values():
+            link.confirm(all=True)
+        open_ones = [*self.connections.values(), *self._strangers]
+        open_ones += [link.connection for link in self.links.values() if link.connection]
+        for connection in open_ones:
+            connection.close(f"{self.name} stops")
+        if self._server is not None:
+            await self._server.wait_closed()
+        await asyncio.sleep(0)  # what was closed is reported
+
+    def now(self) -> int:
+        return time.monotonic_ns()
+
+    # What connections report
+
+    def on_messages(self, connection: Connection, messages: list[AnyMessage]) -> None:
+        link = connection.link
+        if not link:
+            messages = self._meet(connection, messages)
+            link = connection.link
+        neighbour = self.links.get(BrokerId(link)) if messages else None
+        now = self.now()
+        for message in messages:
+            if connection.closing:
+                return  # what comes behind is not for anybody
+            kind = type(message)
+            if kind is Ping:
+                continue
+            if neighbour is None:
+                self._step(Received(LinkId(link), message), now)
+            elif neighbour.connection is not connection:
+                return  # there is a newer one, and what was not taken comes there
+            elif isinstance(message, Took):
+                self._forget(neighbour, connection, message)
+            else:
+                self._step(Received(LinkId(link), message), now)
+                neighbour.take()
+
+    def on_closed(self, connection: Connection) -> None:
+        self._strangers.pop(connection, None)
+        self._silent.pop(connection, None)
+        self._dirty.pop(connection, None)
+        link = connection.link
+        for name, calling in list(self._calling.items()):
+            if calling is connection:
+                del self._calling[name]
+                self._free[name].set()
+        neighbour = self.links.get(BrokerId(link))
+        if neighbour is not None:
+            if neighbour.disconnect(connection) and not self.stopping:
+                self._free[neighbour.name].set()
+                logger.warning("%s lost its link to %s: %s", self.name, link, connection.reason)
+        elif self.connections.pop(link, None) is not None:
+            self._step(LinkDown(LinkId(link)), self.now())
+
+    def on_output(self, connection: Connection) -> None:
+        self._dirty[connection] = None
+        self._turn.ask()
+
+    # Strangers
+
+    def _meet(self, connection: Connection, messages: list[AnyMessage]) -> list[AnyMessage]:
+        """A stranger says what it is: a neighbour by `Join`, a client by `Attach`."""
+        first = messages[0]
+        if isinstance(first, Hello):
+            self._strangers.setdefault(connection, asyncio.get_running_loop().time())
+            self.on_output(connection)
+            return []
+        if isinstance(first, Refused):
+            connection.close(first.reason)
+            return []
+        if isinstance(first, Join):
+            return messages[1:] if self._joined(connection, first) else []
+        if isinstance(first, Attach):
+            if first.client != connection.peer:
+                connection.refuse(f"{connection.peer} attaches as {first.client}")
+                return []
+            self._strangers.pop(connection, None)
+            connection.link = f"{first.client}#{next(self._ids)}"
+            self.connections[connection.link] = connection
+            if self._congested:
+                connection.pause()
+            return messages
+        connection.refuse(f"{type(first).__name__} before Attach or Join")
+        return []
+
+    def _joined(self, connection: Connection, join: Join) -> bool:
+        """The connection is a neighbour's: take the link up where it was."""
+        link = self.links.get(BrokerId(connection.peer))
+        if link is None:
+            connection.refuse(f"{connection.peer} is no neighbour of {self.name}")
+            return False
+        calling = self._calling.pop(link.name, None)
+        if calling is not connection:  # it has called
+            if calling is not None and self.name < link.name:
+                self._calling[link.name] = calling
+                connection.close("both called, and one is enough")
+                return False
+            if calling is not None:
+                calling.close("both called, and one is enough")
+            self._leave(link)
+            connection.send(encode(link.join()))
+        self._strangers.pop(connection, None)
+        self._free[link.name].clear()
+        connection.link = link.name
+        try:
+            if link.connect(connection, join):
+                return True
+        except ProtocolError as error:
+            connection.refuse(str(error))
+            return False
+        logger.info("%s and %s are linked", self.name, link.name)
+        self._step(LinkUp(LinkId(link.name)), self.now())
+        return True
+
+    def _leave(self, link: Link) -> None:
+        """Nothing counts any more that comes on the connection so far."""
+        if link.connection is not None:
+            old, link.connection = link.connection, None
+            old.close("there is a newer connection")
+
+    def _forget(self, link: Link, connection: Connection, took: Took) -> None:
+        try:
+            link.forget(took.taken)
+        except ProtocolError as error:
+            connection.refuse(str(error))
+        self._mind_congestion()
+
+    # Neighbours that are called
+
+    async def _call(self, name: BrokerId, address: Address) -> None:
+        """Keep the link connected, as long as there is this broker."""
+        loop = asyncio.get_running_loop()
+        link, wait = self.links[name], RETRY_S[0]
+        while True:
+            await self._free[name].wait()
+            try:
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self, self.name), address.host, address.port
+                )
+            except OSError as error:
+                logger.debug("%s cannot reach %s: %s", self.name, name, error)
+                wait = min(2 * wait, RETRY_S[1])
+            else:
+                if link.connection is None:
+                    self._calling[name] = connection
+                    self._free[name].clear()
+                    connection.send(encode(link.join()))
+                    wait = RETRY_S[0]
+                else:
+                    connection.close("it has called meanwhile")
+            await asyncio.sleep(wait * random.uniform(0.5, 1.0))
+
+    # The core
+
+    def _step(self, event: Event, now: int) -> None:
+        effects = self.core.step(event, now)
+        if effects:
+            self._perform(effects)
+        due = self.core.next_deadline()
+        if due is not None and (self._due is None or due < self._due):
+            self._wake_at(due, now)
+
+    def _perform(self, effects: list[Effect]) -> None:
+        frames, connections, links = self._frames, self.connections, self.links
+        for effect in effects:
+            if type(effect) is Send:
+                connection = connections.get(effect.link)
+                if connection is not None:
+                    connection.send(frames.of(effect.message))
+                elif (neighbour := links.get(BrokerId(effect.link))) is not None:
+                    neighbour.send(frames.of(effect.message))
+                    self._mind_congestion()
+            elif type(effect) is Close:
+                self._close(effect)
+
+    def _close(self, effect: Close) -> None:
+        connection = self.connections.pop(effect.link, None)
+        if connection is None:
+            neighbour = self.links.get(BrokerId(effect.link))
+            connection = neighbour.connection if neighbour is not None else None
+        if connection is None:
+            return
+        if effect.fault:
+            connection.refuse(effect.reason)
+        else:
+            connection.send(encode(Refused(effect.reason)))
+            connection.close(effect.reason)
+
+    def _wake_at(self, due: int, now: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due = due
+        delay = max(0, due - now) / 1e9
+        self._timer = asyncio.get_running_loop().call_later(delay, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = self._due = None
+        self._step(Tick(), self.now())
+
+    # Time, and too much of everything
+
+    def _flush(self) -> None:
+        """The end of a turn of the loop: write what was sent."""
+        for link in self.links.values():
+            link.confirm()
+        dirty, self._dirty = self._dirty, {}
+        for connection in dirty:
+            connection.flush()
+
+    def _mind_congestion(self) -> None:
+        """While a neighbour does not take what is for it, clients are not read."""
+        full = max((len(link) for link in self.links.values()), default=0)
+        if not self._congested and full > LINK_QUEUE_MAX:
+            self._congested = True
+            for connection in self.connections.values():
+                connection.pause()
+        elif self._congested and full < LINK_QUEUE_MAX // 2:
+            self._congested = False
+            for connection in self.connections.values():
+                connection.resume()
+
+    async def _beat(self) -> None:
+        """Now and then: say that we are here, and find out who is not."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._heartbeat_s)
+            for link in self.links.values():
+                link.confirm(all=True)
+            linked = [link.connection for link in self.links.values() if link.connection]
+            for connection in [*self.connections.values(), *linked]:
+                if connection.beat():
+                    self._silent.pop(connection, None)
+                    continue
+                silent = self._silent[connection] = self._silent.get(connection, 0) + 1
+                if silent >= SILENT_BEATS:
+                    connection.abort(f"silent for {silent * self._heartbeat_s:g} s")
+            late = loop.time() - GREETING_S
+            for connection, since in list(self._strangers.items()):
+                if since < late:
+                    connection.refuse("it did not say what it is")
+
+
+def _life() -> int:
+    return secrets.randbits(62) + 1

@@ -1,0 +1,86 @@
+"""A link to a neighbour that outlives its connections: nothing lost, nothing twice, in order.
+
+Messages are numbered by counting, from the beginning of the link on. What the neighbour has not
+confirmed is kept. When a connection comes, both ends say how far they are (`Join`), and what is
+missing is sent again. If either has lost its memory (another `life`), the link begins from nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from wayfare.core.codec import encode
+from wayfare.core.messages import BrokerId, Join, Took
+from wayfare.errors import ProtocolError
+from wayfare.net.connection import Connection
+
+TOOK_EVERY = 64  # messages; what is less is confirmed with the next heartbeat
+
+
+class Link:
+    """One end of it."""
+
+    __slots__ = ("_confirmed", "_kept", "_sent", "connection", "known", "life", "name", "taken")
+
+    def __init__(self, name: BrokerId, life: int) -> None:
+        self.name = name
+        self.life = life  # of this end
+        self.known = 0  # the life of the other end
+        self.taken = 0  # messages of that life
+        self.connection: Connection | None = None
+        self._sent = 0  # messages, since the beginning of the link
+        self._kept: deque[bytes] = deque()  # the last of them, which may be needed again
+        self._confirmed = 0  # of what was taken, how much the other end knows of
+
+    def __len__(self) -> int:
+        """How many messages wait to be confirmed."""
+        return len(self._kept)
+
+    def send(self, frame: bytes) -> None:
+        self._sent += 1
+        self._kept.append(frame)
+        if self.connection is not None:
+            self.connection.send(frame)
+
+    def take(self) -> None:
+        """A message has come, and is safe."""
+        self.taken += 1
+
+    def confirm(self, *, all: bool = False) -> None:
+        """Let the other end forget what was taken, if that is worth a message."""
+        waiting = self.taken - self._confirmed
+        if self.connection is not None and (waiting >= TOOK_EVERY or (all and waiting)):
+            self._confirmed = self.taken
+            self.connection.send(encode(Took(self.taken)))
+
+    def forget(self, taken: int) -> None:
+        """The other end has taken so many."""
+        if taken > self._sent:
+            raise ProtocolError(f"took {taken} messages, but only {self._sent} were sent")
+        while self._sent - len(self._kept) < taken:
+            self._kept.popleft()
+
+    def join(self) -> Join:
+        return Join(self.life, self.known, self.taken)
+
+    def connect(self, connection: Connection, join: Join) -> bool:
+        """Go on over this connection; False if the link begins from nothing."""
+        goes_on = join.known == self.life and join.life == self.known
+        if goes_on:
+            self.forget(join.taken)
+        else:
+            self._kept.clear()
+            self._sent = self.taken = 0
+            self.known = join.life
+        self._confirmed = self.taken
+        self.connection = connection
+        for frame in self._kept:
+            connection.send(frame)
+        return goes_on
+
+    def disconnect(self, connection: Connection) -> bool:
+        """That connection is gone; True if the link was on it."""
+        if self.connection is not connection:
+            return False
+        self.connection = None
+        return True

@@ -1,0 +1,221 @@
+"""The live host: brokers and clients on loopback."""
+
+import asyncio
+
+import pytest
+
+import wayfare
+from live import settled, tree, until
+from wayfare.core.history import Limits
+from wayfare.errors import CannotConnect, Closed, NotAdvertised, Refused
+
+LINE = ("porto-lisbon", "faro-lisbon")
+
+
+def live(test):
+    """Run a coroutine as a test."""
+
+    def run():
+        asyncio.run(asyncio.wait_for(test(), 60))
+
+    run.__name__ = test.__name__
+    run.__doc__ = test.__doc__
+    return run
+
+
+async def numbers(subscription, count):
+    return [(await subscription.get(5))["x"] for _ in range(count)]
+
+
+@live
+async def test_a_notification_crosses_the_tree():
+    async with (
+        tree(*LINE) as net,
+        wayfare.connect(net.url("porto"), client_id="anna") as anna,
+        wayfare.connect(net.url("faro"), client_id="tom") as tom,
+    ):
+        await tom.advertise("x > 0")
+        async with anna.subscribe("x > 5") as some:
+            await settled(net)
+            for x in range(1, 11):
+                await tom.publish({"x": x}, payload=b"!")
+            first = await some.get(5)
+            assert (first["x"], first.payload, first.publisher, dict(first)) == (
+                6,
+                b"!",
+                "tom",
+                {"x": 6},
+            )
+            assert await numbers(some, 4) == [7, 8, 9, 10]
+
+
+@live
+async def test_a_subscriber_moves_and_misses_nothing():
+    async with (
+        tree(*LINE) as net,
+        wayfare.connect(net.url("porto"), client_id="anna") as anna,
+        wayfare.connect(net.url("lisbon"), client_id="tom") as tom,
+    ):
+        await tom.advertise("x > 0")
+        async with anna.subscribe("x > 0") as all:
+            await settled(net)
+            got = []
+            for round, name in enumerate(("faro", "lisbon", "porto", "faro")):
+                for x in range(20):
+                    await tom.publish({"x": 100 * round + x + 1})
+                await anna.move(net.url(name))
+                assert anna.broker == name
+                got += await numbers(all, 20)
+            assert got == [100 * round + x + 1 for round in range(4) for x in range(20)]
+
+
+@live
+async def test_a_publisher_moves_and_nothing_is_missed():
+    async with (
+        tree(*LINE) as net,
+        wayfare.connect(net.url("porto"), client_id="anna") as anna,
+        wayfare.connect(net.url("lisbon"), client_id="tom") as tom,
+    ):
+        await tom.advertise("x > 0")
+        async with anna.subscribe("x > 0") as all:
+            await settled(net)
+            for x, name in enumerate(("faro", "porto", "lisbon") * 3):
+                await tom.publish({"x": x + 1})
+                await tom.move(net.url(name))
+            assert await numbers(all, 9) == list(range(1, 10))
+
+
+@live
+async def test_a_client_goes_to_the_next_address_when_its_broker_is_gone():
+    async with tree(*LINE, limits=Limits(answer_ns=300_000_000)) as net:
+        both = [net.url("porto"), net.url("faro")]
+        async with (
+            wayfare.connect(both, client_id="anna") as anna,
+            wayfare.connect(net.url("lisbon"), client_id="tom") as tom,
+        ):
+            await tom.advertise("x > 0")
+            async with anna.subscribe("x > 0") as all:
+                await settled(net)
+                await net.brokers["porto"].stop()
+                await until(lambda: anna.broker == "faro")
+                await tom.publish({"x": 1})
+                assert await numbers(all, 1) == [1]
+
+
+@live
+async def test_a_link_goes_on_where_it_was_when_its_connection_breaks():
+    async with (
+        tree(*LINE) as net,
+        wayfare.connect(net.url("porto"), client_id="anna") as anna,
+        wayfare.connect(net.url("faro"), client_id="tom") as tom,
+    ):
+        await tom.advertise("x > 0")
+        async with anna.subscribe("x > 0") as all:
+            await settled(net)
+            for x in range(1, 301):
+                await tom.publish({"x": x})
+                if x % 50 == 0:
+                    for link in net.brokers["lisbon"].links.values():
+                        if link.connection is not None:
+                            link.connection.abort("a test")
+                    await asyncio.sleep(0.01)
+            assert await numbers(all, 300) == list(range(1, 301))
+
+
+@live
+async def test_a_broker_that_lost_its_memory_is_told_everything_again():
+    async with (
+        tree(*LINE) as net,
+        wayfare.connect(net.url("porto"), client_id="anna") as anna,
+        wayfare.connect(net.url("faro"), client_id="tom") as tom,
+    ):
+        await tom.advertise("x > 0")
+        async with anna.subscribe("x > 0") as all:
+            await settled(net)
+            await net.restart("lisbon")
+            await net.linked()
+            await settled(net)
+            await tom.publish({"x": 1})
+            assert await numbers(all, 1) == [1]
+            await anna.move(net.url("faro"))
+            await tom.publish({"x": 2})
+            assert await numbers(all, 1) == [2]
+
+
+@live
+async def test_a_client_whose_broker_lost_its_memory_is_told_so():
+    told = []
+    async with (
+        tree(*LINE) as net,
+        wayfare.connect(
+            net.url("porto"), client_id="anna", on_lost=lambda *lost: told.append(lost)
+        ) as anna,
+        wayfare.connect(net.url("faro"), client_id="tom") as tom,
+    ):
+        await tom.advertise("x > 0")
+        async with anna.subscribe("x > 0") as all:
+            await net.restart("porto")
+            await until(lambda: anna.broker == "porto")
+            await net.linked()
+            await settled(net)
+            await tom.publish({"x": 1})
+            assert await numbers(all, 1) == [1]
+            assert [count for count, _ in told] == [0]
+
+
+@live
+async def test_errors_say_what_to_do():
+    with pytest.raises(
+        CannotConnect, match=r"cannot reach a broker at wayfare://127.0.0.1:1 within"
+    ):
+        await wayfare.connect("127.0.0.1:1", timeout=0.2)
+    async with tree(*LINE) as net:
+        async with wayfare.connect(net.url("porto")) as someone:
+            with pytest.raises(NotAdvertised):
+                await someone.publish({"x": 1})
+        with pytest.raises(Closed):
+            await someone.advertise("x > 0")
+
+
+@live
+async def test_the_second_client_of_a_name_takes_over_and_the_first_is_told():
+    async with tree(*LINE) as net, wayfare.connect(net.url("porto"), client_id="anna") as first:
+        await asyncio.sleep(0.01)
+        async with wayfare.connect(net.url("porto"), client_id="anna"):
+            with pytest.raises(Refused, match="porto closed the connection"):
+                async with first.subscribe("x > 0") as nothing:
+                    await nothing.get(5)
+
+
+@live
+async def test_a_slow_reader_waits_and_loses_nothing():
+    async with (
+        tree(*LINE) as net,
+        wayfare.connect(net.url("porto"), client_id="anna", queue=10) as anna,
+        wayfare.connect(net.url("faro"), client_id="tom") as tom,
+    ):
+        await tom.advertise("x > 0")
+        async with (
+            anna.subscribe("x > 0") as all,
+            anna.subscribe("x > 0", policy="drop_oldest") as last,
+        ):
+            await settled(net)
+            for x in range(1, 2001):
+                await tom.publish({"x": x})
+            await tom.flush(5)
+            assert await numbers(all, 2000) == list(range(1, 2001))
+            assert last.dropped == 1990
+            assert await numbers(last, 10) == list(range(1991, 2001))
+
+
+@live
+async def test_nothing_is_left_behind():
+    before = asyncio.all_tasks()
+    async with tree(*LINE) as net, wayfare.connect(net.url("porto")) as anna:
+        reading = asyncio.create_task(anna.subscribe("x > 0").get())
+        await asyncio.sleep(0.05)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+    await asyncio.sleep(0.05)
+    assert asyncio.all_tasks() == before
+    assert all(not one.core.border.by_link for one in net.brokers.values())
