@@ -10,12 +10,15 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from wayfare.cli import main
+from wayfare.cli.bench import BENCHES, draw
 from wayfare.core.reduction import STRATEGIES
 from wayfare.eventlog import SCHEMA
 from wayfare.sim import fuzz, scenario
@@ -285,7 +288,7 @@ def test_too_many_workers_are_refused_in_one_sentence() -> None:
 
 every_kind_of_output = pytest.mark.parametrize(
     "arguments",
-    [["demo"], ["sim"], ["sim", "uncovering"], ["bench", "sim", "--quick"], ["--help"]],
+    [["demo"], ["sim"], ["sim", "uncovering"], ["bench", "backlog", "--quick"], ["--help"]],
     ids=" ".join,
 )
 
@@ -342,22 +345,86 @@ def test_what_ascii_lacks_is_replaced(tmp_path: Path) -> None:
     assert done.stdout.startswith("S?o Jo?o.")
 
 
-@pytest.mark.parametrize("what", ["matching", "cover", "sim", "backlog"])
-def test_benches_print_one_json_object_per_line(what: str) -> None:
+# Benches
+
+
+@cache
+def measured(what: str) -> list[dict[str, Any]]:
     done = wayfare("bench", what, "--quick", "--json")
     assert done.returncode == 0, done.stderr
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("what", BENCHES)
+def test_benches_print_one_json_object_per_line(what: str) -> None:
+    rows = measured(what)
     assert rows
     assert all(isinstance(row, dict) for row in rows)
 
 
+@pytest.mark.parametrize("what", BENCHES)
+def test_no_figure_of_a_bench_is_cut_in_80_columns(what: str) -> None:
+    rows = measured(what)
+    drawn = draw(rows, 80)
+    assert max(map(len, drawn.splitlines())) <= 80
+    for row in rows:
+        for name, value in row.items():
+            words = [*name.split("_"), *str("-" if value is None else value).split()]
+            assert [word for word in words if word not in drawn.split()] == []
+
+
+def test_the_head_of_a_bench_is_wrapped() -> None:
+    row = {"workload": "zipf", "us_per_notification": 437.84, "naive_us": None}
+    assert draw([row], 29) == (
+        "                us per  naive\n"
+        "workload  notification     us\n"
+        "--------  ------------  -----\n"
+        "zipf            437.84      -"
+    )
+    assert draw([row], 28).endswith("zipf           437.84     -")  # one space instead of two
+
+
+def test_rows_of_a_bench_that_are_too_wide_stand_upright() -> None:
+    """As many side by side as there is room for."""
+    row = {"insert_us": 53.9, "remove_us": 7.1, "covered_us": 20.3, "coverers_us": None}
+    assert draw([row] * 3, 23).splitlines() == [
+        "insert us    53.9  53.9",
+        "remove us     7.1   7.1",
+        "covered us   20.3  20.3",
+        "coverers us     -     -",
+        "",
+        "insert us    53.9",
+        "remove us     7.1",
+        "covered us   20.3",
+        "coverers us     -",
+    ]
+
+
+def test_rows_of_a_bench_with_other_columns_are_another_table() -> None:
+    rows = [{"bench": "a", "x": 1}, {"bench": "a", "x": 2}, {"bench": "b", "y": 3}]
+    assert draw(rows, 80) == (
+        "bench  x\n-----  -\na      1\na      2\n\nbench  y\n-----  -\nb      3"
+    )
+
+
 def test_the_backlog_bench_shows_that_each_notification_is_kept_once() -> None:
-    done = wayfare("bench", "backlog", "--quick", "--json")
-    here, elsewhere = (json.loads(line) for line in done.stdout.splitlines())
+    here, elsewhere = measured("backlog")
     assert (here["case"], elsewhere["case"]) == ("here", "from elsewhere")
     for row in (here, elsewhere):
         assert (row["clients"], row["notifications"]) == (20, 100)
         assert 0 < row["share_of_copies"] < 0.5
+
+
+def test_the_sim_bench_has_a_city_with_and_without_handoff() -> None:
+    still, standard, handoff = measured("sim")
+    assert still["bench"] == "sim"
+    assert (standard["bench"], standard["algorithm"]) == ("city", "standard")
+    assert (handoff["bench"], handoff["algorithm"]) == ("city", "handoff")
+    assert standard["moves"] == handoff["moves"] > 0
+    assert standard["messages"] > handoff["messages"]
+    assert standard["lost"] > handoff["lost"] == 0
+    for row in (still, standard, handoff):
+        assert 0 < row["share_of_bare_loop"] < 1
 
 
 def test_version() -> None:

@@ -1,9 +1,14 @@
 """How fast the simulator is, beside the loop that no simulator of this kind can beat.
 
-The network of the publisher mobility paper: 85 brokers, 50 publishers with one publication each, 500
-subscribers to one of them each, nobody moves. The bare loop pops an event from a heap and pushes
-the next one, as many on the heap as the simulation has; it is what remains of a simulator when
-nothing is simulated. Rounds alternate, so that both see the same machine.
+The network of the publisher mobility paper: 85 brokers, publishers with one publication each, 500
+subscribers to one of them each.
+
+    sim     nobody moves, 50 publishers publish all the time: what a notification takes
+    city    250 publishers drive for ten minutes, as in `wayfare sim city`: what a move takes, too
+
+The bare loop pops an event from a heap and pushes the next one, as many on the heap as the
+simulation has; it is what remains of a simulator when nothing is simulated. It runs in turns with
+the simulation, so that both see the same machine.
 """
 
 from __future__ import annotations
@@ -18,11 +23,14 @@ from time import process_time
 from typing import Any
 
 from wayfare.sim import topology
+from wayfare.sim.city import City
+from wayfare.sim.experiment import Parameters
 from wayfare.sim.links import MS_NS
 from wayfare.sim.world import World
 
 ROUNDS = 5
 BARE_EVENTS = 200_000
+ALGORITHMS = ("standard", "handoff")  # of the city: a flood for every move, and hardly anything
 
 
 def network(
@@ -79,6 +87,12 @@ def bare_loop(events: int, on_heap: int) -> float:
 
 
 def run(seed: int = 1, quick: bool = False, routing: str = "covering") -> Iterator[dict[str, Any]]:
+    yield publishing(seed, quick, routing)
+    for algorithm in ALGORITHMS:
+        yield driving(seed, quick, routing, algorithm)
+
+
+def publishing(seed: int, quick: bool, routing: str) -> dict[str, Any]:
     publishers, subscribers = 50, 500
     seconds = 2 if quick else 10
     world = network(seed, routing, publishers, subscribers)
@@ -97,7 +111,7 @@ def run(seed: int = 1, quick: bool = False, routing: str = "covering") -> Iterat
         on_heap = max(100, len(world.agenda))
         bare.append(BARE_EVENTS / bare_loop(BARE_EVENTS, on_heap))
     gc.unfreeze()
-    yield {
+    return {
         "bench": "sim",
         "routing": routing,
         "brokers": len(world.brokers),
@@ -107,5 +121,46 @@ def run(seed: int = 1, quick: bool = False, routing: str = "covering") -> Iterat
         "messages_per_cpu_second": round(median(simulated)),
         "bare_loop_per_cpu_second": round(median(bare)),
         "share_of_bare_loop": round(median(s / b for s, b in zip(simulated, bare, strict=True)), 3),
+        "on_heap": on_heap,
+    }
+
+
+def driving(seed: int, quick: bool, routing: str, algorithm: str) -> dict[str, Any]:
+    """A whole city: building it and its warm-up are part of what is measured."""
+    publishers, subscribers, minutes = (20, 60, 0.5) if quick else (250, 500, 10.0)
+    parameters = Parameters(
+        algorithm=algorithm,
+        routing=routing,
+        seed=seed,
+        publishers=publishers,
+        subscribers=subscribers,
+        minutes=minutes,
+    )
+    gc.collect()
+    started = process_time()
+    city = City(parameters)
+    on_heap = max(100, len(city.world.agenda))
+    building = process_time() - started
+    before = bare_loop(BARE_EVENTS, on_heap)
+    started = process_time()
+    figures = city.run()
+    spent = building + process_time() - started
+    bare = 2 * BARE_EVENTS / (before + bare_loop(BARE_EVENTS, on_heap))
+    messages = city.world.messages()
+    return {
+        "bench": "city",
+        "algorithm": algorithm,
+        "routing": routing,
+        "publishers": publishers,
+        "subscribers": subscribers,
+        "speed_kmh": parameters.speed_kmh,
+        "minutes": minutes,
+        "moves": figures.moves,
+        "messages": messages,
+        "lost": figures.lost,
+        "cpu_seconds": round(spent, 2),
+        "messages_per_cpu_second": round(messages / spent),
+        "bare_loop_per_cpu_second": round(bare),
+        "share_of_bare_loop": round(messages / spent / bare, 3),
         "on_heap": on_heap,
     }

@@ -5,17 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterator
+from itertools import groupby
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from wayfare.bench import backlog, covering, matching, sim
 
 EXAMPLES = """examples:
   wayfare bench matching            notifications against 1k, 10k and 100k filters
   wayfare bench cover               covering tables against a scan
-  wayfare bench sim --json          simulated messages beside a bare heap loop
+  wayfare bench sim --json          simulated messages beside a bare heap loop, and a whole city
   wayfare bench backlog             memory of notifications that wait for many clients
 """
 
@@ -25,6 +27,7 @@ BENCHES: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {
     "sim": sim.run,
     "backlog": backlog.run,
 }
+GAPS = ("  ", " ")  # between two columns, the first that fits
 QUICK: dict[str, dict[str, Any]] = {
     "matching": {"filters": (1000,)},
     "cover": {"filters": (1000,)},
@@ -57,11 +60,49 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     with Console(stderr=True).status(f"measuring {arguments.what} ..."):
         rows = list(results)
-    table = Table(*(name.replace("_", " ") for name in rows[0]))
-    for row in rows:
-        table.add_row(*("-" if value is None else str(value) for value in row.values()))
-    console = Console()
-    with console.capture() as drawn:  # to `print`: on a broken pipe rich would exit by itself
-        console.print(table)
-    print(drawn.get(), end="")
+    print(draw(rows, get_terminal_size().columns))
     return 0
+
+
+def draw(rows: list[dict[str, Any]], width: int) -> str:
+    """A table for each kind of row."""
+    return "\n\n".join(_table(list(alike), width) for _, alike in groupby(rows, list))
+
+
+def _table(rows: list[dict[str, Any]], width: int) -> str:
+    """Rows with the same columns. If they are too wide each stands upright: no figure is cut."""
+    names = [name.replace("_", " ") for name in rows[0]]
+    cells = [["-" if value is None else str(value) for value in row.values()] for row in rows]
+    columns = [_column(name, [row[i] for row in cells]) for i, name in enumerate(names)]
+    for gap in GAPS:
+        if _width(columns, gap) <= width:
+            return _side_by_side(columns, gap)
+    parts = []
+    while cells:
+        fit = len(cells)
+        while fit > 1 and _width([names, *cells[:fit]], GAPS[0]) > width:
+            fit -= 1
+        parts.append(_side_by_side([names, *cells[:fit]], GAPS[0]))
+        cells = cells[fit:]
+    return "\n\n".join(parts)
+
+
+def _column(name: str, cells: list[str]) -> list[str]:
+    """Its name stands above it, in as many lines as it takes."""
+    width = max(map(len, (*name.split(), *cells)))
+    return [*wrap(name, width), "-" * width, *cells]
+
+
+def _width(columns: list[list[str]], gap: str) -> int:
+    return sum(max(map(len, column)) for column in columns) + len(gap) * (len(columns) - 1)
+
+
+def _side_by_side(columns: list[list[str]], gap: str) -> str:
+    """Level at the bottom; the first to the left, the others, mostly numbers, to the right."""
+    high = max(map(len, columns))
+    padded = []
+    for i, column in enumerate(columns):
+        wide = max(map(len, column))
+        whole = [""] * (high - len(column)) + column
+        padded.append([cell.rjust(wide) if i else cell.ljust(wide) for cell in whole])
+    return "\n".join(gap.join(line).rstrip() for line in zip(*padded, strict=True))
