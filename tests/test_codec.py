@@ -136,6 +136,9 @@ MESSAGES = {
     m.Took: st.builds(m.Took, numbers),
     m.Ping: st.just(m.Ping()),
     m.Refused: st.builds(m.Refused, texts, st.booleans()),
+    m.Login: st.builds(m.Login, names, texts),
+    m.Challenge: st.builds(m.Challenge, st.binary(min_size=32, max_size=32)),
+    m.Proof: st.builds(m.Proof, st.binary(min_size=32, max_size=32)),
     m.Uncertain: st.builds(m.Uncertain, notifications, numbers),
     m.Announce: st.builds(m.Announce, st.lists(names, max_size=3).map(tuple)),
 }
@@ -223,6 +226,9 @@ LAYOUT = [
     (m.Took(9), [4, 9]),
     (m.Ping(), [5]),
     (m.Refused("no"), [6, "no", False]),
+    (m.Login("anna", "sesame"), [7, "anna", "sesame"]),
+    (m.Challenge(b"c" * 32), [8, b"c" * 32]),
+    (m.Proof(b"p" * 32), [9, b"p" * 32]),
     (m.Uncertain(m.Notification("tom", 3, {"x": 1}), 2), [2, [1, "tom", 3, {"x": 1}, b""], 2]),
     (m.Announce(("porto", "faro")), [31, ["porto", "faro"]]),
     (m.Tunnel("porto", "faro", "anna#2", m.Ack(4)), [32, "porto", "faro", "anna#2", [17, 4], ""]),
@@ -358,6 +364,17 @@ def test_a_frame_that_is_too_long_is_refused_before_it_comes():
     decoder.feed(encode(HELLO))
     with pytest.raises(CodecError, match="a frame of 8388609 bytes; at most 8388608 are allowed"):
         decoder.feed((FRAME_MAX + 1).to_bytes(4, "big"))
+
+
+def test_a_reader_may_take_one_message_at_a_time_and_allow_more_behind_it():
+    decoder = FrameDecoder(100, singly=True)
+    long = m.Publish(1, {}, bytes(200))
+    assert decoder.feed(encode(HELLO) + encode(m.Ack(1)) + encode(long)) == [HELLO]
+    assert decoder.feed(b"") == [m.Ack(1)]
+    with pytest.raises(CodecError, match="a frame of 206 bytes; at most 100 are allowed"):
+        decoder.feed(b"")
+    decoder.frame_max, decoder.singly = FRAME_MAX, False
+    assert decoder.feed(encode(m.Ack(2))) == [long, m.Ack(2)]
 
 
 def test_the_largest_publication_passes_and_one_byte_more_does_not():
@@ -525,6 +542,13 @@ BAD = {
     "an empty previous broker": pack([10, "anna", 1, 0, [], [], [["", 1]]]),
     "a long client in an entry": pack([30, [[[[[]]], LONG]]]),
     "a long reason": pack([22, 1, "r" * (codec.REASON_MAX + 1)]),
+    "an empty name in Login": pack([7, "", "sesame"]),
+    "a long name in Login": pack([7, LONG, "sesame"]),
+    "a long password": pack([7, "anna", "p" * (codec.PASSWORD_MAX + 1)]),
+    "a short challenge": pack([8, b"c" * 31]),
+    "a long challenge": pack([8, b"c" * 33]),
+    "a short proof": pack([9, b"p" * 31]),
+    "a text as a proof": pack([9, "p" * 32]),
     # numbers
     "a negative number": pack([17, -1]),
     "a number of 64 bits": pack([17, BIG]),
@@ -742,6 +766,7 @@ def test_bad_input_is_a_codec_error(bad):
         [17, NUMBER_MAX],
         [17, 0],
         [22, 1, "r" * codec.REASON_MAX],
+        [7, "anna", "p" * codec.PASSWORD_MAX],
         [16, 1, {"n" * ps.NAME_MAX: ps.INT_MIN, "x": ps.INT_MAX}],
         [16, 1, {f"x{i}": i for i in range(m.ATTRIBUTES_MAX)}],
         [10, "a", 1, 0, [[[[]]]] * m.FILTERS_MAX, [], [["b", 1]] * m.PREVIOUS_MAX],

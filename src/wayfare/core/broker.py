@@ -21,12 +21,14 @@ from wayfare.core.effects import (
     Close,
     Effect,
     Event,
+    Granted,
     LinkDown,
     LinkUp,
     Received,
     Send,
     Tick,
 )
+from wayfare.core.grants import Grants
 from wayfare.core.handoff import Handoff
 from wayfare.core.history import Limits
 from wayfare.core.home import Home
@@ -102,6 +104,8 @@ class Broker:
             self._route = self._route_home
         self._floods = STRATEGIES[routing].floods
         self._neighbour_links = frozenset(map(LinkId, self.neighbours))
+        # What clients may do, by connection; who is not in here may do everything.
+        self.grants: dict[LinkId, Grants] = {}
         # Whom to tell later how the tables changed: with the next message, or then at the latest.
         self._owed: dict[BrokerId, int] = {}
 
@@ -110,7 +114,12 @@ class Broker:
             message = event.message
             if type(message) is Notification and event.link in self._neighbour_links:
                 return self._route(message, event.link, now)
-        return EVENTS[type(event)](self, event, now)
+        effects = EVENTS[type(event)](self, event, now)
+        if self.grants:
+            for effect in effects:
+                if type(effect) is Close:
+                    self.grants.pop(effect.link, None)
+        return effects
 
     def next_deadline(self) -> int | None:
         """When something that is kept may have become too old."""
@@ -140,8 +149,14 @@ class Broker:
         known = self.paths.known_beyond(neighbour)
         return self._with_updates([Send(event.link, one) for one in known])
 
+    def on_granted(self, event: Granted, now: int) -> list[Effect]:
+        self.grants[event.link] = event.grants
+        return []
+
     def on_link_down(self, event: LinkDown, now: int) -> list[Effect]:
         self.profiles.on_link_down(event.link)
+        if event.link not in self.profiles.asking:  # what is asked for still has to be granted
+            self.grants.pop(event.link, None)
         session = self.border.by_link.get(event.link)
         if session is None:
             return self.relocation.on_stranger_down(event.link, now)
@@ -191,6 +206,8 @@ class Broker:
             if from_broker is None:
                 raise ProtocolError(f"{type(message).__name__} from a broker")
             return from_broker(self, BrokerId(link), message, now)
+        if self.grants:
+            self._check_grants(link, message)
         if type(message) is m.Attach:
             return self.on_attach(link, message, now)
         handler = FROM_CLIENT.get(type(message))
@@ -205,6 +222,12 @@ class Broker:
             return self.relocation.on_stranger(link, message, now)
         session.orphan = False  # its client is really there
         return handler(self, session, message, now)
+
+    def _check_grants(self, link: LinkId, message: m.AnyMessage) -> None:
+        grants = self.grants.get(link)
+        refusal = None if grants is None else grants.refusal(message)
+        if refusal is not None:
+            raise ProtocolError(refusal)
 
     def on_uncertain(self, neighbour: BrokerId, message: m.Uncertain, now: int) -> list[Effect]:
         return self.border.route_uncertain(message, LinkId(neighbour), now)
@@ -331,6 +354,7 @@ EVENTS: dict[type, Callable[[Broker, Any, int], list[Effect]]] = {
     Received: Broker.on_received,
     LinkUp: Broker.on_link_up,
     LinkDown: Broker.on_link_down,
+    Granted: Broker.on_granted,
     Tick: Broker.on_tick,
 }
 

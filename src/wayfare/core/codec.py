@@ -23,6 +23,8 @@ REASON_MAX = 1_000  # characters
 NUMBER_MAX = 2**63 - 1
 DELIVERED_MAX = 2**62  # the last delivery that an Attach may name: there is room for more
 LOST_MAX = 2**40  # notifications that one Reply says were lost
+PASSWORD_MAX = 1_000  # characters
+PROOF_BYTES = 32  # of a challenge, and of its proof
 
 _LENGTH = 4
 _encoder = msgspec.msgpack.Encoder()
@@ -53,9 +55,12 @@ def decode(body: bytes | bytearray | memoryview) -> m.AnyMessage:
 class FrameDecoder:
     """Frames out of a stream of bytes, from one peer."""
 
-    __slots__ = ("_buffer", "_greeted")
+    __slots__ = ("_buffer", "_greeted", "frame_max", "singly")
 
-    def __init__(self) -> None:
+    def __init__(self, frame_max: int = FRAME_MAX, *, singly: bool = False) -> None:
+        """With `singly`, one call of `feed` returns one message: what comes next may depend on it."""
+        self.frame_max = frame_max
+        self.singly = singly
         self._buffer = bytearray()
         self._greeted = False
 
@@ -72,8 +77,10 @@ class FrameDecoder:
         try:
             while len(buffer) - at >= _LENGTH:
                 length = int.from_bytes(buffer[at : at + _LENGTH], "big")
-                if length > FRAME_MAX:
-                    raise CodecError(f"a frame of {length} bytes; at most {FRAME_MAX} are allowed")
+                if length > self.frame_max:
+                    raise CodecError(
+                        f"a frame of {length} bytes; at most {self.frame_max} are allowed"
+                    )
                 end = at + _LENGTH + length
                 if len(buffer) < end:
                     break
@@ -81,6 +88,8 @@ class FrameDecoder:
                 self._mind_greeting(message)
                 out.append(message)
                 at = end
+                if self.singly:
+                    break
         except CodecError:
             if not out:
                 raise
@@ -139,6 +148,19 @@ def _check_took(message: m.Took) -> None:
 
 def _check_refused(message: m.Refused) -> None:
     _require(len(message.reason) <= REASON_MAX, "a reason that is too long")
+
+
+def _check_login(message: m.Login) -> None:
+    _check_name(message.name)
+    _require(len(message.password) <= PASSWORD_MAX, "a password that is too long")
+
+
+def _check_challenge(message: m.Challenge) -> None:
+    _require(len(message.nonce) == PROOF_BYTES, f"a challenge has {PROOF_BYTES} bytes")
+
+
+def _check_proof(message: m.Proof) -> None:
+    _require(len(message.digest) == PROOF_BYTES, f"a proof has {PROOF_BYTES} bytes")
 
 
 def _check_notification(message: m.Notification) -> None:
@@ -305,6 +327,9 @@ CHECKS: dict[type, Callable[[Any], None]] = {
     m.Took: _check_took,
     m.Ping: _check_nothing,
     m.Refused: _check_refused,
+    m.Login: _check_login,
+    m.Challenge: _check_challenge,
+    m.Proof: _check_proof,
     m.Notification: _check_notification,
     m.Uncertain: _check_uncertain,
     m.Attach: _check_attach,

@@ -2,8 +2,8 @@
 
 A host turns what happens into events, calls `step(event, now)`, and performs the effects in order:
 
-    Received, LinkUp, LinkDown, Tick  ->  core  ->  Send, Close       (broker and client)
-                                                    Notify, Lost, Ended   (client: to the application)
+    Received, LinkUp, LinkDown,       ->  core  ->  Send, Close       (broker and client)
+    Granted, Tick                                   Notify, Lost, Ended   (client: to the application)
 
 `now` is an integer of nanoseconds that never goes back. Whenever `next_deadline()` is reached, the
 host steps a `Tick`; a tick too many does no harm.
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import msgspec
 
 from wayfare.core.filters import Filter
+from wayfare.core.grants import Grants
 from wayfare.core.messages import AnyMessage, LinkId, Notification
 
 # Events
@@ -40,11 +41,18 @@ class LinkDown(msgspec.Struct, frozen=True, gc=False):
     link: LinkId
 
 
+class Granted(msgspec.Struct, frozen=True, gc=False):
+    """The client on this connection may do so much, and no more. Comes in front of its `Attach`."""
+
+    link: LinkId
+    grants: Grants
+
+
 class Tick(msgspec.Struct, frozen=True, gc=False):
     """Time has passed: a deadline may be due."""
 
 
-Event = Received | LinkUp | LinkDown | Tick
+Event = Received | LinkUp | LinkDown | Granted | Tick
 
 # Effects
 

@@ -89,6 +89,28 @@ class Refused(Message, frozen=True, tag=6):
     again: bool = False  # the same may be tried again later
 
 
+class Login(Message, frozen=True, tag=7):
+    """Whose account a client uses. It says so before it attaches, where nobody else can hear."""
+
+    name: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"Login({self.name!r}, ...)"  # so that no log has the password
+
+
+class Challenge(Message, frozen=True, tag=8):
+    """Prove that you know our secret: by a digest of it and of this, which nobody has seen before."""
+
+    nonce: bytes
+
+
+class Proof(Message, frozen=True, tag=9):
+    """Answers a challenge; the secret itself never crosses a link."""
+
+    digest: bytes
+
+
 class Notification(Message, frozen=True, tag=1):
     """A published message; (publisher, number) identifies it."""
 
@@ -413,5 +435,6 @@ class Tunnel(Message, frozen=True, tag=32):
 
 
 Between = Notification | Uncertain | Update | Announce | Tunnel
-Hosts = Hello | Join | Took | Ping | Refused  # what the core never sees
+# What the core never sees.
+Hosts = Hello | Join | Took | Ping | Refused | Login | Challenge | Proof
 AnyMessage = Hosts | FromClient | ToClient | Between
