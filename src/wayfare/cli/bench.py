@@ -12,13 +12,14 @@ from typing import Any
 
 from rich.console import Console
 
-from wayfare.bench import backlog, covering, matching, sim
+from wayfare.bench import backlog, broker, covering, matching, sim
 
 EXAMPLES = """examples:
   wayfare bench matching            notifications against 1k, 10k and 100k filters
   wayfare bench cover               covering tables against a scan
   wayfare bench sim --json          simulated messages beside a bare heap loop, and a whole city
   wayfare bench backlog             memory of notifications that wait for many clients
+  wayfare bench broker              a live broker beside mosquitto, if that is installed
 """
 
 BENCHES: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {
@@ -26,6 +27,7 @@ BENCHES: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {
     "cover": covering.run,
     "sim": sim.run,
     "backlog": backlog.run,
+    "broker": broker.run,
 }
 GAPS = ("  ", " ")  # between two columns, the first that fits
 QUICK: dict[str, dict[str, Any]] = {
@@ -33,6 +35,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "cover": {"filters": (1000,)},
     "sim": {},
     "backlog": {},
+    "broker": {},
 }
 
 
