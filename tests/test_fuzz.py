@@ -58,6 +58,29 @@ def test_without_support_moving_loses_and_duplicates() -> None:
     assert {rule for _, rule in found} == {"complete", "once"}
 
 
+def losers(run: Fuzz) -> list[str]:
+    """Who did not get what it should have."""
+    return [one.what.split()[0] for one in run.run().violations if one.rule == "complete"]
+
+
+def never_away(run: Fuzz, client: str) -> bool:
+    return [event.client for event in run.world.events if event.kind == "attached"].count(
+        client
+    ) == 1
+
+
+def test_what_handoff_keeps_when_everybody_moves_standard_loses() -> None:
+    """The same runs. Most is lost by clients that move, some by others: their publishers moved."""
+    seeds = range(50)
+    kept = (fuzz(Job(seed, "covering", "handoff", mobile="both")) for seed in seeds)
+    assert failures(kept) == ""
+    runs = [Fuzz(Job(seed, "covering", "standard", mobile="both")) for seed in seeds]
+    lost = [losers(run) for run in runs]
+    assert sum(map(len, lost)) > 20
+    assert sum(map(bool, lost)) > 10  # runs
+    assert any(never_away(run, who) for run, some in zip(runs, lost, strict=True) for who in some)
+
+
 @pytest.mark.parametrize("routing", STRATEGIES)
 def test_a_few_random_runs(routing: str) -> None:
     runs = [
