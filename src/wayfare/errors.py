@@ -9,6 +9,7 @@
     ├── CannotConnect           no broker that was named can be reached
     ├── Refused                 a broker closed the connection for good, and says why
     ├── Closed                  a client that is not connected any more, because it was closed
+    ├── StoreError              a file that a broker keeps its memory in cannot be used
     ├── CodecError              bytes that are no frame of ours, or a message that fits none
     ├── ProtocolError           a peer that sends what it may not send now
     ├── ScenarioError           a scenario text that cannot be run: line, and why
@@ -63,6 +64,10 @@ class Refused(WayfareError):
 
 class Closed(WayfareError):
     """The client or subscription was closed."""
+
+
+class StoreError(WayfareError):
+    """The file that a broker keeps its memory in cannot be used: why, and what to do."""
 
 
 class CodecError(WayfareError):

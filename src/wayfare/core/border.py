@@ -44,7 +44,7 @@ class Border:
         self._links: list[LinkId] = [LinkId(name) for name in neighbours]
         self._everybody = list(range(len(self._links)))
         self._by_place: dict[int, Session] = {}
-        self._next_place = len(self._links)
+        self.next_place = len(self._links)
         # Invariant: nothing here becomes too old before this; None when nothing ever does.
         self.deadline: int | None = None
 
@@ -75,10 +75,10 @@ class Border:
     def open(self, message: m.Attach, link: LinkId | None) -> Session:
         limits = self.limits
         session = Session(
-            message.client, message.epoch, self._next_place, message.delivered, limits.marks_age_ns
+            message.client, message.epoch, self.next_place, message.delivered, limits.marks_age_ns
         )
         session.welcomed = message.welcomed
-        self._next_place += 1
+        self.next_place += 1
         self._by_place[session.place] = session
         self._sessions.setdefault(session.client, {})[session.epoch] = session
         session.home = message.home

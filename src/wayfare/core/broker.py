@@ -16,6 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from wayfare.core import messages as m
+from wayfare.core import saving
 from wayfare.core.border import Border
 from wayfare.core.effects import (
     Close,
@@ -197,6 +198,23 @@ class Broker:
             for neighbour in updates
             for update in updates[neighbour]
         ]
+
+    def pay(self) -> list[Effect]:
+        """Tell neighbours now what was put off."""
+        self.routing.touched |= self._owed.keys()
+        return self._with_updates([])
+
+    def is_quiet(self) -> bool:
+        """Whether nothing is half done that cannot be saved."""
+        return not (self.profiles.asking or self.routing.touched or self._owed)
+
+    def save(self) -> bytes:
+        assert self.is_quiet()
+        return saving.save(self.border, self.paths, self.relocation, self.grants)
+
+    def load(self, saved: bytes) -> None:
+        """Become what a broker was that was saved; UsageError if that was another one."""
+        saving.load(saved, self.border, self.paths, self.relocation, self.grants)
 
     # Messages from brokers
 

@@ -319,6 +319,13 @@ class Handoff(Relocation):
         self._astray.clear()
         return [effect for request in astray for effect in self._walk(request, now)]
 
+    def astray(self) -> list[Request]:
+        """Requests to brokers that nobody knows yet."""
+        return list(self._astray)
+
+    def take_astray(self, requests: Iterable[Request]) -> None:
+        self._astray.extend(requests)
+
     def on_tick(self, now: int) -> list[Effect]:
         effects: list[Effect] = []
         for session in list(self.border.all()):

@@ -43,6 +43,14 @@ class Paths:
         others = [other for other in self.neighbours if other != neighbour]
         return [(other, one) for other in others for one in _announce(new)]
 
+    def known(self) -> dict[BrokerId, BrokerId]:
+        """The next hop to every broker that is known."""
+        return dict(self._hops)
+
+    def remember(self, hops: dict[BrokerId, BrokerId]) -> None:
+        """As it was known before."""
+        self._hops.update(hops)
+
     def towards(self, broker: BrokerId) -> BrokerId | None:
         """The next hop; None if nobody knows where that broker is."""
         return self._hops.get(broker)

@@ -127,10 +127,12 @@ class Routing:
         "in_subs",
         "out_ads",
         "out_subs",
+        "strategy",
         "touched",
     )
 
     def __init__(self, neighbours: Sequence[BrokerId], strategy: Strategy) -> None:
+        self.strategy = strategy.name
         self._neighbours = tuple(neighbours)
         self._strategy = strategy
         self.in_ads: dict[BrokerId, dict[Entry, None]] = {n: {} for n in neighbours}

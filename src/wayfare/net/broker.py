@@ -18,8 +18,18 @@ from collections.abc import Mapping
 from itertools import count
 
 from wayfare.core.broker import DEFAULT_LIMITS, Broker
-from wayfare.core.codec import encode
-from wayfare.core.effects import Close, Effect, Event, LinkDown, LinkUp, Received, Send, Tick
+from wayfare.core.codec import decode, encode
+from wayfare.core.effects import (
+    Close,
+    Effect,
+    Event,
+    Granted,
+    LinkDown,
+    LinkUp,
+    Received,
+    Send,
+    Tick,
+)
 from wayfare.core.history import Limits
 from wayfare.core.messages import (
     AnyMessage,
@@ -32,11 +42,13 @@ from wayfare.core.messages import (
     Refused,
     Took,
 )
-from wayfare.errors import ProtocolError
+from wayfare.core.saving import check_savable
+from wayfare.errors import ProtocolError, StoreError, UsageError
 from wayfare.net.addresses import Address
 from wayfare.net.connection import Connection, Turn
 from wayfare.net.frames import Frames
 from wayfare.net.links import Link
+from wayfare.net.store import AnyRecord, Down, Grant, In, Out, Snapshot, Store, Ticked, Up
 
 HEARTBEAT_S = 2.0  # a peer that says nothing for three of them is dead
 SILENT_BEATS = 3
@@ -59,15 +71,23 @@ class BrokerHost:
         relocation: str = "handoff",
         limits: Limits = DEFAULT_LIMITS,
         heartbeat_s: float = HEARTBEAT_S,
+        store: Store | None = None,
     ) -> None:
-        """Neighbours with an address are called, the others call."""
+        """Neighbours with an address are called, the others call. Without a store, it forgets."""
+        if store is not None:
+            check_savable(relocation)
         self.core = Broker(
             BrokerId(name), [BrokerId(one) for one in neighbours], routing, limits, relocation
         )
         self.name = name
         self.address: Address | None = None  # where it listens
         self.connections: dict[str, Connection] = {}  # by link; clients' only
-        self.links = {BrokerId(one): Link(BrokerId(one), _life()) for one in neighbours}
+        life = secrets.randbits(62) + 1
+        self.links = {BrokerId(one): Link(BrokerId(one), life) for one in neighbours}
+        self.failed = asyncio.Event()
+        self.failure: StoreError | None = None  # why it stopped by itself
+        self._store = store
+        self._clock = time.time_ns() - time.monotonic_ns()
         self._addresses = dict(neighbours)
         self._heartbeat_s = heartbeat_s
         self._strangers: dict[Connection, float] = {}  # who has not said what it is, and since when
@@ -92,6 +112,8 @@ class BrokerHost:
     async def start(self, address: Address, tls: ssl.SSLContext | None = None) -> Address:
         """Listen there, and call the neighbours that have an address. Returns where it listens."""
         loop = asyncio.get_running_loop()
+        if self._store is not None:
+            self._recover(self._store)
         self._server = await loop.create_server(
             lambda: Connection(self, self.name), address.host, address.port, ssl=tls
         )
@@ -123,12 +145,18 @@ class BrokerHost:
         open_ones += [link.connection for link in self.links.values() if link.connection]
         for connection in open_ones:
             connection.close(f"{self.name} stops")
+        await asyncio.sleep(0)  # what was closed is reported
+        if self._store is not None and self.failure is None:
+            try:
+                self._put_away(self._store)
+            except StoreError as error:
+                self._fail(error)
         if self._server is not None:
             await self._server.wait_closed()
-        await asyncio.sleep(0)  # what was closed is reported
 
     def now(self) -> int:
-        return time.monotonic_ns()
+        """The time of day when it started, and what has passed since: it never goes back."""
+        return self._clock + time.monotonic_ns()
 
     # What connections report
 
@@ -273,6 +301,11 @@ class BrokerHost:
     # The core
 
     def _step(self, event: Event, now: int) -> None:
+        if self._store is not None:
+            if self.failure is not None:
+                return
+            self._store.append(self._record(event, now))
+            self._turn.ask()
         effects = self.core.step(event, now)
         if effects:
             self._perform(effects)
@@ -288,7 +321,10 @@ class BrokerHost:
                 if connection is not None:
                     connection.send(frames.of(effect.message))
                 elif (neighbour := links.get(BrokerId(effect.link))) is not None:
-                    neighbour.send(frames.of(effect.message))
+                    frame = frames.of(effect.message)
+                    neighbour.send(frame)
+                    if self._store is not None:
+                        self._store.append(Out(0, effect.link, frame))
                     self._mind_congestion()
             elif type(effect) is Close:
                 self._close(effect)
@@ -317,10 +353,97 @@ class BrokerHost:
         self._timer = self._due = None
         self._step(Tick(), self.now())
 
+    # Disk
+
+    def _record(self, event: Event, now: int) -> AnyRecord:
+        if isinstance(event, Received):
+            return In(now, event.link, encode(event.message))
+        if isinstance(event, LinkUp):
+            return Up(now, event.link, self.links[BrokerId(event.link)].known)
+        if isinstance(event, Granted):
+            return Grant(now, event.link, event.grants)
+        return Down(now, event.link) if isinstance(event, LinkDown) else Ticked(now, "")
+
+    def _recover(self, store: Store) -> None:
+        """Be what this broker was when its process ended."""
+        snapshot, last = store.snapshot(), 0
+        if snapshot is not None:
+            try:
+                self.core.load(snapshot.core)
+            except UsageError as error:
+                raise StoreError(f"{store.path}: {error}") from None
+            last = snapshot.now
+            for name, saved in snapshot.links.items():
+                self.links[BrokerId(name)].load(saved)
+            for link in self.links.values():
+                link.life = snapshot.life
+        for record in store.records():
+            last = max(last, record.now)
+            self._replay(record)
+        self._clock = max(self._clock, last + 1 - time.monotonic_ns())
+        for gone in [*self.core.border.by_link, *self.core.profiles.asking]:
+            self._step(LinkDown(gone), self.now())  # their connections ended with the process
+        self._put_away(store, close=False)  # also its life, before anybody hears of it
+        self._step(Tick(), self.now())
+
+    def _replay(self, record: AnyRecord) -> None:
+        """What a core decides now, it decided before: it was done, or written down."""
+        link = LinkId(record.link)
+        neighbour = self.links.get(BrokerId(record.link))
+        if isinstance(record, Out):
+            assert neighbour is not None
+            neighbour.send(record.frame)
+        elif isinstance(record, In):
+            if neighbour is not None:
+                neighbour.take()
+            self.core.step(Received(link, decode(record.frame[4:])), record.now)
+        elif isinstance(record, Up):
+            assert neighbour is not None
+            neighbour.begin(record.known)
+            self.core.step(LinkUp(link), record.now)
+        elif isinstance(record, Grant):
+            self.core.step(Granted(link, record.grants), record.now)
+        elif isinstance(record, Down):
+            self.core.step(LinkDown(link), record.now)
+        else:
+            self.core.step(Tick(), record.now)
+
+    def _keep(self, store: Store) -> bool:
+        """Make the turn safe. If that fails, nothing of it leaves, and the broker stops."""
+        try:
+            store.commit()
+            if store.is_long():
+                self._put_away(store, close=False)
+        except StoreError as error:
+            self._fail(error)
+        return self.failure is None
+
+    def _put_away(self, store: Store, *, close: bool = True) -> None:
+        """Let a snapshot take the place of the journal, unless something is half done."""
+        self._perform(self.core.pay())
+        store.commit()
+        if self.core.is_quiet():
+            links = {str(name): link.saved() for name, link in self.links.items()}
+            life = next((link.life for link in self.links.values()), 1)
+            store.replace(Snapshot(self.now(), life, self.core.save(), links))
+        if close:
+            store.close()
+
+    def _fail(self, error: StoreError) -> None:
+        if self.failure is None:
+            logger.error("%s stops: %s", self.name, error)
+            self.failure = error
+            linked = [link.connection for link in self.links.values() if link.connection]
+            for connection in [*self.connections.values(), *self._strangers, *linked]:
+                connection.abort(str(error))
+            self.failed.set()
+
     # Time, and too much of everything
 
     def _flush(self) -> None:
-        """The end of a turn of the loop: write what was sent."""
+        """The end of a turn of the loop: make it safe, then write what was sent."""
+        if self._store is not None and not self._keep(self._store):
+            return
         for link in self.links.values():
             link.confirm()
         dirty, self._dirty = self._dirty, {}
@@ -358,7 +481,3 @@ class BrokerHost:
             for connection, since in list(self._strangers.items()):
                 if since < late:
                     connection.refuse("it did not say what it is")
-
-
-def _life() -> int:
-    return secrets.randbits(62) + 1

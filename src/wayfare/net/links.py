@@ -13,6 +13,7 @@ from wayfare.core.codec import encode
 from wayfare.core.messages import BrokerId, Join, Took
 from wayfare.errors import ProtocolError
 from wayfare.net.connection import Connection
+from wayfare.net.store import SavedLink
 
 TOOK_EVERY = 64  # messages; what is less is confirmed with the next heartbeat
 
@@ -31,6 +32,19 @@ class Link:
         self._sent = 0  # messages, since the beginning of the link
         self._kept: deque[bytes] = deque()  # the last of them, which may be needed again
         self._confirmed = 0  # of what was taken, how much the other end knows of
+
+    def saved(self) -> SavedLink:
+        return SavedLink(self.known, self.taken, self._sent, list(self._kept))
+
+    def load(self, saved: SavedLink) -> None:
+        self.known, self.taken, self._sent = saved.known, saved.taken, saved.sent
+        self._kept = deque(saved.kept)
+
+    def begin(self, known: int) -> None:
+        """From nothing, with this life of the other end."""
+        self._kept.clear()
+        self._sent = self.taken = 0
+        self.known = known
 
     def __len__(self) -> int:
         """How many messages wait to be confirmed."""
@@ -69,9 +83,7 @@ class Link:
         if goes_on:
             self.forget(join.taken)
         else:
-            self._kept.clear()
-            self._sent = self.taken = 0
-            self.known = join.life
+            self.begin(join.life)
         self._confirmed = self.taken
         self.connection = connection
         for frame in self._kept:

@@ -15,6 +15,7 @@ from wayfare.core.effects import Close, Effect, Ended, LinkDown, Lost, Notify, R
 from wayfare.core.filters import Filter
 from wayfare.core.messages import BrokerId, LinkId, Terms
 from wayfare.core.predicates import Value
+from wayfare.core.saving import SAVABLE
 from wayfare.eventlog import Event
 from wayfare.sim.links import MS_NS, LinkSpec, Pipe
 
@@ -126,6 +127,21 @@ class BrokerHost(Host):
         due = self._border.deadline
         if due is not None and (self._armed is None or due < self._armed):
             self.arm(due)
+
+    def reload(self) -> None:
+        """Start again with what was saved, if this broker can be saved."""
+        old = self.core
+        if old.relocation.name not in SAVABLE:
+            return
+        self.perform(old.pay())
+        if not old.is_quiet():  # a profile is asked for: as if it had been saved a bit later
+            return
+        new = Broker(
+            old.name, old.neighbours, old.routing.strategy, old.border.limits, old.relocation.name
+        )
+        new.load(old.save())
+        self.core, self._border, self.step = new, new.border, new.step
+        self.perform([])
 
     def take_its_time(self, per_message_ns: int) -> None:
         """From now on a message takes so long; what waits already keeps its place."""

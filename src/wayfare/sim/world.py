@@ -249,6 +249,7 @@ class World:
 
     def restart(self, crash: Crash) -> None:
         self.stopped.discard(crash.broker)
+        self.broker(crash.broker).reload()
         for pipe in self._pipes_of(crash.broker):
             pipe.heal()
 

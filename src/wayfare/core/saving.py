@@ -1,0 +1,298 @@
+"""A broker as bytes, and back: what it has to know after its process ended.
+
+    broker.save() -> bytes        broker.load(bytes): a new broker is as the saved one was
+
+Saved are the sessions, what neighbours said, tombstones and paths. What follows from these is computed
+again: out-tables, indices. Every notification is saved once, however many sessions it waits for.
+Nothing may be half done that is not here: ask `broker.is_quiet()` first.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from wayfare.core.border import Border
+from wayfare.core.filters import Filter
+from wayfare.core.grants import Grants
+from wayfare.core.handoff import Handoff
+from wayfare.core.history import Backlog, Kept, Marks, Stored, size_of
+from wayfare.core.messages import (
+    Attach,
+    BrokerId,
+    ClientId,
+    Entry,
+    Fetch,
+    LinkId,
+    Notification,
+    Publish,
+    Request,
+    Terms,
+    Update,
+)
+from wayfare.core.paths import Paths
+from wayfare.core.relocation import Naive, Relocation
+from wayfare.core.sessions import Doubt, Old, Session, Tombstone, Wait, Wanted
+from wayfare.errors import UsageError
+
+FORMAT = 1
+SAVABLE = (Handoff.name, Naive.name)  # the others keep searches and tunnels, which are not saved
+
+SavedWanted = list[tuple[Filter, Terms | None]]
+Place = tuple[int, int]  # of a notification among all that are saved, and when it was put there
+
+
+class SavedBacklog(msgspec.Struct, array_like=True):
+    acked: int
+    sent: int
+    last: int
+    why: str
+    exact: bool
+    unacked: list[tuple[int, int, int]]  # number, place of the notification, when
+    waiting: list[tuple[int, int, int]]
+
+
+class SavedOld(msgspec.Struct, array_like=True):
+    known: SavedWanted
+    kept: list[Place]
+    marks: dict[ClientId, int]
+
+
+class SavedWait(msgspec.Struct, array_like=True):
+    asked: SavedWanted
+    until: int
+    held: list[Place]
+    bytes: int
+    old: dict[int, SavedOld]
+    publications: list[Publish]
+    published_bytes: int
+    refused: bool
+    superseded: bool
+    pending: Request | Fetch | None
+
+
+class SavedSession(msgspec.Struct, array_like=True):
+    client: ClientId
+    epoch: int
+    opened: int
+    place: int
+    link: LinkId | None
+    home: BrokerId
+    away_since: int
+    subscriptions: SavedWanted
+    advertisements: list[Filter]
+    published: int
+    welcomed: bool
+    orphan: bool
+    leaving: bool
+    doubt: tuple[int, int] | None
+    backlog: SavedBacklog
+    recent: dict[ClientId, int]
+    older: dict[ClientId, int]
+    turn_at: int
+    wait: SavedWait | None
+
+
+class Saved(msgspec.Struct, array_like=True):
+    """Everything. The first fields never change, so that any version can tell what it reads."""
+
+    format: int
+    name: str
+    strategies: tuple[str, str]  # routing and relocation
+    neighbours: list[BrokerId]
+    ads: list[list[Entry]]  # that each neighbour said
+    subs: list[list[Entry]]
+    hops: dict[BrokerId, BrokerId]
+    tombstones: list[tuple[ClientId, Tombstone]]
+    next_place: int
+    sessions: list[SavedSession]
+    notifications: list[Notification]
+    astray: list[Request]
+    grants: dict[LinkId, Grants]  # of connections, which may say more before they end
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Saved)
+
+
+def check_savable(relocation: str) -> None:
+    """Raise UsageError unless brokers of this strategy can be saved."""
+    if relocation not in SAVABLE:
+        raise UsageError(
+            f"{relocation} keeps what it does in memory only: choose {' or '.join(SAVABLE)},"
+            " or durability = memory"
+        )
+
+
+def save(
+    border: Border, paths: Paths, relocation: Relocation, grants: dict[LinkId, Grants]
+) -> bytes:
+    places = _Places()
+    routing = border.routing
+    saved = Saved(
+        FORMAT,
+        paths.name,
+        (routing.strategy, relocation.name),
+        list(paths.neighbours),
+        [list(routing.in_ads[one]) for one in paths.neighbours],
+        [list(routing.in_subs[one]) for one in paths.neighbours],
+        paths.known(),
+        list(border.tombstones.items()),
+        border.next_place,
+        [_saved_session(one, places) for one in border.all()],
+        places.notifications,
+        relocation.astray() if isinstance(relocation, Handoff) else [],
+        grants,
+    )
+    return _encoder.encode(saved)
+
+
+def load(
+    data: bytes,
+    border: Border,
+    paths: Paths,
+    relocation: Relocation,
+    grants: dict[LinkId, Grants],
+) -> None:
+    """Make the parts of a new broker what they were; UsageError if they are another one's."""
+    saved = _decoder.decode(data)
+    given = (border.routing.strategy, relocation.name)
+    if saved.name != paths.name:
+        raise UsageError(f"it is the memory of {saved.name}, and this is {paths.name}")
+    if saved.strategies != given:
+        raise UsageError(
+            f"it ran {' and '.join(saved.strategies)}, and is to run {' and '.join(given)} now:"
+            " change it back, or begin with an empty directory"
+        )
+    if sorted(saved.neighbours) != sorted(paths.neighbours):
+        raise UsageError(
+            f"its neighbours were {', '.join(saved.neighbours) or 'none'}, and are"
+            f" {', '.join(paths.neighbours) or 'none'} now: change it back, or begin with an"
+            " empty directory"
+        )
+    stored = [Stored(one, size_of(one)) for one in saved.notifications]
+    for neighbour, ads, subs in zip(saved.neighbours, saved.ads, saved.subs, strict=True):
+        border.routing.apply(neighbour, Update(tuple(ads), tuple(subs)))
+    paths.remember(saved.hops)
+    border.tombstones.update(saved.tombstones)
+    for one in saved.sessions:
+        _load_session(border, one, stored)
+    border.next_place = saved.next_place
+    if isinstance(relocation, Handoff):
+        relocation.take_astray(saved.astray)
+    grants.update(saved.grants)
+    border.routing.updates()  # the neighbours know
+    border.wait_for(0)  # the first tick finds out what is due
+
+
+class _Places:
+    """Notifications that are saved, each once."""
+
+    def __init__(self) -> None:
+        self.notifications: list[Notification] = []
+        self._places: dict[tuple[ClientId, int], int] = {}
+
+    def of(self, stored: Stored) -> int:
+        notification = stored.notification
+        key = notification.publisher, notification.number
+        if key not in self._places:
+            self._places[key] = len(self.notifications)
+            self.notifications.append(notification)
+        return self._places[key]
+
+    def all(self, kept: list[Kept]) -> list[Place]:
+        return [(self.of(stored), put) for stored, put in kept]
+
+
+def _saved_session(session: Session, places: _Places) -> SavedSession:
+    backlog, marks, wait = session.backlog, session.marks, session.wait
+    doubt = session.doubt
+    return SavedSession(
+        session.client,
+        session.epoch,
+        session.opened,
+        session.place,
+        session.link,
+        session.home,
+        session.away_since,
+        list(session.subscriptions.items()),
+        list(session.advertisements),
+        session.published,
+        session.welcomed,
+        session.orphan,
+        session.leaving,
+        None if doubt is None else (doubt.until, doubt.since),
+        SavedBacklog(
+            backlog.acked,
+            backlog.sent,
+            backlog.last,
+            backlog.why,
+            backlog.exact,
+            [(number, places.of(stored), put) for number, stored, put in backlog.unacked],
+            [(number, places.of(stored), put) for number, stored, put in backlog.waiting],
+        ),
+        dict(marks.recent),
+        dict(marks.older),
+        marks.turn_at,
+        None if wait is None else _saved_wait(wait, places),
+    )
+
+
+def _saved_wait(wait: Wait, places: _Places) -> SavedWait:
+    return SavedWait(
+        list(wait.asked.items()),
+        wait.until,
+        places.all(wait.held),
+        wait.bytes,
+        {
+            epoch: SavedOld(list(old.known.items()), places.all(old.kept), old.marks)
+            for epoch, old in wait.old.items()
+        },
+        wait.publications,
+        wait.published_bytes,
+        wait.refused,
+        wait.superseded,
+        wait.pending,
+    )
+
+
+def _load_session(border: Border, saved: SavedSession, stored: list[Stored]) -> None:
+    subscriptions: Wanted = dict(saved.subscriptions)
+    border.next_place = saved.place
+    attach = Attach(saved.client, saved.epoch, 0, (), tuple(saved.advertisements))
+    session = border.open(attach, saved.link)
+    border.set_profile(session, subscriptions, saved.advertisements)
+    session.opened, session.home, session.away_since = saved.opened, saved.home, saved.away_since
+    session.published, session.welcomed = saved.published, saved.welcomed
+    session.orphan, session.leaving = saved.orphan, saved.leaving
+    session.doubt = None if saved.doubt is None else Doubt(*saved.doubt)
+    session.backlog = _backlog(border, saved.backlog, stored)
+    session.marks = Marks(border.limits.marks_age_ns)
+    session.marks.recent, session.marks.older = saved.recent, saved.older
+    session.marks.turn_at = saved.turn_at
+    if saved.wait is not None:
+        session.wait = _wait(saved.wait, stored)
+
+
+def _backlog(border: Border, saved: SavedBacklog, stored: list[Stored]) -> Backlog:
+    backlog = Backlog(saved.acked)
+    backlog.sent, backlog.last = saved.sent, saved.last
+    backlog.why, backlog.exact = saved.why, saved.exact
+    for here, there in ((saved.unacked, backlog.unacked), (saved.waiting, backlog.waiting)):
+        for number, place, put in here:
+            there.append((number, border.share(stored[place]), put))
+            backlog.bytes += stored[place].size
+    return backlog
+
+
+def _wait(saved: SavedWait, stored: list[Stored]) -> Wait:
+    def kept(places: list[Place]) -> list[Kept]:
+        return [(stored[place], put) for place, put in places]
+
+    wait = Wait(dict(saved.asked), saved.until)
+    wait.held, wait.bytes = kept(saved.held), saved.bytes
+    for epoch, one in saved.old.items():
+        old = wait.old[epoch] = Old(dict(one.known))
+        old.kept, old.marks = kept(one.kept), one.marks
+    wait.publications, wait.published_bytes = saved.publications, saved.published_bytes
+    wait.refused, wait.superseded, wait.pending = saved.refused, saved.superseded, saved.pending
+    return wait

@@ -1,0 +1,269 @@
+"""What brokers keep on disk: they go on after a crash, and refuse what they cannot use."""
+
+import asyncio
+import sqlite3
+
+import pytest
+
+import wayfare
+from live import HERE, settled, until
+from test_net import numbers
+from wayfare.errors import StoreError, UsageError
+from wayfare.net.broker import BrokerHost
+from wayfare.net.store import FILE, Out, SavedLink, Snapshot, Store, Ticked
+
+
+class Site:
+    """Two brokers, porto calls lisbon; each may crash and come back."""
+
+    def __init__(self, path, **options):
+        self.path = path
+        self.options = options
+        self.brokers = {}
+        self.addresses = {"lisbon": HERE, "porto": HERE}
+
+    async def __aenter__(self):
+        for name in ("lisbon", "porto"):
+            await self.start(name)
+        return self
+
+    async def __aexit__(self, *_):
+        for broker in self.brokers.values():
+            await broker.stop()
+
+    async def start(self, name):
+        near = {"lisbon": {"porto": None}, "porto": {"lisbon": self.addresses["lisbon"]}}[name]
+        store = Store(self.path / name, "os", name)
+        broker = self.brokers[name] = BrokerHost(name, near, store=store, **self.options)
+        self.addresses[name] = await broker.start(self.addresses[name])
+
+    async def crash(self, name):
+        """As kill -9: nothing is said or written any more."""
+        broker = self.brokers.pop(name)
+        broker.stopping = True
+        broker._server.close()
+        for task in broker._tasks:
+            task.cancel()
+        if broker._timer is not None:
+            broker._timer.cancel()
+        broker._store.close()
+        broker.failure = StoreError("dead")  # it does nothing any more
+        links = [link.connection for link in broker.links.values() if link.connection]
+        for connection in [*broker.connections.values(), *links]:
+            connection.abort("killed")
+        await asyncio.sleep(0.02)
+
+    def url(self, name):
+        return str(self.addresses[name])
+
+    async def linked(self):
+        await until(
+            lambda: all(
+                link.connection for one in self.brokers.values() for link in one.links.values()
+            )
+        )
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path
+
+
+def with_path(test):
+    def run(tmp_path):
+        asyncio.run(asyncio.wait_for(test(tmp_path), 60))
+
+    run.__name__ = test.__name__
+    return run
+
+
+@with_path
+async def test_a_broker_goes_on_after_a_crash(tmp_path):
+    async with (
+        Site(tmp_path) as net,
+        wayfare.connect(net.url("porto"), client_id="anna") as anna,
+        wayfare.connect(net.url("lisbon"), client_id="tom") as tom,
+    ):
+        await tom.advertise("x > 0")
+        async with anna.subscribe("x > 0") as all:
+            await settled(net)
+            for x in range(1, 201):
+                await tom.publish({"x": x})
+                if x % 50 == 0:
+                    name = ("porto", "lisbon")[x // 50 % 2]
+                    await net.crash(name)
+                    await net.start(name)
+                    await asyncio.sleep(0.05)
+            assert await numbers(all, 200) == list(range(1, 201))
+            assert anna.lost == tom.lost == 0
+
+
+@with_path
+async def test_what_waited_for_a_client_that_is_away_is_still_there(tmp_path):
+    async with Site(tmp_path) as net, wayfare.connect(net.url("lisbon"), client_id="tom") as tom:
+        await tom.advertise("x > 0")
+        async with (
+            wayfare.connect(net.url("porto"), client_id="anna") as anna,
+            anna.subscribe("x > 0") as all,
+        ):
+            await settled(net)
+            await net.crash("porto")
+            for x in range(1, 51):
+                await tom.publish({"x": x})
+            await tom.flush(5)
+            await net.crash("lisbon")
+            await net.start("lisbon")
+            await net.start("porto")
+            assert await numbers(all, 50) == list(range(1, 51))
+
+
+@with_path
+async def test_a_clean_stop_leaves_a_snapshot_and_no_journal(tmp_path):
+    async with Site(tmp_path) as net, wayfare.connect(net.url("porto"), client_id="anna") as anna:
+        await anna.advertise("x > 0")
+        await settled(net)
+    for name in ("porto", "lisbon"):
+        with sqlite3.connect(tmp_path / name / FILE) as db:
+            assert db.execute("SELECT count(*) FROM journal").fetchone() == (0,)
+            assert db.execute("SELECT count(*) FROM snapshot").fetchone() == (1,)
+        db.close()
+
+
+@with_path
+async def test_a_long_journal_becomes_a_snapshot(tmp_path):
+    async with (
+        Site(tmp_path) as net,
+        wayfare.connect(net.url("porto"), client_id="anna") as anna,
+        wayfare.connect(net.url("lisbon"), client_id="tom") as tom,
+    ):
+        net.brokers["porto"]._store.is_long = lambda: True
+        await tom.advertise("x > 0")
+        async with anna.subscribe("x > 0") as all:
+            await settled(net)
+            for x in range(1, 101):
+                await tom.publish({"x": x})
+            assert await numbers(all, 100) == list(range(1, 101))
+            await net.crash("porto")
+            await net.start("porto")
+            await tom.publish({"x": 101})
+            assert await numbers(all, 1) == [101]
+
+
+# ---- refusals: a sentence, and nothing is touched ------------------------------------------------
+
+
+def made(path, name="porto"):
+    store = Store(path, "os", name)
+    store.append(Ticked(1, ""))
+    store.commit()
+    store.close()
+    return path / FILE
+
+
+def test_what_was_written_is_read(tmp_path):
+    store = Store(tmp_path, "disk", "porto")
+    assert store.snapshot() is None
+    snapshot = Snapshot(5, 7, b"core", {"faro": SavedLink(1, 2, 3, [b"x"])})
+    store.replace(snapshot)
+    store.append(Out(0, "faro", b"y"))
+    store.append(Ticked(6, ""))
+    store.commit()
+    store.close()
+    again = Store(tmp_path, "disk", "porto")
+    assert again.snapshot() == snapshot
+    assert [*again.records()] == [Out(0, "faro", b"y"), Ticked(6, "")]
+    again.close()
+
+
+def test_a_damaged_file_is_refused_and_stays_as_it_is(tmp_path):
+    file = made(tmp_path)
+    data = bytearray(file.read_bytes())
+    data[:100] = bytes(100)
+    file.write_bytes(data)
+    with pytest.raises(StoreError, match=r"broker.db is damaged .*: restore it from a copy"):
+        Store(tmp_path, "os", "porto")
+    assert file.read_bytes() == data
+
+
+def test_a_damaged_row_is_refused(tmp_path):
+    file = made(tmp_path)
+    db = sqlite3.connect(file)
+    db.execute("UPDATE journal SET body = x'00'")
+    db.commit()
+    db.close()
+    store = Store(tmp_path, "os", "porto")
+    with pytest.raises(StoreError, match=r"damaged \(journal 1\)"):
+        list(store.records())
+    store.close()
+
+
+def test_a_newer_file_is_refused(tmp_path):
+    file = made(tmp_path)
+    db = sqlite3.connect(file)
+    db.execute("UPDATE meta SET value = '99' WHERE key = 'schema'")
+    db.commit()
+    db.close()
+    with pytest.raises(StoreError, match="written by a newer release"):
+        Store(tmp_path, "os", "porto")
+
+
+def test_the_file_of_another_broker_is_refused(tmp_path):
+    made(tmp_path)
+    with pytest.raises(StoreError, match="is the memory of porto, and this is faro"):
+        Store(tmp_path, "os", "faro")
+
+
+def test_a_file_in_use_is_refused(tmp_path):
+    store = Store(tmp_path, "os", "porto")
+    with pytest.raises(StoreError, match="in use by another process"):
+        Store(tmp_path, "os", "porto")
+    store.close()
+
+
+def test_strategies_that_cannot_be_saved_are_refused(tmp_path):
+    store = Store(tmp_path, "os", "porto")
+    with pytest.raises(UsageError, match="junction keeps what it does in memory only"):
+        BrokerHost("porto", {}, relocation="junction", store=store)
+    store.close()
+
+
+@with_path
+async def test_other_neighbours_or_strategies_than_before_are_refused(tmp_path):
+    async with Site(tmp_path):
+        pass
+    for near, routing, why in (
+        ({"faro": None}, "covering", "its neighbours were lisbon, and are faro now"),
+        (
+            {"lisbon": None},
+            "simple",
+            "it ran covering and handoff, and is to run simple and handoff",
+        ),
+    ):
+        host = BrokerHost(
+            "porto", near, routing=routing, store=Store(tmp_path / "porto", "os", "porto")
+        )
+        with pytest.raises(StoreError, match=why):
+            await host.start(HERE)
+        host._store.close()
+
+
+@with_path
+async def test_a_full_disk_stops_the_broker_and_loses_nothing_that_was_acknowledged(tmp_path):
+    async with Site(tmp_path) as net, wayfare.connect(net.url("lisbon"), client_id="tom") as tom:
+        await tom.advertise("x > 0")
+        async with (
+            wayfare.connect(net.url("porto"), client_id="anna") as anna,
+            anna.subscribe("x > 0") as all,
+        ):
+            await settled(net)
+            await tom.publish({"x": 1}, confirm=True)
+            db = net.brokers["lisbon"]._store._db
+            (pages,) = db.execute("PRAGMA page_count").fetchone()
+            db.execute(f"PRAGMA max_page_count = {pages}")
+            for x in range(2, 200):
+                await tom.publish({"x": x}, payload=bytes(1000))
+            await until(net.brokers["lisbon"].failed.is_set)
+            assert "no room left" in str(net.brokers["lisbon"].failure)
+            await net.crash("lisbon")
+            await net.start("lisbon")
+            assert await numbers(all, 199) == list(range(1, 200))
