@@ -8,6 +8,8 @@ do not understand each other. Whatever is wrong with the bytes of a peer ends in
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isfinite
+from struct import Struct
 from typing import Any
 
 import msgspec
@@ -27,6 +29,7 @@ PASSWORD_MAX = 1_000  # characters
 PROOF_BYTES = 32  # of a challenge, and of its proof
 
 _LENGTH = 4
+_length_at = Struct(">I").unpack_from
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[m.AnyMessage] = msgspec.msgpack.Decoder(m.AnyMessage)
 
@@ -70,22 +73,27 @@ class FrameDecoder:
         Messages before a bad frame were properly sent, so they are returned, and the next call raises
         (`feed(b"")` tells at once), as does every one after it.
         """
-        buffer = self._buffer
-        buffer += data
+        if self._buffer:
+            self._buffer += data
+            if not self._is_due():
+                return []
+            data = bytes(self._buffer)
+            self._buffer.clear()
         out: list[m.AnyMessage] = []
-        at = 0
+        at, size = 0, len(data)
         try:
-            while len(buffer) - at >= _LENGTH:
-                length = int.from_bytes(buffer[at : at + _LENGTH], "big")
+            while size - at >= _LENGTH:
+                (length,) = _length_at(data, at)
                 if length > self.frame_max:
                     raise CodecError(
                         f"a frame of {length} bytes; at most {self.frame_max} are allowed"
                     )
                 end = at + _LENGTH + length
-                if len(buffer) < end:
+                if size < end:
                     break
-                message = decode(bytes(buffer[at + _LENGTH : end]))
-                self._mind_greeting(message)
+                message = decode(data[at + _LENGTH : end])
+                if not self._greeted or type(message) is m.Hello:
+                    self._mind_greeting(message)
                 out.append(message)
                 at = end
                 if self.singly:
@@ -93,8 +101,17 @@ class FrameDecoder:
         except CodecError:
             if not out:
                 raise
-        del buffer[:at]  # the bad frame stays, and is found again
+        finally:
+            if at < size:  # a bad frame stays, and is found again
+                self._buffer += data[at:]
         return out
+
+    def _is_due(self) -> bool:
+        """Whether there is a frame, or the beginning of one that is too long."""
+        if len(self._buffer) < _LENGTH:
+            return False
+        (length,) = _length_at(self._buffer)
+        return length > self.frame_max or len(self._buffer) >= _LENGTH + length
 
     def _mind_greeting(self, message: m.AnyMessage) -> None:
         if type(message) is m.Hello:
@@ -165,8 +182,7 @@ def _check_proof(message: m.Proof) -> None:
 
 def _check_notification(message: m.Notification) -> None:
     _check_name(message.publisher)
-    _check_number(message.number)
-    m.check_publication(message.attributes, message.payload)
+    _check_publish(message)
 
 
 def _check_uncertain(message: m.Uncertain) -> None:
@@ -209,9 +225,18 @@ def _check_subscribe(message: m.Subscribe) -> None:
         m.check_terms(message.terms)
 
 
-def _check_publish(message: m.Publish) -> None:
-    _check_number(message.number)
-    m.check_publication(message.attributes, message.payload)
+def _check_publish(message: m.Publish | m.Notification) -> None:
+    """What the decoder has not checked; in one go, because most messages are publications."""
+    good = 0 <= message.number <= NUMBER_MAX
+    size = len(message.payload)
+    for value in message.attributes.values():
+        if type(value) is str:
+            size += len(value)
+        elif type(value) is float and not isfinite(value):
+            good = False
+    if not good or size > m.PUBLICATION_BYTES_MAX // 4:  # as many characters may be too many bytes
+        _check_number(message.number)
+        m.check_publication(message.attributes, message.payload)
 
 
 def _check_numbered(message: Any) -> None:

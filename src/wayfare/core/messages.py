@@ -48,6 +48,14 @@ REPLY_MARKS_MAX = 1_000  # publishers of which one Reply says how far they were 
 
 # The decoder checks lengths before it looks at what is in there.
 Filters = Annotated[tuple[Filter, ...], Meta(max_length=FILTERS_MAX)]
+# And of attributes all that `check_attributes` does, but that floats are numbers.
+Attributes = Annotated[
+    dict[
+        Annotated[str, Meta(min_length=1, max_length=NAME_MAX)],
+        str | Annotated[int, Meta(ge=INT_MIN, le=INT_MAX)] | float | bool,
+    ],
+    Meta(max_length=ATTRIBUTES_MAX),
+]
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -116,7 +124,7 @@ class Notification(Message, frozen=True, tag=1):
 
     publisher: ClientId
     number: int
-    attributes: dict[str, Value]
+    attributes: Attributes
     payload: bytes = b""
 
 
@@ -237,7 +245,7 @@ class Publish(Message, frozen=True, tag=16):
     """The client's publication of that number: 1, 2, 3 ... for its whole life."""
 
     number: int
-    attributes: dict[str, Value]
+    attributes: Attributes
     payload: bytes = b""
 
 
