@@ -252,6 +252,13 @@ class Border:
             return []
         return [Send(link, message) for message in session.backlog.take(self.limits.window)]
 
+    def accept(self, session: Session, message: m.Publish, now: int) -> list[Effect]:
+        """Publish for a client that is here, and tell it so."""
+        effects = self.publish(session, message, now)
+        assert session.link is not None
+        effects.append(Send(session.link, m.Published(session.published)))
+        return effects
+
     def publish(self, session: Session, message: m.Publish, now: int) -> list[Effect]:
         """Accept a client's publication, unless it was accepted before."""
         if message.number <= session.published:

@@ -34,7 +34,7 @@ from wayfare.core.handoff import Handoff
 from wayfare.core.history import Limits
 from wayfare.core.home import Home
 from wayfare.core.junction import Junction
-from wayfare.core.messages import UPDATE_MAX, BrokerId, LinkId, Notification, Update
+from wayfare.core.messages import UPDATE_MAX, BrokerId, LinkId, Notification, Publish, Update
 from wayfare.core.paths import Paths
 from wayfare.core.profiles import Profiles, Step
 from wayfare.core.publishers import (
@@ -101,7 +101,8 @@ class Broker:
             self.relocation = strategy(self.border, self.paths)
         self.profiles = Profiles(self.border, self.paths)
         self._route = self.border.route
-        if relocation == "home":
+        self._tunnels = relocation == "home"
+        if self._tunnels:
             self._route = self._route_home
         self._floods = STRATEGIES[routing].floods
         self._neighbour_links = frozenset(map(LinkId, self.neighbours))
@@ -115,6 +116,10 @@ class Broker:
             message = event.message
             if type(message) is Notification and event.link in self._neighbour_links:
                 return self._route(message, event.link, now)
+            if type(message) is Publish and event.link not in self.grants and not self._tunnels:
+                session = self.border.by_link.get(event.link)
+                if session is not None and session.wait is None and not session.orphan:
+                    return self.border.accept(session, message, now)
         effects = EVENTS[type(event)](self, event, now)
         if self.grants:
             for effect in effects:

@@ -73,9 +73,7 @@ class Relocation:
         return effects
 
     def on_publish(self, session: Session, message: m.Publish, now: int) -> list[Effect]:
-        effects = self.border.publish(session, message, now)
-        assert session.link is not None
-        return [*effects, Send(session.link, m.Published(session.published))]
+        return self.border.accept(session, message, now)
 
     def on_errand(self, came_from: BrokerId, errand: m.Errand, now: int) -> list[Effect]:
         raise ProtocolError(f"{type(errand).__name__}, but relocation is {self.name} here")
