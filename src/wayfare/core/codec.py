@@ -110,7 +110,7 @@ class FrameDecoder:
         """Whether there is a frame, or the beginning of one that is too long."""
         if len(self._buffer) < _LENGTH:
             return False
-        (length,) = _length_at(self._buffer)
+        length: int = _length_at(self._buffer)[0]
         return length > self.frame_max or len(self._buffer) >= _LENGTH + length
 
     def _mind_greeting(self, message: m.AnyMessage) -> None:
