@@ -48,7 +48,7 @@ LAYERS = {
     "core": Layer("errors"),
     "eventlog": Layer("errors core", "msgspec pyarrow"),
     "sim": Layer("errors core eventlog"),
-    "net": Layer("errors core eventlog", "msgspec argon2"),
+    "net": Layer("errors core eventlog", "msgspec argon2 prometheus_client"),
     "service": Layer("errors core net"),
     "gateways": Layer("errors core net"),
     "studies": Layer("errors core eventlog sim"),
