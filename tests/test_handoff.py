@@ -692,7 +692,7 @@ def test_only_so_many_sessions_of_a_client():
         effects += faro.step(Received(f"link{epoch}", attach), 0)
     assert len(faro.border.of("anna")) == SESSIONS_MAX
     assert effects[-1] == Close(
-        f"link{SESSIONS_MAX + 9}", "anna attached too often in too short a time"
+        f"link{SESSIONS_MAX + 9}", "anna attached too often in too short a time", again=True
     )
 
 

@@ -408,7 +408,7 @@ def test_a_tunnel_to_a_broker_that_nobody_knows(faro):
     assert faro.step(Received("lisbon", Tunnel("nowhere", "porto", "anna/1", None)), 0) == []
     attach = Attach("anna", 1, 0, home="nowhere")
     (close,) = faro.step(Received("anna/1", attach), 0)
-    assert close == Close("anna/1", "nobody knows the broker nowhere, its home")
+    assert close == Close("anna/1", "nobody knows the broker nowhere, its home", again=True)
     assert visitors_of(faro) == {}
 
 

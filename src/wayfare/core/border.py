@@ -140,13 +140,15 @@ class Border:
         session.link = link
         self.by_link[link] = session
 
-    def disconnect(self, session: Session, why: str, now: int) -> list[Effect]:
+    def disconnect(
+        self, session: Session, why: str, now: int, *, again: bool = False
+    ) -> list[Effect]:
         """Close the connection of a session, if it has one."""
         link = session.link
         if link is None:
             return []
         self.lose_link(session, now)
-        return [Close(link, why)]
+        return [Close(link, why, again=again)]
 
     def lose_link(self, session: Session, now: int) -> None:
         assert session.link is not None

@@ -70,6 +70,7 @@ class Close(msgspec.Struct, frozen=True, gc=False):
     link: LinkId
     reason: str
     fault: bool = False
+    again: bool = False  # a client may attach again, later
 
 
 class Notify(msgspec.Struct, frozen=True, gc=False):

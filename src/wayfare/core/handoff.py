@@ -74,7 +74,8 @@ class Handoff(Relocation):
             if last.wait.pending is None:
                 return self._wait_on(last, last.wait, link, message, now)
         if len(border.of(message.client)) >= SESSIONS_MAX:
-            return [Close(link, f"{message.client} attached too often in too short a time")]
+            why = f"{message.client} attached too often in too short a time"
+            return [Close(link, why, again=True)]
         session = self._open(link, message)
         session.wait = Wait(dict(session.subscriptions), now + border.limits.answer_ns)
         border.wait_for(session.wait.until)
@@ -186,7 +187,7 @@ class Handoff(Relocation):
         if session.link is not None and session.published:
             effects.append(Send(session.link, m.Published(session.published)))
         if wait.refused:
-            effects += self.border.disconnect(session, HELD_TOO_MUCH, now)
+            effects += self.border.disconnect(session, HELD_TOO_MUCH, now, again=True)
         if wait.pending is not None:
             return effects + self._hand_over(session, wait.pending, now)
         if session.leaving:

@@ -43,7 +43,8 @@ class Home(Relocation):
                 raise ProtocolError("Attach twice on one connection, with two homes")
             if self.paths.towards(message.home) is None:
                 del self._visitors[link]
-                return [Close(link, f"nobody knows the broker {message.home}, its home")]
+                why = f"nobody knows the broker {message.home}, its home"
+                return [Close(link, why, again=True)]
             return self._tell_home(link, message)
         if message.previous:
             for session in self.border.of(message.client):  # there is one at most

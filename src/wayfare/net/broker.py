@@ -132,6 +132,10 @@ class BrokerHost:
         """Close everything cleanly."""
         self.stopping = True
         if self._server is not None:
+            loop = asyncio.get_running_loop()
+            for listening in self._server.sockets:
+                loop.remove_reader(listening)
+            await asyncio.sleep(0)  # who is just coming in is in, and can be closed
             self._server.close()
         for task in self._tasks:
             task.cancel()
@@ -339,7 +343,7 @@ class BrokerHost:
         if effect.fault:
             connection.refuse(effect.reason)
         else:
-            connection.send(encode(Refused(effect.reason)))
+            connection.send(encode(Refused(effect.reason, effect.again)))
             connection.close(effect.reason)
 
     def _wake_at(self, due: int, now: int) -> None:

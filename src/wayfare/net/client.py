@@ -18,8 +18,17 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
+from itertools import count
 from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
@@ -43,16 +52,26 @@ from wayfare.core.effects import (
 from wayfare.core.filters import Filter
 from wayfare.core.messages import BrokerId, ClientId, LinkId, Terms
 from wayfare.core.predicates import Value
-from wayfare.errors import CannotConnect, Closed, OutboxFull, Refused, UsageError
+from wayfare.errors import (
+    CannotConnect,
+    Closed,
+    CodecError,
+    OutboxFull,
+    Refused,
+    UsageError,
+)
 from wayfare.net.addresses import Address
 from wayfare.net.connection import Connection, Turn
 
 CONNECT_S = 10.0  # until `connect` gives up
+ATTEMPT_S = 1.0  # that a broker has at least to answer, when there are many
 CLOSE_S = 5.0  # that closing waits for what was published to be acknowledged
+LINGER_S = 1.0  # that a connection which is left has to get rid of what was sent
 RETRY_S = (0.05, 5.0)  # between two rounds over all addresses, growing
 HEARTBEAT_S = 2.0
 SILENT_BEATS = 3
 QUEUE_MAX = 1_000  # notifications that wait for the application, of one subscription
+UNWRITTEN_MAX = 1024 * 1024  # bytes that the broker has not read; then `publish` waits
 POLICIES = ("wait", "drop_oldest", "drop_newest")
 
 logger = logging.getLogger("wayfare.client")
@@ -85,7 +104,7 @@ class Notification(Mapping[str, Value]):
 
 
 class Subscription(AsyncIterator[Notification]):
-    """Notifications that match a filter, one after the other."""
+    """Notifications that match a filter, one after the other. Made by `Client.subscribe`."""
 
     def __init__(
         self, client: Client, wanted: Filter, terms: Terms | None, queue: int, policy: str
@@ -98,6 +117,7 @@ class Subscription(AsyncIterator[Notification]):
         self._max = queue
         self._policy = policy
         self._ready = asyncio.Event()
+        self._begun = False  # once; what was closed begins again only when it is asked to
         self._open = False
 
     def __await__(self) -> Generator[Any, None, Subscription]:
@@ -123,48 +143,105 @@ class Subscription(AsyncIterator[Notification]):
 
     async def get(self, timeout: float | None = None) -> Notification:
         """The next one; TimeoutError if none comes in time, Closed if none will."""
-        self._begin()
-        while not self._queue:
-            self._client.check()
-            if not self._open:
-                raise Closed(f"the subscription to {self.filter} is closed")
-            self._ready.clear()
+        if not self._begun:
+            self._begin()
+        if not self._queue:
             async with asyncio.timeout(timeout):
-                await self._ready.wait()
+                while not self._queue:
+                    self._check()
+                    self._ready.clear()
+                    await self._ready.wait()
+        # From here on nothing waits: who is cancelled has taken nothing.
         one = self._queue.popleft()
-        self._client.mind_queues()
+        if len(self._queue) <= self._max // 2:
+            self._client.has_room(self)
         return one
 
     async def close(self) -> None:
         """Unsubscribe; what waits can still be read."""
         if self._open:
-            self._end()
-            self._client.unsubscribe(self)
-
-    def is_full(self) -> bool:
-        return self._policy == "wait" and len(self._queue) >= self._max
+            self.end()
+            self._client.end(self)
 
     def put(self, notification: Notification) -> None:
-        if len(self._queue) >= self._max and self._policy != "wait":
+        queue = self._queue
+        if len(queue) >= self._max and self._policy != "wait":
             self.dropped += 1
             if self._policy == "drop_newest":
                 return
-            self._queue.popleft()
-        self._queue.append(notification)
+            queue.popleft()
+        queue.append(notification)
+        self._ready.set()
+        if len(queue) >= self._max and self._policy == "wait":
+            self._client.has_no_room(self)
+
+    def give_back(self, notification: Notification) -> None:
+        """It was taken for somebody who is not there any more: it is the next one again."""
+        self._queue.appendleft(notification)
         self._ready.set()
 
     def wake(self) -> None:
         """Something is to be known: whoever waits looks again."""
         self._ready.set()
 
-    def _begin(self) -> None:
-        if not self._open and not self._queue:
-            self._client.begin(self)
-            self._open = True
-
-    def _end(self) -> None:
+    def end(self) -> None:
         self._open = False
         self._ready.set()
+
+    def _begin(self) -> None:
+        if not self._open:
+            self._client.begin(self)
+            self._begun = self._open = True
+
+    def _check(self) -> None:
+        if self._open:
+            self._client.check()
+        else:
+            raise Closed(f"the subscription to {self.filter} is closed")
+
+
+class Wire(Connection):
+    """A connection to a broker. Who publishes faster than it reads waits, and is not cut off."""
+
+    owner: Client
+
+    def __init__(self, owner: Client, name: str, address: Address) -> None:
+        super().__init__(owner, name, UNWRITTEN_MAX)
+        self.address = address
+        self.welcomed = False
+        self.gone = False
+        self.blocked = False
+        self.unwritten = 0  # bytes, of this turn of the loop
+        self.silent = 0  # beats without a word
+        self.changed = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.owner.wires.add(self)
+
+    def send(self, frame: bytes) -> None:
+        self.unwritten += len(frame)
+        super().send(frame)
+
+    def flush(self) -> None:
+        super().flush()
+        self.unwritten = 0
+        self.owner.on_writable()
+
+    def trouble(self, why: str) -> str:
+        return (
+            f"{self.address}: {why}" if self.peer else f"{self.address}: no broker is there: {why}"
+        )
+
+    def is_full(self) -> bool:
+        return self.blocked or self.unwritten > UNWRITTEN_MAX
+
+    def pause_writing(self) -> None:
+        self.blocked = True
+
+    def resume_writing(self) -> None:
+        self.blocked = False
+        self.owner.on_writable()
 
 
 class Client:
@@ -177,6 +254,7 @@ class Client:
         *,
         queue: int = QUEUE_MAX,
         policy: str = "wait",
+        outbox: int = core.OUTBOX_MAX,
         on_lost: Callable[[int, str], None] | None = None,
         timeout: float = CONNECT_S,
         heartbeat_s: float = HEARTBEAT_S,
@@ -184,29 +262,32 @@ class Client:
         given = [addresses] if isinstance(addresses, str) else list(addresses)
         if not given:
             raise UsageError("connect needs the address of at least one broker")
-        if policy not in POLICIES:
-            raise UsageError(f"unknown policy {policy!r}: choose one of {', '.join(POLICIES)}")
-        if queue < 1:
-            raise UsageError("a queue has room for at least 1 notification")
+        _check_queue(queue, policy)
+        if outbox < 1:
+            raise UsageError("an outbox has room for at least 1 publication")
         self.name = client_id or f"client-{uuid4().hex[:12]}"
         self.addresses = [Address.parse(one) for one in given]
         self.broker = ""  # the name of the broker where it is; "": nowhere
         self.lost = 0  # notifications of which it was told that they are lost
-        self._core = core.Client(ClientId(self.name))
-        # A later process of this name is never behind an earlier one.
-        self._core.epoch = time.time_ns() // 1_000_000
-        self._queue, self._policy = queue, policy
+        self.wires: set[Wire] = set()  # that are not closed yet; one of them, at the most, is used
+        self._core = core.Client(ClientId(self.name), outbox)
+        # A later process of this name is never behind an earlier one, which may have been killed.
+        now = time.time_ns()
+        self._core.epoch = now // 1_000_000
+        self._core.published = now // 1_000
+        self._queue, self._policy, self._outbox = queue, policy, outbox
         self._on_lost = on_lost
         self._timeout, self._heartbeat_s = timeout, heartbeat_s
-        self._next = 0  # which address is tried next
-        self._connection: Connection | None = None
+        self._wire: Wire | None = None
+        self._confirmed = self._core.published  # the last publication that was acknowledged
         self._subscriptions: dict[Filter, list[Subscription]] = {}
-        self._error: Exception | None = None  # why it cannot go on
-        self._closed = False
+        self._full: set[Subscription] = set()  # that have no room, so that all wait
+        self._held: deque[m.AnyMessage] = deque()  # come, but not taken: a broker's window at most
+        self._error: Callable[[], Exception] | None = None  # why it cannot go on
+        self._opened = self._closed = False
         self._changed = asyncio.Event()  # something that somebody may wait for
-        self._lost_connection = asyncio.Event()
-        self._paused = False
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._keeper: asyncio.Task[None] | None = None  # keeps it connected; None: it is away
         self._timer: asyncio.TimerHandle | None = None
         self._turn = Turn(self._flush)
         self._trouble = ""  # of the last attempt to connect
@@ -221,18 +302,14 @@ class Client:
 
     async def open(self) -> Self:
         """Connect, and wait until a broker has welcomed this client."""
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._keep_connected()), loop.create_task(self._beat())]
+        self.check()
+        if self._opened:
+            return self
+        self._opened = True
+        self._run(self._beat())
+        self._go()
         try:
-            async with asyncio.timeout(self._timeout):
-                await self._until(lambda: self.broker != "")
-        except TimeoutError:
-            await self._end()
-            where = ", ".join(map(str, self.addresses))
-            raise CannotConnect(
-                f"cannot reach a broker at {where} within {self._timeout:g} s:"
-                f" {self._trouble or 'no answer'}"
-            ) from None
+            await self._arrive()
         except BaseException:
             await self._end()
             raise
@@ -246,30 +323,50 @@ class Client:
     ) -> None:
         await self.close()
 
-    async def close(self, timeout: float = CLOSE_S) -> None:
-        """Say goodbye, when all that was published is acknowledged, or after this time."""
+    async def close(self, timeout: float = CLOSE_S) -> int:
+        """Leave for good, when all that was published is acknowledged, or after this time.
+
+        Returns how many publications nobody has acknowledged: they may be lost.
+        """
         if self._closed:
-            return
-        with suppress(TimeoutError, Refused):
-            await self.flush(timeout)
-        self._perform(self._core.detach(leave=True))
-        await self._end()
+            return 0
+        left = 0
+        try:
+            if self._keeper is not None:  # who is away cannot say anything
+                with suppress(Exception):  # too late, or what everybody is told who asks
+                    await self.flush(timeout)
+        finally:
+            left = len(self._core.outbox)
+            if left:
+                logger.warning("%s closes before %d publications are acknowledged", self.name, left)
+            if not self._closed:
+                self._perform(self._core.detach(leave=True))
+                await self._end()
+        return left
 
     async def _end(self) -> None:
         self._closed = True
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._timer is not None:
             self._timer.cancel()
-        if self._connection is not None:
-            self._connection.close()
+        self._let_go("closes")
         self._wake_all()
+        try:
+            async with asyncio.timeout(LINGER_S):
+                for wire in list(self.wires):
+                    await _gone(wire)
+        except TimeoutError:
+            pass
+        finally:
+            for wire in list(self.wires):
+                wire.abort("it does not read")
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def check(self) -> None:
         """Raise what keeps this client from going on."""
         if self._error is not None:
-            raise self._error
+            raise self._error()
         if self._closed:
             raise Closed(f"{self.name} was closed")
 
@@ -278,13 +375,32 @@ class Client:
             self.check()
             self._changed.clear()
             await self._changed.wait()
-        self.check()
 
     def _wake_all(self) -> None:
         self._changed.set()
         for subscriptions in self._subscriptions.values():
             for one in subscriptions:
                 one.wake()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+        return task
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """A mistake of our own: the state is not to be trusted any more."""
+        logger.error("%s stops, for a bug: %r", self.name, error, exc_info=error)
+        self._error = lambda: _bug(self.name, error)
+        wire, self._wire, self.broker = self._wire, None, ""
+        if wire is not None:
+            wire.abort("a bug")
+        self._wake_all()
 
     # What applications call
 
@@ -305,17 +421,17 @@ class Client:
                              many seconds, or the newest for each value of an attribute
         local                it stays behind when the client goes to another broker
         queue, policy        how many may wait for the application, and what happens with more:
-                             wait (nothing more is read), drop_oldest or drop_newest
+                             wait (then nothing comes, for no subscription), drop_oldest or
+                             drop_newest
         """
-        if policy is not None and policy not in POLICIES:
-            raise UsageError(f"unknown policy {policy!r}: choose one of {', '.join(POLICIES)}")
+        queue = self._queue if queue is None else queue
+        policy = self._policy if policy is None else policy
+        _check_queue(queue, policy)
         terms = None
         if last is not None or younger is not None or key is not None or local:
             younger_ns = None if younger is None else int(younger * 1e9)
             terms = Terms(last, younger_ns, key, local)
-        return Subscription(
-            self, _filter(wanted), terms, queue or self._queue, policy or self._policy
-        )
+        return Subscription(self, _filter(wanted), terms, queue, policy)
 
     async def advertise(self, offered: Wanted) -> None:
         """Announce what will be published; nothing else may be."""
@@ -323,6 +439,7 @@ class Client:
         self._perform(self._core.advertise(_filter(offered)))
 
     async def unadvertise(self, offered: Wanted) -> None:
+        """Withdraw it, as often as it was announced."""
         self.check()
         self._perform(self._core.unadvertise(_filter(offered)))
 
@@ -331,37 +448,76 @@ class Client:
     ) -> int:
         """Publish once, now or as soon as there is a broker. Returns the number of the publication.
 
-        Waits while too many are not acknowledged; with `confirm`, until this one is.
+        Waits while too many are not acknowledged, or not even read; if that is cancelled, nothing was
+        published. With `confirm`, waits until a broker has it; if that is cancelled, it will be there.
         """
         while True:
+            await self._until(self._may_publish)
             self.check()
-            try:
+            with suppress(OutboxFull):
                 self._perform(self._core.publish(attributes, payload))
                 break
-            except OutboxFull:
-                await self._until(lambda: not self._is_full())
         number = self._core.published
         if confirm:
-            outbox = self._core.outbox
-            await self._until(lambda: not outbox or outbox[0].number > number)
+            await self._until(lambda: self._confirmed >= number)
         return number
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything that was published is acknowledged."""
+        last = self._core.published
         async with asyncio.timeout(timeout):
-            await self._until(lambda: not self._core.outbox)
+            await self._until(lambda: self._confirmed >= last)
 
     async def move(self, address: str) -> None:
-        """Go to the broker at this address, and wait until it has welcomed this client."""
+        """Go to the broker at this address, and wait until it has welcomed this client.
+
+        CannotConnect says that it did not; the client is at another address then, or goes on trying.
+        """
         there = Address.parse(address)
         self.check()
         self.addresses = [there, *(one for one in self.addresses if one != there)]
-        self._next = 0
-        epoch = self._core.epoch
-        if self._connection is not None:
-            self._connection.close("moves")
-        async with asyncio.timeout(self._timeout):
-            await self._until(lambda: self.broker != "" and self._core.epoch > epoch)
+        if self.broker and self._wire is not None and self._wire.address == there:
+            return
+        self._go()
+        await self._arrive()
+        overtaken = self.addresses[0] != there  # by another move
+        if self._wire is not None and self._wire.address != there and not overtaken:
+            raise CannotConnect(
+                f"{self.name} is at {self.broker} and not at {there}: {self._trouble or 'no answer'}"
+            )
+
+    async def detach(self) -> None:
+        """Go away for a while: the broker keeps the session, and what comes meanwhile."""
+        self.check()
+        if self._keeper is not None:
+            self._keeper.cancel()
+            self._keeper = None
+        self._perform(self._core.detach())
+        self._let_go("detached")
+
+    async def attach(self) -> None:
+        """Come back, where it was if that is possible, and wait until a broker has welcomed it."""
+        self.check()
+        if self._keeper is None:
+            self._go()
+        await self._arrive()
+
+    async def _arrive(self) -> None:
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._until(lambda: self.broker != "")
+        except TimeoutError:
+            where = ", ".join(map(str, self.addresses))
+            wire, why = self._wire, self._trouble or "no answer"
+            if wire is not None and wire in self.wires:
+                why = wire.trouble("it says nothing")
+            raise CannotConnect(
+                f"cannot reach a broker at {where} within {self._timeout:g} s: {why}"
+            ) from None
+
+    def _may_publish(self) -> bool:
+        full = self._wire is not None and self._wire.is_full()
+        return not full and len(self._core.outbox) < self._outbox
 
     # What subscriptions ask for
 
@@ -370,7 +526,7 @@ class Client:
         self._perform(self._core.subscribe(subscription.filter, subscription.terms))
         self._subscriptions.setdefault(subscription.filter, []).append(subscription)
 
-    def unsubscribe(self, subscription: Subscription) -> None:
+    def end(self, subscription: Subscription) -> None:
         there = self._subscriptions.get(subscription.filter, [])
         if subscription in there:
             there.remove(subscription)
@@ -378,102 +534,149 @@ class Client:
                 del self._subscriptions[subscription.filter]
             if not self._closed:
                 self._perform(self._core.unsubscribe(subscription.filter))
-        self.mind_queues()
+        self.has_room(subscription)
 
-    def mind_queues(self) -> None:
-        """Read only while there is room for what comes."""
-        full = any(one.is_full() for them in self._subscriptions.values() for one in them)
-        if full != self._paused and self._connection is not None:
-            self._paused = full
-            (self._connection.pause if full else self._connection.resume)()
+    def has_no_room(self, subscription: Subscription) -> None:
+        """What comes is not taken, so it is not acknowledged, and the broker sends no more."""
+        if subscription in self._subscriptions.get(subscription.filter, ()):
+            self._full.add(subscription)
+
+    def has_room(self, subscription: Subscription) -> None:
+        if subscription not in self._full:
+            return
+        self._full.discard(subscription)
+        now = time.monotonic_ns()
+        while self._held and not self._full and self._wire is not None:
+            self._step(Received(LinkId(self._wire.link), self._held.popleft()), now)
 
     # Connecting
 
+    def _go(self) -> None:
+        """Leave the broker where it is, and look for one from the first address on."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+        self._let_go("moves")
+        self._keeper = self._run(self._keep_connected())
+
+    def _let_go(self, reason: str) -> None:
+        """The connection is not used any more; what was sent may still go out."""
+        wire, self._wire = self._wire, None
+        if wire is None:
+            return
+        self.broker = ""
+        self._held.clear()  # it is not acknowledged, and comes again
+        if wire.link:
+            self._step(LinkDown(LinkId(wire.link)), time.monotonic_ns())
+        wire.close(reason)
+        if not wire.gone:
+            asyncio.get_running_loop().call_later(LINGER_S, _cut_off, wire)
+        self._changed.set()
+
     async def _keep_connected(self) -> None:
         wait, failed = RETRY_S[0], 0
-        while self._error is None:
-            address = self.addresses[self._next % len(self.addresses)]
-            self._next += 1
-            try:
-                if await self._stay(address):
-                    wait, failed = RETRY_S[0], 0
-                    continue
-            except (OSError, TimeoutError) as error:
-                self._trouble = f"{address}: {error or 'no answer'}"
+        for place in count():
+            if self._error is not None:
+                return
+            began = time.monotonic()
+            welcomed = await self._visit(self.addresses[place % len(self.addresses)])
+            if welcomed and time.monotonic() - began > RETRY_S[0]:
+                wait, failed = RETRY_S[0], 0
+                continue
             failed += 1
             if failed % len(self.addresses) == 0:
                 await asyncio.sleep(wait * random.uniform(0.5, 1.0))
                 wait = min(2 * wait, RETRY_S[1])
-        self._wake_all()
 
-    async def _stay(self, address: Address) -> bool:
-        """Connect, and stay until the connection is lost. Whether a broker welcomed us there."""
-        self._lost_connection.clear()
-        epoch = self._core.epoch
-        async with asyncio.timeout(self._timeout):
-            await self._connect(address)
-        await self._lost_connection.wait()
-        return self._core.epoch > epoch and self._core.previous[:1] == self._core.previous
-
-    async def _connect(self, address: Address) -> None:
+    async def _visit(self, address: Address) -> bool:
+        """Connect, and stay until the connection is gone. Whether a broker welcomed us there."""
         loop = asyncio.get_running_loop()
-        _, self._connection = await loop.create_connection(
-            lambda: Connection(self, self.name), address.host, address.port
-        )
-        self._paused = False
-        self.mind_queues()
+        wire = self._wire = Wire(self, self.name, address)
+        attempt_s = min(self._timeout, max(ATTEMPT_S, self._timeout / len(self.addresses)))
+        try:
+            async with asyncio.timeout(attempt_s):
+                await loop.create_connection(lambda: wire, address.host, address.port)
+                while not (wire.welcomed or wire.gone):
+                    wire.changed.clear()
+                    await wire.changed.wait()
+        except (OSError, UnicodeError) as error:  # TimeoutError is an OSError
+            self._trouble = f"{address}: {error}" if str(error) else wire.trouble("it says nothing")
+            if wire is self._wire:
+                self._let_go("no welcome")
+            return False
+        await _gone(wire)
+        return wire.welcomed
 
     async def _beat(self) -> None:
-        silent = 0
         while True:
             await asyncio.sleep(self._heartbeat_s)
-            connection = self._connection
-            if connection is None or self._paused or connection.beat():
-                silent = 0
+            wire = self._wire
+            if wire is None or wire.link == "":
                 continue
-            silent += 1
-            if silent >= SILENT_BEATS:
-                connection.abort(f"silent for {silent * self._heartbeat_s:g} s")
+            wire.silent = 0 if wire.beat() else wire.silent + 1
+            if wire.silent >= SILENT_BEATS:
+                wire.abort(f"silent for {wire.silent * self._heartbeat_s:g} s")
 
     # What connections report
 
     def on_messages(self, connection: Connection, messages: list[m.AnyMessage]) -> None:
+        wire = self._wire
+        if connection is not wire:
+            return  # it was left
         now = time.monotonic_ns()
-        for message in messages:
-            if connection is not self._connection and self._connection is not None:
-                return
-            kind = type(message)
-            if isinstance(message, m.Hello):
-                self._connection = connection
-                connection.link = f"{message.name}#{self._core.epoch + 1}"
-                self._perform(self._core.attach(BrokerId(message.name), LinkId(connection.link)))
-            elif isinstance(message, m.Refused):
-                self._on_refused(connection, message)
-            elif kind is not m.Ping:
-                self._step(Received(LinkId(connection.link), message), now)
-                if kind is m.Welcome:
-                    self.broker = connection.peer
-                if kind in (m.Welcome, m.Published):
-                    self._changed.set()
-        self.mind_queues()
+        try:
+            for message in messages:
+                self._take(wire, message, now)
+                if wire is not self._wire:
+                    return
+        except CodecError:
+            raise
+        except Exception as error:
+            self._fail(error)
 
-    def _on_refused(self, connection: Connection, message: m.Refused) -> None:
-        self._trouble = message.reason
+    def _take(self, wire: Wire, message: m.AnyMessage, now: int) -> None:
+        kind = type(message)
+        if kind is m.Deliver or kind is m.Gap:
+            if self._full or self._held:
+                self._held.append(message)
+            else:
+                self._step(Received(LinkId(wire.link), message), now)
+        elif isinstance(message, m.Hello):
+            wire.link = f"{message.name}#{self._core.epoch + 1}"
+            self._perform(self._core.attach(BrokerId(message.name), LinkId(wire.link)))
+        elif isinstance(message, m.Refused):
+            self._on_refused(wire, message)
+        elif kind is not m.Ping:
+            self._step(Received(LinkId(wire.link), message), now)
+            if kind is m.Welcome and not wire.closing:
+                self.broker, wire.welcomed = wire.peer, True
+                wire.changed.set()
+            outbox = self._core.outbox
+            self._confirmed = outbox[0].number - 1 if outbox else self._core.published
+            self._changed.set()
+
+    def _on_refused(self, wire: Wire, message: m.Refused) -> None:
+        said = f"{wire.peer or wire.address} closed the connection: {message.reason}"
+        self._trouble = said
         if not message.again:
-            self._error = Refused(f"{connection.peer} closed the connection: {message.reason}")
-        connection.close(message.reason)
+            self._error = lambda: Refused(said)
+        self._let_go(message.reason)
+        self._wake_all()
 
     def on_closed(self, connection: Connection) -> None:
-        if connection is self._connection:
-            self._connection = None
-            self.broker = ""
-            if connection.link:
-                self._step(LinkDown(LinkId(connection.link)), time.monotonic_ns())
-            self._lost_connection.set()
-            self._changed.set()
+        assert isinstance(connection, Wire)
+        self.wires.discard(connection)
+        connection.gone = True
+        connection.changed.set()
+        if connection is self._wire:
+            why = connection.reason or "it closed the connection"
+            self._trouble = connection.trouble(why)
+            self._let_go(why)
 
     def on_output(self, connection: Connection) -> None:
         self._turn.ask()
+
+    def on_writable(self) -> None:
+        self._changed.set()
 
     # The core
 
@@ -481,7 +684,7 @@ class Client:
         self._perform(self._core.step(event, now))
 
     def _perform(self, effects: list[Effect]) -> None:
-        connection = self._connection
+        wire = self._wire
         for effect in effects:
             if type(effect) is Notify:
                 notification = Notification(effect.notification)
@@ -489,18 +692,19 @@ class Client:
                     for one in self._subscriptions.get(wanted, ()):
                         one.put(notification)
             elif type(effect) is Send:
-                if connection is not None and effect.link == connection.link:
-                    connection.send(encode(effect.message))
+                if wire is not None and effect.link == wire.link:
+                    wire.send(encode(effect.message))
             elif type(effect) is Lost:
                 self._tell_lost(effect)
             elif type(effect) is Ended:
                 for one in self._subscriptions.pop(effect.subscription, []):
-                    one._end()
-            elif type(effect) is Close and connection is not None:
+                    one.end()
+                    self.has_room(one)
+            elif type(effect) is Close and wire is not None:
                 if effect.fault:
-                    connection.refuse(effect.reason)
+                    wire.refuse(effect.reason)
                 else:
-                    connection.close(effect.reason)
+                    wire.close(effect.reason)
         due = self._core.next_deadline()
         if due is not None and self._timer is None:
             delay = max(0, due - time.monotonic_ns()) / 1e9
@@ -512,23 +716,74 @@ class Client:
 
     def _tell_lost(self, effect: Lost) -> None:
         self.lost += effect.count
-        if self._on_lost is not None:
-            self._on_lost(effect.count, effect.reason)
-        else:
+        if self._on_lost is None:
             count = effect.count or "an unknown number of"
             logger.warning("%s lost %s notifications: %s", self.name, count, effect.reason)
-
-    def _is_full(self) -> bool:
-        return len(self._core.outbox) >= core.OUTBOX_MAX
+            return
+        try:
+            self._on_lost(effect.count, effect.reason)
+        except Exception:  # the application's mistake, which must not cost it its connection
+            logger.exception("on_lost of %s failed", self.name)
 
     def _flush(self) -> None:
-        if self._connection is not None:
-            self._connection.flush()
+        if self._wire is not None:
+            self._wire.flush()
 
 
-def connect(addresses: str | Sequence[str], client_id: str | None = None, **options: Any) -> Client:
-    """A client of the broker at one of these addresses. Use it with `async with`, or await it."""
-    return Client(addresses, client_id, **options)
+def connect(
+    addresses: str | Sequence[str],
+    client_id: str | None = None,
+    *,
+    queue: int = QUEUE_MAX,
+    policy: str = "wait",
+    outbox: int = core.OUTBOX_MAX,
+    on_lost: Callable[[int, str], None] | None = None,
+    timeout: float = CONNECT_S,
+    heartbeat_s: float = HEARTBEAT_S,
+) -> Client:
+    """A client of the broker at one of these addresses. Use it with `async with`, or await it.
+
+    queue, policy   how many notifications of a subscription may wait for the application, and what
+                    happens with more: see `Client.subscribe`
+    outbox          how many publications may wait for an acknowledgement; then `publish` waits
+    on_lost         called with a count (0: nobody knows) and a reason, when notifications are lost
+    timeout         seconds until `connect`, `move` and `attach` give up
+    heartbeat_s     a broker that is silent for three of them is left; not shorter than the broker's
+    """
+    return Client(
+        addresses,
+        client_id,
+        queue=queue,
+        policy=policy,
+        outbox=outbox,
+        on_lost=on_lost,
+        timeout=timeout,
+        heartbeat_s=heartbeat_s,
+    )
+
+
+async def _gone(wire: Wire) -> None:
+    while not wire.gone:
+        wire.changed.clear()
+        await wire.changed.wait()
+
+
+def _cut_off(wire: Wire) -> None:
+    if not wire.gone:
+        wire.abort(f"it did not read what was sent within {LINGER_S:g} s")
+
+
+def _bug(name: str, error: BaseException) -> RuntimeError:
+    out = RuntimeError(f"{name} was stopped by a bug of Wayfare: {error!r}; please report it")
+    out.__cause__ = error
+    return out
+
+
+def _check_queue(queue: int, policy: str) -> None:
+    if policy not in POLICIES:
+        raise UsageError(f"unknown policy {policy!r}: choose one of {', '.join(POLICIES)}")
+    if queue < 1:
+        raise UsageError("a queue has room for at least 1 notification")
 
 
 def _filter(given: Wanted) -> Filter:

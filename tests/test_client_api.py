@@ -1,0 +1,826 @@
+"""What the live client promises, against all who cancel, close, cut and hurry."""
+
+import asyncio
+import gc
+import random
+from collections import deque
+from functools import wraps
+
+import pytest
+
+import wayfare
+from live import settled, tree, until
+from proxy import proxy
+from wayfare.core.history import Limits
+from wayfare.errors import CannotConnect, Closed, Refused, UsageError
+from wayfare.net.addresses import Address
+from wayfare.net.broker import BrokerHost
+
+LINE = ("porto-lisbon", "faro-lisbon")
+
+
+def live(test):
+    """Run a coroutine as a test, in debug mode; nothing may be left behind, and nothing go wrong aside."""
+
+    @wraps(test)
+    def run(**fixtures):
+        wrong = []
+
+        async def main():
+            loop = asyncio.get_running_loop()
+            loop.slow_callback_duration = 5
+            loop.set_exception_handler(lambda _, context: wrong.append(context))
+            await asyncio.wait_for(test(**fixtures), 100)
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+        asyncio.run(main(), debug=True)
+        gc.collect()
+        # asyncio itself complains when a server stops while somebody is coming in.
+        assert [one for one in wrong if "transport creation" not in one["message"]] == []
+
+    return run
+
+
+async def numbers(subscription, count):
+    return [(await subscription.get(10))["x"] for _ in range(count)]
+
+
+async def turns(count):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def cancelled(work, after):
+    """Cancel it after so many turns of the loop. What it returned, or None."""
+    task = asyncio.ensure_future(work)
+    await turns(after)
+    task.cancel()
+    try:
+        return await task
+    except asyncio.CancelledError:
+        return None
+
+
+def two(net, **options):
+    """Anna at porto, who reads, and tom at faro, who writes."""
+    return (
+        wayfare.connect(net.url("porto"), client_id="anna", **options),
+        wayfare.connect(net.url("faro"), client_id="tom", **options),
+    )
+
+
+# Cancelling
+
+
+@live
+async def test_who_cancels_get_loses_nothing():
+    async with tree(*LINE) as net:
+        anna, tom = two(net)
+        async with anna, tom, anna.subscribe("x > 0") as all:
+            await tom.advertise("x > 0")
+            await settled(net)
+
+            async def publish():
+                for x in range(1, 501):
+                    await tom.publish({"x": x})
+                    await turns(x % 7)
+
+            publishing = asyncio.create_task(publish())
+            got, chance = [], random.Random(1)
+            while len(got) < 500:
+                one = await cancelled(all.get(5), chance.randrange(6))
+                if one is not None:
+                    got.append(one["x"])
+            await publishing
+            assert got == [*range(1, 501)]
+
+
+@live
+async def test_get_with_a_timeout_loses_nothing():
+    async with tree(*LINE) as net:
+        anna, tom = two(net)
+        async with anna, tom, anna.subscribe("x > 0") as all:
+            await tom.advertise("x > 0")
+            await settled(net)
+            got, chance = [], random.Random(2)
+            for x in range(1, 101):
+                await tom.publish({"x": x})
+                try:
+                    got.append((await all.get(chance.choice([0, 0, 0.001, 0.0005])))["x"])
+                except TimeoutError:
+                    continue
+            got += await numbers(all, 100 - len(got))
+            assert got == [*range(1, 101)]
+
+
+@live
+async def test_several_may_wait_at_one_subscription_and_share():
+    async with tree(*LINE) as net:
+        anna, tom = two(net)
+        async with anna, tom, anna.subscribe("x > 0") as all:
+            await tom.advertise("x > 0")
+            await settled(net)
+            readers = [asyncio.create_task(all.get(5)) for _ in range(20)]
+            await turns(2)
+            for one in readers[::3]:
+                one.cancel()
+            for x in range(1, 14):
+                await tom.publish({"x": x})
+            got = await asyncio.gather(*readers, return_exceptions=True)
+            assert [one["x"] for one in got if isinstance(one, wayfare.Notification)] == [
+                *range(1, 14)
+            ]
+
+
+@live
+async def test_who_cancels_publish_has_published_once_or_not_at_all():
+    async with tree(*LINE) as net:
+        anna, tom = two(net, outbox=3)
+        async with anna, tom, anna.subscribe("x > 0") as all:
+            await tom.advertise("x > 0")
+            await settled(net)
+            sure, maybe = [], []
+            for x in range(1, 301):
+                number = await cancelled(tom.publish({"x": x}, confirm=x % 2 == 0), x % 9)
+                (maybe if number is None else sure).append(x)
+            assert sure and maybe
+            await tom.publish({"x": 1000}, confirm=True)
+            got = []
+            while got[-1:] != [1000]:
+                got += await numbers(all, 1)
+            assert got == sorted({*got})
+            assert {*sure} <= {*got}
+
+
+@live
+async def test_a_publication_that_waited_for_room_and_was_cancelled_was_never_made():
+    async with tree(*LINE) as net:
+        anna, tom = two(net, outbox=3)
+        async with anna, tom, anna.subscribe("x > 0") as all:
+            await tom.advertise("x > 0")
+            await settled(net)
+            await tom.detach()
+            for x in (1, 2, 3):
+                await tom.publish({"x": x})
+            for x in (4, 5, 6):
+                assert await cancelled(tom.publish({"x": x}), 10) is None
+            await tom.attach()
+            await tom.publish({"x": 7})
+            assert await numbers(all, 4) == [1, 2, 3, 7]
+
+
+@live
+async def test_who_cancels_move_arrives_nevertheless():
+    async with tree(*LINE) as net:
+        anna, tom = two(net)
+        async with anna, tom, anna.subscribe("x > 0") as all:
+            await tom.advertise("x > 0")
+            await settled(net)
+            places = [net.url(name) for name in ("faro", "lisbon", "porto")]
+            for x in range(1, 201):
+                await tom.publish({"x": x})
+                await cancelled(anna.move(places[x % 3]), x % 23)
+                await cancelled(tom.move(places[x % 2]), x % 11)
+            await until(
+                lambda: anna.broker == "porto" or anna.broker == "faro" or anna.broker == "lisbon"
+            )
+            assert await numbers(all, 200) == [*range(1, 201)]
+            assert anna.lost == 0
+
+
+@live
+async def test_who_cancels_close_has_closed():
+    async with tree(*LINE) as net:
+        for after in range(1, 12):
+            tom = await wayfare.connect(net.url("faro"), client_id="tom")
+            await tom.advertise("x > 0")
+            await tom.publish({"x": 1})
+            await cancelled(tom.close(), after)
+            with pytest.raises(Closed):
+                await tom.publish({"x": 2})
+            await tom.close()
+            await turns(5)
+            assert not tom.wires
+
+
+@live
+async def test_who_cancels_connect_leaves_nothing_behind():
+    async with tree(*LINE) as net:
+        for after in range(30):
+            client = await cancelled(wayfare.connect(net.url("porto")).open(), after)
+            if client is not None:
+                await client.close()
+        assert client is not None  # at some time it is done before it is cancelled
+        await until(lambda: not net.brokers["porto"].connections)
+
+
+# Subscriptions
+
+
+@live
+async def test_overlapping_subscriptions_each_get_what_they_want():
+    async with tree(*LINE) as net:
+        anna, tom = two(net)
+        async with (
+            anna,
+            tom,
+            anna.subscribe("x > 0") as all,
+            anna.subscribe("x > 5") as some,
+            anna.subscribe("x > 5") as same,
+            anna.subscribe(wayfare.attr("x") < 3) as few,
+        ):
+            await tom.advertise("x > 0")
+            await settled(net)
+            for x in range(1, 11):
+                await tom.publish({"x": x})
+            assert await numbers(all, 10) == [*range(1, 11)]
+            assert await numbers(some, 5) == await numbers(same, 5) == [*range(6, 11)]
+            assert await numbers(few, 2) == [1, 2]
+            await same.close()
+            await tom.publish({"x": 6})
+            assert await numbers(some, 1) == [6]
+            with pytest.raises(Closed, match="the subscription to x > 5 is closed"):
+                await same.get(5)
+
+
+@live
+async def test_a_closed_subscription_ends_and_may_begin_again():
+    async with tree(*LINE) as net:
+        anna, tom = two(net)
+        async with anna, tom:
+            await tom.advertise("x > 0")
+            some = anna.subscribe("x > 0")
+            async with some:
+                await settled(net)
+                await tom.publish({"x": 1})
+                await tom.publish({"x": 2})
+                assert await numbers(some, 1) == [1]
+                await until(lambda: len(some._queue) == 1)
+            assert [one["x"] async for one in some] == [2]  # what waited, and then the end
+            assert [one async for one in some] == []
+            await settled(net)
+            await tom.publish({"x": 3}, confirm=True)
+            async with some:
+                await settled(net)
+                await tom.publish({"x": 4})
+                assert await numbers(some, 1) == [4]
+            session = net.brokers["porto"].core.border.of("anna")[0]
+            await until(lambda: not session.subscriptions)
+
+
+@live
+async def test_a_local_subscription_ends_when_the_client_goes():
+    async with tree(*LINE) as net:
+        anna, tom = two(net)
+        async with anna, tom:
+            await tom.advertise("x > 0")
+            here = await anna.subscribe("x > 0", local=True)
+            await settled(net)
+            await tom.publish({"x": 1})
+            await until(lambda: len(here._queue) == 1)
+            await anna.move(net.url("lisbon"))
+            await tom.publish({"x": 2}, confirm=True)
+            assert [one["x"] async for one in here] == [1]
+
+
+@live
+async def test_a_subscription_ends_with_its_client():
+    async with tree(*LINE) as net:
+        anna, tom = two(net)
+        async with anna, tom:
+            all = await anna.subscribe("x > 0")
+            reading = asyncio.create_task(all.get())
+            await turns(3)
+            await anna.close()
+            with pytest.raises(Closed, match="anna was closed"):
+                await reading
+            assert [one async for one in all] == []
+            for work in (
+                all.get(1),
+                anna.publish({"x": 1}),
+                anna.move(net.url("faro")),
+                anna.flush(1),
+            ):
+                if work.__name__ == "flush":
+                    await work  # there is nothing to wait for
+                    continue
+                with pytest.raises(Closed):
+                    await work
+            with pytest.raises(Closed):
+                await wayfare.connect(net.url("porto")).__class__.open(anna)
+
+
+# Queues, and too much of everything
+
+
+@live
+async def test_who_does_not_read_can_still_publish_flush_move_and_beat():
+    """The queue is full, and stays so: nothing else may wait for that."""
+    async with tree(*LINE, heartbeat_s=0.1) as net:
+        anna, tom = two(net, heartbeat_s=0.1)
+        async with anna, tom, anna.subscribe("x > 0", queue=5) as all:
+            await tom.advertise("x > 0")
+            await anna.advertise("y > 0")
+            await settled(net)
+            for x in range(1, 1001):
+                await tom.publish({"x": x})
+            await tom.flush(5)
+            await until(lambda: len(all._queue) == 5)
+            await anna.publish({"y": 1}, confirm=True)
+            await anna.flush(5)
+            await asyncio.sleep(1)  # ten beats
+            assert anna.broker == "porto" and len(all._queue) == 5
+            await anna.move(net.url("lisbon"))
+            await anna.publish({"y": 2}, confirm=True)
+            assert len(all._queue) == 5
+            assert await numbers(all, 1000) == [*range(1, 1001)]
+            assert anna.lost == 0
+
+
+@live
+async def test_a_full_queue_that_is_closed_holds_up_nobody():
+    async with tree(*LINE) as net:
+        anna, tom = two(net)
+        async with anna, tom, anna.subscribe("x > 0") as all:
+            await tom.advertise("x > 0")
+            narrow = await anna.subscribe("x > 0", queue=1)
+            await settled(net)
+            for x in range(1, 51):
+                await tom.publish({"x": x})
+            await tom.flush(5)
+            assert await numbers(all, 1) == [1]
+            with pytest.raises(TimeoutError):
+                await all.get(0.1)
+            await narrow.close()
+            assert await numbers(all, 49) == [*range(2, 51)]
+
+
+@live
+async def test_policies_drop_what_they_say_and_count_it():
+    async with tree(*LINE) as net:
+        anna, tom = two(net)
+        async with (
+            anna,
+            tom,
+            anna.subscribe("x > 0") as all,
+            anna.subscribe("x > 0", queue=3, policy="drop_oldest") as last,
+            anna.subscribe("x > 0", queue=3, policy="drop_newest") as first,
+        ):
+            await tom.advertise("x > 0")
+            await settled(net)
+            for x in range(1, 101):
+                await tom.publish({"x": x})
+            assert await numbers(all, 100) == [*range(1, 101)]
+            assert (last.dropped, first.dropped) == (97, 97)
+            assert await numbers(last, 3) == [98, 99, 100]
+            assert await numbers(first, 3) == [1, 2, 3]
+
+
+@live
+async def test_a_full_outbox_makes_publish_wait_and_nothing_is_lost():
+    async with tree(*LINE) as net:
+        anna, tom = two(net, outbox=10)
+        async with anna, tom, anna.subscribe("x > 0") as all:
+            await tom.advertise("x > 0")
+            await settled(net)
+            await tom.detach()
+
+            async def publish():
+                for x in range(1, 101):
+                    await tom.publish({"x": x})
+
+            publishing = asyncio.create_task(publish())
+            await asyncio.sleep(0.1)
+            assert not publishing.done() and len(tom._core.outbox) == 10
+            await tom.attach()
+            await publishing
+            assert await numbers(all, 100) == [*range(1, 101)]
+
+
+@live
+async def test_much_more_than_a_connection_takes_at_once_waits_for_it():
+    """Large payloads, and a thin wire: nobody is cut off, and nothing waits in memory without bound."""
+    async with tree(*LINE) as net, proxy(net.brokers["faro"].address) as thin:
+        thin.bytes_per_s = 20_000_000
+        async with (
+            wayfare.connect(net.url("faro"), client_id="anna") as anna,
+            wayfare.connect(thin.url, client_id="tom") as tom,
+            anna.subscribe("x > 0") as all,
+        ):
+            await tom.advertise("x > 0")
+            await settled(net)
+            most = 0
+            for x in range(1, 31):
+                await tom.publish({"x": x}, payload=b"x" * 1_000_000)
+                most = max(most, tom._wire.unwritten)
+            await tom.flush(20)
+            assert most < 3_000_000
+            assert await numbers(all, 30) == [*range(1, 31)]
+            assert thin.accepted == 1
+
+
+@live
+async def test_large_payloads_are_delivered_however_many_come_at_once():
+    async with tree(*LINE) as net:
+        anna, tom = two(net)
+        async with anna, tom, anna.subscribe("x > 0") as all:
+            await tom.advertise("x > 0")
+            await settled(net)
+            for x in range(1, 13):
+                await tom.publish({"x": x}, payload=b"x" * 3_000_000)
+            for x in range(1, 13):
+                one = await all.get(10)
+                assert (one["x"], len(one.payload)) == (x, 3_000_000)
+
+
+# Publishing
+
+
+@live
+async def test_publish_with_confirm_waits_for_the_broker():
+    async with tree(*LINE) as net, wayfare.connect(net.url("porto"), client_id="tom") as tom:
+        await tom.advertise("x > 0")
+        first = await tom.publish({"x": 1}, confirm=True)
+        assert net.brokers["porto"].core.border.of("tom")[0].published == first
+        await tom.detach()
+        waiting = asyncio.create_task(tom.publish({"x": 2}, confirm=True))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        await tom.attach()
+        assert await waiting == first + 1
+
+
+@live
+async def test_close_waits_for_what_was_published_and_says_what_is_left():
+    async with tree(*LINE) as net:
+        anna, tom = two(net)
+        async with anna, anna.subscribe("x > 0") as all:
+            async with tom:
+                await tom.advertise("x > 0")
+                await settled(net)
+                for x in range(1, 1001):
+                    await tom.publish({"x": x})
+            assert await numbers(all, 1000) == [*range(1, 1001)]
+        bert = await wayfare.connect(net.url("faro"), client_id="bert")
+        await bert.advertise("x > 0")
+        assert await bert.close() == 0
+        carl = await wayfare.connect(net.url("faro"), client_id="carl")
+        await carl.advertise("x > 0")
+        await net.brokers["faro"].stop()
+        await carl.publish({"x": 1})
+        assert await carl.close(timeout=0.1) == 1
+
+
+@live
+async def test_who_comes_again_under_its_name_is_heard_again():
+    """Another process, as far as brokers can tell: after a goodbye, after none, here and elsewhere."""
+    async with (
+        tree(*LINE) as net,
+        wayfare.connect(net.url("porto"), client_id="anna") as anna,
+        anna.subscribe("x > 0") as all,
+    ):
+        for round, place in enumerate(("faro", "faro", "lisbon", "porto", "faro")):
+            tom = await wayfare.connect(net.url(place), client_id="tom", timeout=3)
+            await tom.advertise("x > 0")
+            await settled(net)
+            await tom.publish({"x": 2 * round + 1})
+            await tom.publish({"x": 2 * round + 2}, confirm=True)
+            assert await numbers(all, 2) == [2 * round + 1, 2 * round + 2]
+            if round % 2:
+                await tom.close()
+            else:
+                await tom._end()  # without a word
+
+
+# Moving
+
+
+@pytest.mark.slow
+@live
+async def test_thousands_of_quick_moves():
+    async with tree(*LINE) as net:
+        anna, tom = two(net)
+        async with anna, tom, anna.subscribe("x > 0") as all:
+            await tom.advertise("x > 0")
+            await settled(net)
+            places = [net.url(name) for name in ("faro", "lisbon", "porto")]
+            chance = random.Random(3)
+            moves = 0
+            for x in range(1, 1001):
+                await tom.publish({"x": x})
+                for client in (anna, tom):
+                    if chance.random() < 0.5:  # on at once
+                        moving = asyncio.create_task(client.move(chance.choice(places)))
+                        await turns(chance.randrange(4))
+                        await client.move(chance.choice(places))
+                        await moving
+                        moves += 2
+                    else:
+                        await client.move(chance.choice(places))
+                        moves += 1
+            assert moves > 2500
+            assert await numbers(all, 1000) == [*range(1, 1001)]
+            assert anna.lost == 0
+            await asyncio.sleep(0.1)
+            assert len(anna.wires) == len(tom.wires) == 1
+
+
+@live
+async def test_detach_and_attach_keep_everything():
+    async with tree(*LINE) as net:
+        anna, tom = two(net)
+        async with anna, tom, anna.subscribe("x > 0") as all:
+            await tom.advertise("x > 0")
+            await settled(net)
+            await anna.detach()
+            await anna.detach()
+            assert anna.broker == ""
+            for x in range(1, 11):
+                await tom.publish({"x": x})
+            with pytest.raises(TimeoutError):
+                await all.get(0.1)
+            await anna.attach()
+            await anna.attach()
+            assert anna.broker == "porto"
+            assert await numbers(all, 10) == [*range(1, 11)]
+            await anna.detach()
+            await tom.publish({"x": 11})
+            await anna.move(net.url("lisbon"))
+            assert await numbers(all, 1) == [11]
+
+
+@live
+async def test_a_broker_that_stops_during_a_move():
+    async with tree(*LINE, limits=Limits(answer_ns=500_000_000)) as net:
+        both = [net.url("porto"), net.url("lisbon")]
+        told = []
+        async with (
+            wayfare.connect(both, client_id="anna", on_lost=lambda *one: told.append(one)) as anna,
+            wayfare.connect(net.url("lisbon"), client_id="tom") as tom,
+            anna.subscribe("x > 0") as all,
+        ):
+            await tom.advertise("x > 0")
+            await settled(net)
+            said = []
+            for x in range(1, 9):
+                moving = asyncio.create_task(anna.move(net.url("faro")))
+                await turns(x)
+                await net.brokers["faro"].stop()
+                said += await asyncio.gather(moving, return_exceptions=True)
+                await until(lambda: anna.broker in ("porto", "lisbon"))
+                await net.start("faro", net.brokers["faro"].address)
+                await net.linked()
+                await settled(net)
+                await tom.publish({"x": x})
+                assert await numbers(all, 1) == [x]
+            assert {type(one) for one in said} == {type(None), CannotConnect}
+            assert all._queue == deque()
+
+
+@live
+async def test_a_move_to_where_nobody_is_says_so_and_leads_back():
+    async with tree(*LINE) as net:
+        anna, tom = two(net)
+        async with anna, tom, anna.subscribe("x > 0") as all:
+            await tom.advertise("x > 0")
+            await settled(net)
+            with pytest.raises(
+                CannotConnect, match=r"anna is at porto and not at wayfare://127.0.0.1:1: "
+            ):
+                await anna.move("127.0.0.1:1")
+            await tom.publish({"x": 1})
+            assert await numbers(all, 1) == [1]
+            with pytest.raises(UsageError):
+                await anna.move("http://porto")
+            assert anna.broker == "porto"
+
+
+# Connecting
+
+
+@live
+async def test_the_first_address_that_answers_is_taken():
+    async with tree(*LINE) as net:
+        some = ["127.0.0.1:1", "no-such-host.invalid", net.url("faro")]
+        async with wayfare.connect(some, timeout=30) as anna:
+            assert anna.broker == "faro"
+
+
+@live
+async def test_a_name_that_does_not_exist():
+    with pytest.raises(CannotConnect, match=r"no-such-host\.invalid:7410 within 0\.5 s: "):
+        await wayfare.connect("no-such-host.invalid", timeout=0.5)
+    with pytest.raises(CannotConnect):
+        await wayfare.connect("a" * 70 + ".example", timeout=0.5)
+
+
+@live
+async def test_what_is_no_broker():
+    async def page(reader, writer):
+        await reader.read(10)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async def silence(reader, writer):
+        while await reader.read(100):
+            pass
+        writer.close()
+
+    async def hang_up(reader, writer):
+        writer.close()
+
+    said = {
+        page: "no broker is there: a frame of 1213486160 bytes",
+        silence: "no broker is there: it says nothing",
+        hang_up: "no broker is there: ",
+    }
+    for serve, words in said.items():
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(CannotConnect) as caught:
+            await wayfare.connect(f"127.0.0.1:{port}", timeout=0.5)
+        assert asyncio.get_running_loop().time() - began < 1.5
+        assert f"cannot reach a broker at wayfare://127.0.0.1:{port} within 0.5 s: " in str(
+            caught.value
+        )
+        assert words in str(caught.value)
+        server.close()
+        await server.wait_closed()
+
+
+@live
+async def test_a_silent_one_does_not_keep_from_the_next():
+    async def silence(reader, writer):
+        while await reader.read(100):
+            pass
+        writer.close()
+
+    server = await asyncio.start_server(silence, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with (
+        tree(*LINE) as net,
+        wayfare.connect([f"127.0.0.1:{port}", net.url("faro")], timeout=3) as anna,
+    ):
+        assert anna.broker == "faro"
+    server.close()
+    await server.wait_closed()
+
+
+@live
+async def test_options_that_make_no_sense():
+    for wrong in ({"queue": 0}, {"policy": "no"}, {"outbox": 0}):
+        with pytest.raises(UsageError):
+            wayfare.connect("127.0.0.1", **wrong)
+    with pytest.raises(UsageError):
+        wayfare.connect([])
+    client = wayfare.connect("127.0.0.1")
+    for wrong in ({"queue": 0}, {"policy": "no"}):
+        with pytest.raises(UsageError):
+            client.subscribe("x > 0", **wrong)
+
+
+@live
+async def test_opened_twice_is_opened_once():
+    async with tree(*LINE) as net:
+        anna = await wayfare.connect(net.url("porto"), client_id="anna")
+        async with anna:
+            assert len(anna._tasks) == 2
+        with pytest.raises(Closed):
+            await anna
+
+
+@live
+async def test_who_may_try_again_is_not_told_that_it_is_refused():
+    """Held back more than fits while it moves: the broker closes the connection, and it comes again."""
+    async with tree(*LINE, limits=Limits(held_count=5, answer_ns=400_000_000)) as net:
+        anna, tom = two(net)
+        async with anna, tom, anna.subscribe("x > 0") as all:
+            await tom.advertise("x > 0")
+            await settled(net)
+            link = net.brokers["faro"].links["lisbon"]
+            for x in range(1, 101):
+                if x == 50:
+                    link.connection.pause()
+                    await tom.move(net.url("porto"))
+                await tom.publish({"x": x})
+            await asyncio.sleep(0.2)
+            if link.connection is not None:
+                link.connection.resume()
+            await tom.flush(10)
+            await until(lambda: all._queue and all._queue[-1]["x"] == 100)
+            got = [one["x"] for one in all._queue]
+            assert got == sorted({*got})
+
+
+@live
+async def test_a_mistake_in_on_lost_does_no_harm(caplog):
+    def wrong(count, reason):
+        raise ZeroDivisionError
+
+    async with (
+        tree(*LINE) as net,
+        wayfare.connect(net.url("porto"), client_id="anna", on_lost=wrong) as anna,
+        wayfare.connect(net.url("faro"), client_id="tom") as tom,
+        anna.subscribe("x > 0") as all,
+    ):
+        await tom.advertise("x > 0")
+        await net.restart("porto")
+        await until(lambda: anna.broker == "porto")
+        await net.linked()
+        await settled(net)
+        await tom.publish({"x": 1})
+        assert await numbers(all, 1) == [1]
+        assert "on_lost of anna failed" in caplog.text
+
+
+@live
+async def test_a_bug_stops_the_client_and_says_so(caplog):
+    async with tree(*LINE) as net, wayfare.connect(net.url("porto"), client_id="anna") as anna:
+        all = await anna.subscribe("x > 0")
+        reading = asyncio.create_task(all.get(5))
+        await turns(2)
+        await anna.advertise("y > 0")
+        anna._core.on_published = anna._core.step = lambda *_: 1 / 0
+        await anna.publish({"y": 1})
+        with pytest.raises(RuntimeError, match="anna was stopped by a bug of Wayfare"):
+            await reading
+        with pytest.raises(RuntimeError, match="anna was stopped by a bug of Wayfare"):
+            await anna.publish({"y": 2})
+        anna._core.step = lambda *_: []
+
+
+# Peers that are silent
+
+
+@live
+async def test_a_broker_that_is_silent_is_left_in_time():
+    async with (
+        tree(*LINE, heartbeat_s=0.1) as net,
+        proxy(net.brokers["porto"].address) as road,
+        wayfare.connect([road.url, net.url("faro")], client_id="anna", heartbeat_s=0.1) as anna,
+    ):
+        for directions in (("down",), ("up", "down")):
+            await anna.move(road.url)
+            await asyncio.sleep(0.3)
+            assert anna.broker == "porto"
+            road.swallow(*directions)
+            began = asyncio.get_running_loop().time()
+            await until(lambda: anna.broker == "faro", 5)
+            took = asyncio.get_running_loop().time() - began
+            assert 0.15 < took < 1.0
+            road.heal()
+            road.cut()
+
+
+@live
+async def test_a_client_that_is_silent_is_noticed_in_time():
+    async with (
+        tree(*LINE, heartbeat_s=0.1) as net,
+        proxy(net.brokers["porto"].address) as road,
+        wayfare.connect(road.url, client_id="anna", heartbeat_s=30) as anna,
+    ):
+        await asyncio.sleep(0.05)
+        road.swallow("up")
+        began = asyncio.get_running_loop().time()
+        await until(lambda: not net.brokers["porto"].connections, 5)
+        assert 0.15 < asyncio.get_running_loop().time() - began < 1.0
+        assert anna.name == "anna"
+
+
+@live
+async def test_a_neighbour_that_is_silent_is_noticed_in_time():
+    lisbon = BrokerHost("lisbon", {"porto": None}, heartbeat_s=0.1)
+    await lisbon.start(Address("127.0.0.1", 0))
+    async with proxy(lisbon.address) as road:
+        porto = BrokerHost("porto", {"lisbon": road.address}, heartbeat_s=0.1)
+        await porto.start(Address("127.0.0.1", 0))
+        await until(lambda: porto.links["lisbon"].connection and lisbon.links["porto"].connection)
+        await asyncio.sleep(0.2)
+        road.swallow()
+        began = asyncio.get_running_loop().time()
+        await until(
+            lambda: not porto.links["lisbon"].connection and not lisbon.links["porto"].connection
+        )
+        assert 0.15 < asyncio.get_running_loop().time() - began < 1.0
+        road.cut()
+        road.heal()
+        await until(lambda: porto.links["lisbon"].connection and lisbon.links["porto"].connection)
+        await porto.stop()
+        await lisbon.stop()
+
+
+@live
+async def test_another_of_the_same_name_is_told_to_both():
+    async with tree(*LINE) as net, wayfare.connect(net.url("porto"), client_id="anna") as first:
+        waiting = [asyncio.create_task(first.subscribe("x > 0").get()) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        async with wayfare.connect(net.url("porto"), client_id="anna") as second:
+            for one in await asyncio.gather(*waiting, return_exceptions=True):
+                assert isinstance(one, Refused)
+            with pytest.raises(Refused, match="anna"):
+                await first.advertise("x > 0")
+            await second.advertise("x > 0")
