@@ -10,9 +10,10 @@ application may call at any time, attached or not.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from wayfare.core import messages as m
@@ -58,6 +59,25 @@ DIGEST_FROM = 2_000  # characters of all filters; then a digest is sent to a new
 OUTBOX_MAX = 10_000  # publications without an acknowledgement; then publish refuses
 
 
+class Memory(msgspec.Struct, frozen=True):
+    """What a client has to know after its process ended."""
+
+    epoch: int
+    published: int
+    delivered: int  # everything up to this delivery is done
+    welcomed: bool
+    home: BrokerId
+    previous: tuple[tuple[BrokerId, int], ...]
+
+
+class Held(msgspec.Struct, frozen=True):
+    """... and what it subscribed to and advertised."""
+
+    subscriptions: list[tuple[Filter, m.Terms | None]] = []
+    local: list[tuple[Filter, BrokerId]] = []
+    advertisements: list[Filter] = []
+
+
 class Client:
     """One client: durable, attached to at most one border broker at a time."""
 
@@ -67,9 +87,13 @@ class Client:
         outbox_max: int = OUTBOX_MAX,
         *,
         once: bool = True,
+        confirms: bool = False,
         digest_from: int = DIGEST_FROM,
     ) -> None:
-        """Without `once`, duplicates reach the application: for clients that have no support."""
+        """Without `once`, duplicates reach the application: for clients that have no support.
+
+        With `confirms`, a delivery is acknowledged when the application is done with it.
+        """
         self.name = name
         self.epoch = 0
         self.delivered = 0  # number of the last delivery
@@ -90,6 +114,9 @@ class Client:
         self._marks = Marks(MARKS_AGE_NS) if once else None
         self._recent = self._marks.recent if self._marks else {}  # at hand, for `step`
         self._acked = 0
+        self._confirms = confirms
+        self._open: dict[int, m.Notification] = {}  # deliveries that the application has in hand
+        self._done: set[tuple[ClientId, int]] = set()  # before others that came before them
         self.deadline: int | None = None  # when the next acknowledgement has to go
 
     # What the application calls
@@ -100,7 +127,7 @@ class Client:
         self.link = link
         self.home = self.home or broker
         ended = self._leave_behind(broker)
-        self._acked, self.deadline = self.delivered, None
+        self._acked, self.deadline = self.done(), None
         attach = self._attachment()
         # Only who was welcomed where it was last can be sure that somebody there knows its filters.
         welcomed_there = self.welcomed and len(self.previous) == 1
@@ -267,6 +294,8 @@ class Client:
                 effects: list[Effect] = []
                 # It may have been on its way when the last of them was withdrawn; or come twice, when
                 # a broker that was asked in vain did not know what had been delivered before.
+                if self._confirms:
+                    return self._hand_out(message, subscriptions, now)
                 if subscriptions:
                     recent, publisher = self._recent, notification.publisher
                     last = recent.get(publisher)
@@ -282,6 +311,84 @@ class Client:
 
     def next_deadline(self) -> int | None:
         return self.deadline
+
+    # What the application has done
+
+    def _hand_out(
+        self, message: Deliver, subscriptions: Sequence[Filter], now: int
+    ) -> list[Effect]:
+        """Notify the application, which will say when it is done."""
+        notification = message.notification
+        key = notification.publisher, notification.number
+        if not subscriptions or key in self._done:
+            return self._mind_ack(now)
+        if self._marks is not None and not self._marks.pass_on(notification, now):
+            return self._mind_ack(now)
+        self._open[message.number] = notification
+        return [Notify(notification, subscriptions), *self._mind_ack(now)]
+
+    def done(self) -> int:
+        """Everything up to this delivery is done."""
+        if not self._confirms or not self._open:
+            return self.delivered
+        return next(iter(self._open)) - 1
+
+    def confirm(self, delivery: int, now: int) -> list[Effect]:
+        """The application is done with this delivery."""
+        notification = self._open.pop(delivery, None)
+        if notification is None:
+            return []
+        publisher, number = notification.publisher, notification.number
+        self._done.add((publisher, number))
+        if not any(one.publisher == publisher for one in self._open.values()):
+            self._done = {one for one in self._done if one[0] != publisher}
+        return self._mind_ack(now)
+
+    def progress(self, publisher: ClientId) -> tuple[int, list[int]]:
+        """Of a publisher: everything up to this publication is done, and beyond it these."""
+        hand = [one.number for one in self._open.values() if one.publisher == publisher]
+        beyond = sorted(number for who, number in self._done if who == publisher)
+        if hand:
+            return min(hand) - 1, [number for number in beyond if number >= min(hand)]
+        return (self._marks.of(publisher) if self._marks is not None else 0), []
+
+    def memory(self) -> Memory:
+        return Memory(
+            self.epoch,
+            self.published,
+            self.done(),
+            self.welcomed,
+            self.home,
+            self.previous,
+        )
+
+    def held(self) -> Held:
+        return Held(
+            [(one, self.terms.get(one)) for one in self.subscriptions],
+            list(self._local.items()),
+            list(self.advertisements),
+        )
+
+    def remember(
+        self,
+        memory: Memory,
+        held: Held,
+        outbox: Iterable[m.Publish],
+        progress: Mapping[ClientId, tuple[int, list[int]]],
+    ) -> None:
+        """Go on as the client of this memory. Nobody may have asked anything of this one yet."""
+        self.epoch, self.published = memory.epoch, memory.published
+        self.delivered = self._acked = memory.delivered
+        self.welcomed, self.home, self.previous = memory.welcomed, memory.home, memory.previous
+        for one, terms in held.subscriptions:
+            self.subscribe(one, terms)
+        self._local = dict(held.local)
+        for one in held.advertisements:
+            self.advertise(one)
+        self.outbox.extend(outbox)
+        for publisher, (mark, beyond) in progress.items():
+            self._recent[publisher] = mark
+            self._done.update((publisher, number) for number in beyond)
 
     def on_received(self, event: Received, now: int) -> list[Effect]:
         if event.link != self.link:
@@ -340,15 +447,16 @@ class Client:
             outbox.popleft()
 
     def _mind_ack(self, now: int) -> list[Effect]:
-        if self.delivered - self._acked >= ACK_EVERY:
+        done = self.done()
+        if done - self._acked >= ACK_EVERY:
             return self._acknowledge()
-        if self.deadline is None:
+        if self.deadline is None and done > self._acked:
             self.deadline = now - now % ACK_GRAIN_NS + ACK_DELAY_NS
         return []
 
     def _acknowledge(self) -> list[Effect]:
-        self._acked, self.deadline = self.delivered, None
-        return self._say(m.Ack(self.delivered))
+        self._acked, self.deadline = self.done(), None
+        return self._say(m.Ack(self._acked))
 
 
 EVENTS: dict[type, Callable[[Client, Any, int], list[Effect]]] = {

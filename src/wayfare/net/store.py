@@ -11,21 +11,15 @@ as well: they may have it already, and have to get the very same again.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, suppress
-from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from wayfare.core.grants import Grants
-from wayfare.errors import StoreError
+from wayfare.net.database import Database, Statement, digest
 
-SCHEMA = 1
 FILE = "broker.db"
-SYNCHRONOUS = {"os": "NORMAL", "disk": "FULL"}
 SNAPSHOT_BYTES = 16 * 1024 * 1024  # of the journal; then a snapshot takes its place
 
 
@@ -94,58 +88,14 @@ _records = msgspec.msgpack.Decoder(list[AnyRecord])
 _snapshots = msgspec.msgpack.Decoder(Snapshot)
 
 
-class Store:
-    """The file of one broker. One process at a time has it."""
+class Store(Database):
+    """The file of one broker."""
 
     def __init__(self, directory: Path, durability: str, name: str) -> None:
-        """Open it, or make it; StoreError, and nothing is touched, if it cannot be used."""
-        self.path = directory / FILE
+        row = "(id INTEGER PRIMARY KEY, body BLOB NOT NULL, digest BLOB NOT NULL)"
+        super().__init__(directory / FILE, durability, name, [f"snapshot {row}", f"journal {row}"])
         self._turn: list[AnyRecord] = []
         self._bytes = 0  # of the journal
-        self._closed = False
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            fresh = not self.path.exists()
-            if not fresh:
-                self._check(name)
-            self._db = sqlite3.connect(self.path, isolation_level=None)
-            self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute(f"PRAGMA synchronous = {SYNCHRONOUS[durability]}")
-            if fresh:
-                self._make(name)
-            self._db.execute("BEGIN IMMEDIATE")  # takes the lock, or finds it taken
-            self._db.execute("COMMIT")
-        except (sqlite3.Error, OSError) as error:
-            raise self._trouble(error) from None
-
-    def _check(self, name: str) -> None:
-        with closing(sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)) as db:
-            (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
-            if found != "ok":
-                raise StoreError(f"{self.path} is damaged ({found}): restore it from a copy")
-            meta = dict(db.execute("SELECT key, value FROM meta"))
-        if int(meta["schema"]) > SCHEMA:
-            raise StoreError(
-                f"{self.path} was written by a newer release (schema {meta['schema']}, this one knows"
-                f" {SCHEMA}): run that release again"
-            )
-        if meta["name"] != name:
-            raise StoreError(f"{self.path} is the memory of {meta['name']}, and this is {name}")
-
-    def _make(self, name: str) -> None:
-        self._db.execute("BEGIN")
-        self._db.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
-        for table in ("snapshot", "journal"):
-            self._db.execute(
-                f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, body BLOB NOT NULL, digest BLOB NOT NULL)"
-            )
-        self._db.executemany(
-            "INSERT INTO meta VALUES (?, ?)", [("schema", str(SCHEMA)), ("name", name)]
-        )
-        self._db.execute("COMMIT")
-
-    # Reading
 
     def snapshot(self) -> Snapshot | None:
         for body in self._bodies("snapshot"):
@@ -159,32 +109,23 @@ class Store:
             yield from _records.decode(body)
 
     def _bodies(self, table: str) -> Iterator[bytes]:
-        try:
-            for number, body, digest in self._db.execute(
-                f"SELECT id, body, digest FROM {table} ORDER BY id"
-            ):
-                if digest != _digest(body):
-                    raise StoreError(
-                        f"{self.path} is damaged ({table} {number}): restore it from a copy"
-                    )
-                yield body
-        except sqlite3.Error as error:
-            raise self._trouble(error) from None
-
-    # Writing
+        for number, body, check in self.read(f"SELECT id, body, digest FROM {table} ORDER BY id"):
+            if check != digest(body):
+                raise self.damaged(f"{table} {number}")
+            yield body
 
     def append(self, record: AnyRecord) -> None:
         """Write this down with the turn."""
         self._turn.append(record)
 
     def commit(self) -> None:
-        """Make the turn safe; StoreError if it is not."""
+        """Make the turn safe."""
         if not self._turn:
             return
         body = _encoder.encode(self._turn)
         self._turn = []
         self._bytes += len(body)
-        self._write("INSERT INTO journal (body, digest) VALUES (?, ?)", (body, _digest(body)))
+        self.write([_row("journal", body)])
 
     def is_long(self) -> bool:
         """Whether it is time for a snapshot."""
@@ -194,46 +135,10 @@ class Store:
         """Let a snapshot take the place of everything before it."""
         self.commit()
         body = _encoder.encode(snapshot)
-        try:
-            self._db.execute("BEGIN")
-            self._db.execute("DELETE FROM snapshot")
-            self._db.execute("DELETE FROM journal")
-            self._db.execute(
-                "INSERT INTO snapshot (body, digest) VALUES (?, ?)", (body, _digest(body))
-            )
-            self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            with suppress(sqlite3.Error):
-                self._db.execute("ROLLBACK")
-            raise self._trouble(error) from None
+        clear: list[Statement] = [("DELETE FROM snapshot", ()), ("DELETE FROM journal", ())]
+        self.write([*clear, _row("snapshot", body)])
         self._bytes = 0
 
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._db.close()
 
-    def _write(self, statement: str, values: tuple[Any, ...]) -> None:
-        try:
-            self._db.execute(statement, values)
-        except sqlite3.Error as error:
-            raise self._trouble(error) from None
-
-    def _trouble(self, error: Exception) -> StoreError:
-        if isinstance(error, sqlite3.DatabaseError) and "locked" in str(error):
-            return StoreError(f"{self.path} is in use by another process: stop that one first")
-        if isinstance(error, sqlite3.DatabaseError) and "full" in str(error):
-            return StoreError(
-                f"no room left for {self.path}: make some, and start again; nothing that was"
-                " acknowledged is lost"
-            )
-        damaged = type(error) is sqlite3.DatabaseError
-        return StoreError(
-            f"{self.path} is damaged ({error}): restore it from a copy"
-            if damaged
-            else f"cannot use {self.path}: {error}"
-        )
-
-
-def _digest(body: bytes) -> bytes:
-    return blake2b(body, digest_size=8).digest()
+def _row(table: str, body: bytes) -> Statement:
+    return f"INSERT INTO {table} (body, digest) VALUES (?, ?)", (body, digest(body))

@@ -1,0 +1,114 @@
+"""A file that is there for one process at a time, and is refused rather than guessed at.
+
+SQLite in WAL mode. What is damaged, was written by a newer release, belongs to somebody else or is in use
+is refused in a sentence, before anything is written.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from wayfare.errors import StoreError, UsageError
+
+SCHEMA = 1
+SYNCHRONOUS = {"os": "NORMAL", "disk": "FULL"}
+
+Statement = tuple[str, Sequence[Any]]
+
+
+class Database:
+    """Tables of one owner."""
+
+    def __init__(self, path: Path, durability: str, name: str, tables: Iterable[str]) -> None:
+        """Open it, or make it; StoreError, and nothing is touched, if it cannot be used."""
+        if durability not in SYNCHRONOUS:
+            names = ", ".join(SYNCHRONOUS)
+            raise UsageError(f"unknown durability {durability!r} of a file: choose one of {names}")
+        self.path = path
+        self._closed = False
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fresh = not path.exists()
+            if not fresh:
+                self._check(name)
+            self._db = sqlite3.connect(path, isolation_level=None)
+            self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute(f"PRAGMA synchronous = {SYNCHRONOUS[durability]}")
+            if fresh:
+                self._make(name, tables)
+            self._db.execute("BEGIN IMMEDIATE")  # takes the lock, or finds it taken
+            self._db.execute("COMMIT")
+        except (sqlite3.Error, OSError) as error:
+            raise self._trouble(error) from None
+
+    def _check(self, name: str) -> None:
+        with closing(sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)) as db:
+            (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
+            if found != "ok":
+                raise StoreError(f"{self.path} is damaged ({found}): restore it from a copy")
+            meta = dict(db.execute("SELECT key, value FROM meta"))
+        if int(meta["schema"]) > SCHEMA:
+            raise StoreError(
+                f"{self.path} was written by a newer release (schema {meta['schema']}, this one knows"
+                f" {SCHEMA}): run that release again"
+            )
+        if meta["name"] != name:
+            raise StoreError(f"{self.path} is the memory of {meta['name']}, and this is {name}")
+
+    def _make(self, name: str, tables: Iterable[str]) -> None:
+        self.write(
+            [
+                ("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)", ()),
+                *((f"CREATE TABLE {table}", ()) for table in tables),
+                ("INSERT INTO meta VALUES ('schema', ?), ('name', ?)", (str(SCHEMA), name)),
+            ]
+        )
+
+    def read(self, question: str) -> Iterator[tuple[Any, ...]]:
+        try:
+            yield from self._db.execute(question)
+        except sqlite3.Error as error:
+            raise self._trouble(error) from None
+
+    def write(self, statements: Iterable[Statement]) -> None:
+        """All of it, or nothing; StoreError if it is not safe now."""
+        try:
+            self._db.execute("BEGIN")
+            for statement, values in statements:
+                self._db.execute(statement, values)
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            with suppress(sqlite3.Error):
+                self._db.execute("ROLLBACK")
+            raise self._trouble(error) from None
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._db.close()
+
+    def damaged(self, where: str) -> StoreError:
+        return StoreError(f"{self.path} is damaged ({where}): restore it from a copy")
+
+    def _trouble(self, error: Exception) -> StoreError:
+        text = str(error)
+        if isinstance(error, sqlite3.DatabaseError) and "locked" in text:
+            return StoreError(f"{self.path} is in use by another process: stop that one first")
+        if isinstance(error, sqlite3.DatabaseError) and "full" in text:
+            return StoreError(
+                f"no room left for {self.path}: make some, and start again; nothing that was"
+                " acknowledged is lost"
+            )
+        if type(error) is sqlite3.DatabaseError:
+            return self.damaged(text)
+        return StoreError(f"cannot use {self.path}: {text}")
+
+
+def digest(body: bytes) -> bytes:
+    return blake2b(body, digest_size=8).digest()
