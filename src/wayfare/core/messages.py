@@ -187,6 +187,17 @@ class Terms(msgspec.Struct, frozen=True, array_like=True, gc=False):
     local: bool = False  # the subscription stays behind when its client goes to another broker
 
 
+def terms_text(terms: Terms) -> str:
+    """last 3, younger than 2.5 s, newest by road, local"""
+    parts = [
+        f"last {terms.last}" if terms.last is not None else "",
+        f"younger than {terms.younger_ns / 1e9:g} s" if terms.younger_ns is not None else "",
+        f"newest by {terms.key}" if terms.key is not None else "",
+        "local" if terms.local else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
 def check_terms(terms: Terms) -> None:
     """Raise FilterError unless a client may ask for this."""
     for name, number in (("last", terms.last), ("younger_ns", terms.younger_ns)):

@@ -29,8 +29,9 @@ from collections.abc import (
 )
 from contextlib import suppress
 from itertools import count
+from os import PathLike
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
 from wayfare.core import client as core
@@ -62,6 +63,10 @@ from wayfare.errors import (
 )
 from wayfare.net.addresses import Address
 from wayfare.net.connection import Connection, Turn
+
+if TYPE_CHECKING:
+    from wayfare.eventlog import Event as LogEvent
+    from wayfare.net.recording import Recorder
 
 CONNECT_S = 10.0  # until `connect` gives up
 ATTEMPT_S = 1.0  # that a broker has at least to answer, when there are many
@@ -256,6 +261,7 @@ class Client:
         policy: str = "wait",
         outbox: int = core.OUTBOX_MAX,
         on_lost: Callable[[int, str], None] | None = None,
+        events: Callable[[LogEvent], object] | str | PathLike[str] | None = None,
         timeout: float = CONNECT_S,
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
@@ -277,6 +283,8 @@ class Client:
         self._core.published = now // 1_000
         self._queue, self._policy, self._outbox = queue, policy, outbox
         self._on_lost = on_lost
+        self._events = events
+        self._recorder: Recorder | None = None
         self._timeout, self._heartbeat_s = timeout, heartbeat_s
         self._wire: Wire | None = None
         self._confirmed = self._core.published  # the last publication that was acknowledged
@@ -305,6 +313,10 @@ class Client:
         self.check()
         if self._opened:
             return self
+        if self._events is not None:
+            from wayfare.net.recording import Recorder  # brings pyarrow, which takes its time
+
+            self._recorder = Recorder(self.name, self._events)
         self._opened = True
         self._run(self._beat())
         self._go()
@@ -340,6 +352,7 @@ class Client:
             if left:
                 logger.warning("%s closes before %d publications are acknowledged", self.name, left)
             if not self._closed:
+                self._record("left", self._wire)
                 self._perform(self._core.detach(leave=True))
                 await self._end()
         return left
@@ -351,6 +364,8 @@ class Client:
         if self._timer is not None:
             self._timer.cancel()
         self._let_go("closes")
+        if self._recorder is not None:
+            self._recorder.close()
         self._wake_all()
         try:
             async with asyncio.timeout(LINGER_S):
@@ -436,12 +451,19 @@ class Client:
     async def advertise(self, offered: Wanted) -> None:
         """Announce what will be published; nothing else may be."""
         self.check()
-        self._perform(self._core.advertise(_filter(offered)))
+        filter = _filter(offered)
+        effects = self._core.advertise(filter)
+        if self._recorder is not None:
+            self._recorder.fact("advertised", filter=filter)
+        self._perform(effects)
 
     async def unadvertise(self, offered: Wanted) -> None:
         """Withdraw it, as often as it was announced."""
         self.check()
-        self._perform(self._core.unadvertise(_filter(offered)))
+        filter = _filter(offered)
+        if self._recorder is not None:
+            self._recorder.fact("unadvertised", filter=filter)
+        self._perform(self._core.unadvertise(filter))
 
     async def publish(
         self, attributes: Mapping[str, Value], payload: bytes = b"", *, confirm: bool = False
@@ -455,9 +477,12 @@ class Client:
             await self._until(self._may_publish)
             self.check()
             with suppress(OutboxFull):
-                self._perform(self._core.publish(attributes, payload))
+                effects = self._core.publish(attributes, payload)
                 break
         number = self._core.published
+        if self._recorder is not None:
+            self._recorder.fact("published", number=number, attributes=dict(attributes))
+        self._perform(effects)
         if confirm:
             await self._until(lambda: self._confirmed >= number)
         return number
@@ -523,7 +548,13 @@ class Client:
 
     def begin(self, subscription: Subscription) -> None:
         self.check()
-        self._perform(self._core.subscribe(subscription.filter, subscription.terms))
+        filter, terms = subscription.filter, subscription.terms
+        effects = self._core.subscribe(filter, terms)
+        if self._recorder is not None:
+            self._recorder.fact(
+                "subscribed", filter=filter, reason=None if terms is None else m.terms_text(terms)
+            )
+        self._perform(effects)
         self._subscriptions.setdefault(subscription.filter, []).append(subscription)
 
     def end(self, subscription: Subscription) -> None:
@@ -533,6 +564,8 @@ class Client:
             if not there:
                 del self._subscriptions[subscription.filter]
             if not self._closed:
+                if self._recorder is not None:
+                    self._recorder.fact("unsubscribed", filter=subscription.filter)
                 self._perform(self._core.unsubscribe(subscription.filter))
         self.has_room(subscription)
 
@@ -566,6 +599,7 @@ class Client:
         self.broker = ""
         self._held.clear()  # it is not acknowledged, and comes again
         if wire.link:
+            self._record("detached", wire)
             self._step(LinkDown(LinkId(wire.link)), time.monotonic_ns())
         wire.close(reason)
         if not wire.gone:
@@ -642,7 +676,9 @@ class Client:
                 self._step(Received(LinkId(wire.link), message), now)
         elif isinstance(message, m.Hello):
             wire.link = f"{message.name}#{self._core.epoch + 1}"
-            self._perform(self._core.attach(BrokerId(message.name), LinkId(wire.link)))
+            effects = self._core.attach(BrokerId(message.name), LinkId(wire.link))
+            self._record("attached", wire)
+            self._perform(effects)
         elif isinstance(message, m.Refused):
             self._on_refused(wire, message)
         elif kind is not m.Ping:
@@ -688,6 +724,8 @@ class Client:
         for effect in effects:
             if type(effect) is Notify:
                 notification = Notification(effect.notification)
+                if self._recorder is not None:
+                    self._recorder.delivered(effect.notification, self._core.delivered)
                 for wanted in effect.subscriptions:
                     for one in self._subscriptions.get(wanted, ()):
                         one.put(notification)
@@ -697,6 +735,10 @@ class Client:
             elif type(effect) is Lost:
                 self._tell_lost(effect)
             elif type(effect) is Ended:
+                if self._recorder is not None:
+                    self._recorder.fact(
+                        "unsubscribed", filter=effect.subscription, reason="stayed behind"
+                    )
                 for one in self._subscriptions.pop(effect.subscription, []):
                     one.end()
                     self.has_room(one)
@@ -716,6 +758,8 @@ class Client:
 
     def _tell_lost(self, effect: Lost) -> None:
         self.lost += effect.count
+        if self._recorder is not None:
+            self._recorder.fact("lost", count=effect.count, reason=effect.reason)
         if self._on_lost is None:
             count = effect.count or "an unknown number of"
             logger.warning("%s lost %s notifications: %s", self.name, count, effect.reason)
@@ -724,6 +768,10 @@ class Client:
             self._on_lost(effect.count, effect.reason)
         except Exception:  # the application's mistake, which must not cost it its connection
             logger.exception("on_lost of %s failed", self.name)
+
+    def _record(self, kind: str, wire: Wire | None) -> None:
+        if self._recorder is not None and wire is not None and wire.link:
+            self._recorder.fact(kind, broker=wire.peer, epoch=self._core.epoch)
 
     def _flush(self) -> None:
         if self._wire is not None:
@@ -738,6 +786,7 @@ def connect(
     policy: str = "wait",
     outbox: int = core.OUTBOX_MAX,
     on_lost: Callable[[int, str], None] | None = None,
+    events: Callable[[LogEvent], object] | str | PathLike[str] | None = None,
     timeout: float = CONNECT_S,
     heartbeat_s: float = HEARTBEAT_S,
 ) -> Client:
@@ -747,6 +796,8 @@ def connect(
                     happens with more: see `Client.subscribe`
     outbox          how many publications may wait for an acknowledgement; then `publish` waits
     on_lost         called with a count (0: nobody knows) and a reason, when notifications are lost
+    events          what happens, in the schema of `wayfare.eventlog`: a function that is called with
+                    each event, or the path of a file (.jsonl or .parquet)
     timeout         seconds until `connect`, `move` and `attach` give up
     heartbeat_s     a broker that is silent for three of them is left; not shorter than the broker's
     """
@@ -757,6 +808,7 @@ def connect(
         policy=policy,
         outbox=outbox,
         on_lost=on_lost,
+        events=events,
         timeout=timeout,
         heartbeat_s=heartbeat_s,
     )

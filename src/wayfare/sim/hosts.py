@@ -13,7 +13,7 @@ from wayfare.core.client import Client
 from wayfare.core.conditions import Condition
 from wayfare.core.effects import Close, Effect, Ended, LinkDown, Lost, Notify, Received, Send, Tick
 from wayfare.core.filters import Filter
-from wayfare.core.messages import BrokerId, LinkId, Terms
+from wayfare.core.messages import BrokerId, LinkId, Terms, terms_text
 from wayfare.core.predicates import Value
 from wayfare.core.saving import SAVABLE
 from wayfare.eventlog import Event
@@ -368,14 +368,3 @@ def as_filter(given: str | Filter | Condition) -> Filter:
     if isinstance(given, Filter):
         return given
     return Filter.parse(given) if isinstance(given, str) else Filter.where(given)
-
-
-def terms_text(terms: Terms) -> str:
-    """last 3, younger than 2.5 s, newest by road, local"""
-    parts = [
-        f"last {terms.last}" if terms.last is not None else "",
-        f"younger than {terms.younger_ns / 1e9:g} s" if terms.younger_ns is not None else "",
-        f"newest by {terms.key}" if terms.key is not None else "",
-        "local" if terms.local else "",
-    ]
-    return ", ".join(filter(None, parts))

@@ -1,0 +1,102 @@
+"""The event log of a live client, in the schema that simulations have, too: see `wayfare.eventlog`.
+
+Times are nanoseconds since 1970 that never go back: the clock of the day when the process started,
+and what has passed since. So rows of several processes of one machine can be put in order.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from os import PathLike
+from pathlib import Path
+
+from wayfare.core.filters import Filter
+from wayfare.core.messages import Notification
+from wayfare.core.predicates import Value
+from wayfare.eventlog import Event, writer
+
+CLOCK_NS = time.time_ns() - time.monotonic_ns()
+WRITE_EVERY = 1_000  # events; a file gets them in one go
+
+logger = logging.getLogger("wayfare.client")
+
+
+class Recorder:
+    """Writes down what happens to one client."""
+
+    def __init__(
+        self, client: str, events: Callable[[Event], object] | str | PathLike[str]
+    ) -> None:
+        self._client = client
+        self._waiting: list[Event] = []
+        self._file = None if callable(events) else writer(Path(events), run=client)
+        self._tell = events if callable(events) else self._keep
+
+    def fact(
+        self,
+        kind: str,
+        *,
+        broker: str | None = None,
+        epoch: int | None = None,
+        number: int | None = None,
+        filter: Filter | None = None,
+        attributes: dict[str, Value] | None = None,
+        count: int | None = None,
+        reason: str | None = None,
+    ) -> None:
+        self._put(
+            Event(
+                time.monotonic_ns() + CLOCK_NS,
+                kind,
+                self._client,
+                broker,
+                number=number,
+                epoch=epoch,
+                filter=filter,
+                attributes=attributes,
+                count=count,
+                reason=reason,
+            )
+        )
+
+    def delivered(self, notification: Notification, delivery: int) -> None:
+        self._put(
+            Event(  # by position, which takes half the time
+                time.monotonic_ns() + CLOCK_NS,
+                "delivered",
+                self._client,
+                None,
+                notification.publisher,
+                notification.number,
+                delivery,
+                None,
+                None,
+                notification.attributes,
+            )
+        )
+
+    def close(self) -> None:
+        """The file is complete, and moved into its place."""
+        if self._file is not None:
+            self._write(self._waiting)
+            self._file.__exit__(None, None, None)
+            self._file = None
+
+    def _put(self, event: Event) -> None:
+        try:
+            self._tell(event)
+        except Exception:  # the log must not cost the application what it is about
+            logger.exception("the event log of %s failed", self._client)
+
+    def _keep(self, event: Event) -> None:
+        if self._file is not None:
+            self._waiting.append(event)
+            if len(self._waiting) >= WRITE_EVERY:
+                waiting, self._waiting = self._waiting, []
+                self._write(waiting)
+
+    def _write(self, events: Iterable[Event]) -> None:
+        if self._file is not None:
+            self._file.write(events)

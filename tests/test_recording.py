@@ -1,0 +1,177 @@
+"""The event log of live clients: the schema of simulations, and the oracle reads it."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+
+import pyarrow.parquet as pq
+import pytest
+
+import wayfare
+from live import settled, tree
+from test_client_api import LINE, live, numbers
+from wayfare.core.filters import Filter
+from wayfare.errors import UsageError
+from wayfare.eventlog import Event
+from wayfare.net.recording import CLOCK_NS
+from wayfare.sim.oracle import Reach, check_deliveries
+
+REACH = Reach(tree_ns=20_000_000, client_ns=20_000_000)
+PAUSE_S = 0.2  # longer than anything takes to settle, by REACH
+
+
+async def drive(net, events):
+    """Anna and tom, who both move, and a goodbye. What anna got."""
+    async with (
+        wayfare.connect(net.url("porto"), client_id="anna", events=events("anna")) as anna,
+        wayfare.connect(net.url("faro"), client_id="tom", events=events("tom")) as tom,
+    ):
+        await tom.advertise("x > 0")
+        async with anna.subscribe("x > 0") as all:
+            await settled(net)
+            await asyncio.sleep(PAUSE_S)
+            got = []
+            for x in range(1, 11):
+                await tom.publish({"x": x})
+                if x == 3:
+                    await anna.move(net.url("lisbon"))
+                if x == 6:
+                    await tom.move(net.url("porto"))
+                if x == 8:
+                    await anna.detach()
+                    await anna.attach()
+            got += await numbers(all, 10)
+            await asyncio.sleep(4 * PAUSE_S)
+        await tom.unadvertise("x > 0")
+    return got
+
+
+@live
+async def test_the_oracle_reads_a_live_log():
+    rows = []
+    async with tree(*LINE) as net:
+        assert await drive(net, lambda _: rows.append) == [*range(1, 11)]
+    times = [one.time_ns for one in rows]
+    assert times == sorted(times)
+    assert abs(times[-1] - time.time_ns()) < 60 * 10**9
+    verdict = check_deliveries(rows, REACH)
+    assert (verdict.violations, verdict.published, verdict.delivered) == ((), 10, 10)
+    assert verdict.required == 10
+    # And it would notice: one delivery less, one more, two exchanged.
+    delivered = [one for one in rows if one.kind == "delivered"]
+    less = [one for one in rows if one is not delivered[4]]
+    more = [*rows, delivered[4]]
+    swapped = [
+        delivered[5] if one is delivered[4] else delivered[4] if one is delivered[5] else one
+        for one in rows
+    ]
+    for wrong, rule in ((less, "complete"), (more, "once"), (swapped, "fifo")):
+        assert rule in {one.rule for one in check_deliveries(wrong, REACH).violations}
+
+
+@live
+async def test_every_kind_has_its_row():
+    rows = []
+    async with tree(*LINE) as net:
+        await drive(net, lambda _: rows.append)
+        of_anna = [one for one in rows if one.client == "anna"]
+        assert [(one.kind, one.broker) for one in of_anna if one.kind != "delivered"] == [
+            ("attached", "porto"),
+            ("subscribed", None),
+            ("detached", "porto"),
+            ("attached", "lisbon"),
+            ("detached", "lisbon"),
+            ("attached", "lisbon"),
+            ("unsubscribed", None),
+            ("left", "lisbon"),
+            ("detached", "lisbon"),
+        ]
+        epochs = [one.epoch for one in of_anna if one.kind == "attached"]
+        assert epochs == [epochs[0], epochs[0] + 1, epochs[0] + 2]
+        assert [one.delivery for one in of_anna if one.kind == "delivered"] == [*range(1, 11)]
+        assert [one.kind for one in rows if one.client == "tom" and one.filter] == [
+            "advertised",
+            "unadvertised",
+        ]
+        async with wayfare.connect(net.url("porto"), client_id="bert", events=rows.append) as bert:
+            here = await bert.subscribe("y > 0", local=True, last=3)
+            await bert.move(net.url("faro"))
+            assert [one async for one in here] == []
+        said = [(one.kind, one.reason) for one in rows if one.client == "bert" and one.filter]
+        assert said == [("subscribed", "last 3, local"), ("unsubscribed", "stayed behind")]
+        after = len(rows)
+        await bert.close()
+        await here.close()
+        assert len(rows) == after
+
+
+@live
+async def test_a_loss_has_its_row():
+    rows = []
+    async with tree(*LINE) as net:
+        async with wayfare.connect(net.url("porto"), client_id="anna", events=rows.append) as anna:
+            await anna.subscribe("x > 0")
+            await net.restart("porto")
+            async with asyncio.timeout(5):
+                while not any(one.kind == "lost" for one in rows):
+                    await asyncio.sleep(0.01)
+        (lost,) = [one for one in rows if one.kind == "lost"]
+        assert lost.client == "anna" and lost.count == 0 and lost.reason
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_a_log_in_files(suffix, tmp_path):
+    @live
+    async def write():
+        async with tree(*LINE) as net:
+            await drive(net, lambda name: tmp_path / f"{name}{suffix}")
+
+    write()
+    rows = []
+    for file in sorted(tmp_path.iterdir()):
+        if suffix == ".jsonl":
+            rows += [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+        else:
+            rows += pq.read_table(file).to_pylist()
+    assert {row["run"] for row in rows} == {"anna", "tom"}
+    events = [as_event(row) for row in sorted(rows, key=lambda row: row["time_ns"])]
+    verdict = check_deliveries(events, REACH)
+    assert (verdict.violations, verdict.required, verdict.delivered) == ((), 10, 10)
+
+
+def as_event(row):
+    fields = {name: value for name, value in row.items() if name != "run" and value is not None}
+    if "filter" in fields:
+        fields["filter"] = Filter.parse(fields["filter"])
+    if "attributes" in fields:
+        fields["attributes"] = json.loads(fields["attributes"])
+    return Event(**fields)
+
+
+@live
+async def test_a_wrong_name_and_a_wrong_function(caplog):
+    async with tree(*LINE) as net:
+        with pytest.raises(UsageError, match=r"ends in \.parquet or \.jsonl"):
+            await wayfare.connect(net.url("porto"), events="log.txt")
+
+        def wrong(event):
+            raise ZeroDivisionError
+
+        async with wayfare.connect(net.url("porto"), client_id="anna", events=wrong) as anna:
+            await anna.advertise("x > 0")
+            await anna.publish({"x": 1}, confirm=True)
+        assert "the event log of anna failed" in caplog.text
+
+
+def test_clocks_of_processes_can_be_compared():
+    code = "from wayfare.net.recording import CLOCK_NS; print(CLOCK_NS)"
+    there = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert abs(int(there.stdout) - CLOCK_NS) < 1_000_000_000
+
+
+def test_who_wants_no_log_does_not_load_what_writes_it():
+    code = "import sys, wayfare; print('pyarrow' in sys.modules)"
+    there = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert there.stdout.strip() == b"False"
