@@ -13,9 +13,11 @@ import pytest
 from wayfare.cli import main
 from wayfare.core.messages import BrokerId
 from wayfare.errors import UsageError
+from wayfare.sim import topology
 from wayfare.sim.city import City, run
 from wayfare.sim.experiment import ALGORITHMS, SECOND_NS, Figures, Parameters
 from wayfare.sim.links import MS_NS, LinkSpec
+from wayfare.sim.world import World
 
 SMALL: dict[str, Any] = {
     "height": 3,
@@ -305,19 +307,53 @@ def test_handoff_delivers_every_probe_from_the_first_on() -> None:
         assert f.lost == f.duplicates == 0
 
 
-@shape
-def test_handoff_costs_as_much_in_a_large_network_and_no_more_messages_than_delayed() -> None:
-    """Its errands travel with updates of tables, and delayed has to send as many of these."""
-    few: dict[str, Any] = {"publishers": 10, "subscribers": 100}
-    sizes = [figures("handoff", height=height, **few) for height in (4, 5, 6)]
-    assert [f.brokers for f in sizes] == [85, 341, 1365]
+FEW: dict[str, Any] = {"publishers": 10, "subscribers": 100}
+
+
+def check_handoff(heights: tuple[int, ...]) -> None:
+    """Flat by the length of the path, and clearly fewer messages than delayed needs."""
+    sizes = [figures("handoff", height=height, **FEW) for height in heights]
     for hops in (2, 4):
         costs = [(f.control_by_hops or {})[hops] for f in sizes]
         assert max(costs) < 1.2 * min(costs)
-    delayed = figures("delayed", height=4, **few)
-    assert (sizes[0].link_messages_per_move or 0) < 1.02 * (delayed.link_messages_per_move or 0)
-    standard = [cost("standard", height=height, **few) for height in (4, 5)]
+    for height, handoff in zip(heights, sizes, strict=True):
+        delayed = figures("delayed", height=height, **FEW)
+        assert handoff.moves == delayed.moves > 0
+        assert handoff.link_messages < 0.9 * delayed.link_messages
+
+
+def test_handoff_costs_its_path_in_a_larger_network_and_fewer_messages_than_delayed() -> None:
+    check_handoff((4, 5))  # 85 and 341 brokers
+
+
+@shape
+def test_handoff_costs_its_path_in_the_largest_network_and_standard_all_of_it() -> None:
+    check_handoff((4, 6))  # 85 and 1365 brokers
+    standard = [cost("standard", height=height, **FEW) for height in (4, 5)]
     assert standard[1] > 3 * standard[0]
+
+
+def messages_on_a_line(algorithm: str, hops: int) -> int:
+    """Between brokers, when a publisher goes from one end to the other; all want something else."""
+    world = World(relocation=algorithm)
+    world.add_brokers(topology.line(hops + 1))
+    for i in range(hops + 1):
+        world.add_client(f"s{i}", topology.name(i)).subscribe(f"x = {i}")
+    publisher = world.add_client("p", topology.name(0))
+    publisher.advertise("exists x")
+    world.settle()
+    before = sum(pipe.messages for pipe in world.pipes.values())
+    publisher.detach()
+    world.settle()
+    publisher.attach(topology.name(hops))
+    world.run_until(world.now + 2 * world.limits.delay_ns)
+    return sum(pipe.messages for pipe in world.pipes.values()) - before
+
+
+def test_a_move_along_a_line_is_linear_with_handoff_and_quadratic_with_delayed() -> None:
+    ways = (2, 4, 8, 16)
+    assert [messages_on_a_line("handoff", hops) for hops in ways] == [6, 12, 24, 48]
+    assert [messages_on_a_line("delayed", hops) for hops in ways] == [9, 22, 60, 184]
 
 
 # ---- why delivery improves with speed ------------------------------------------------------------
