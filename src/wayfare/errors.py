@@ -13,15 +13,18 @@
     ├── CodecError              bytes that are no frame of ours, or a message that fits none
     ├── ProtocolError           a peer that sends what it may not send now
     ├── ScenarioError           a scenario text that cannot be run: line, and why
+    ├── ConfigError             a configuration that cannot be used: all its mistakes
     └── UsageError              a command line or option that makes no sense
 
-The first four and the last two are the caller's mistake; `ProtocolError`, and `CodecError` when
+The first four and the last three are the caller's mistake; `ProtocolError`, and `CodecError` when
 bytes are read, are the peer's: the host closes that one connection and goes on serving the
 others. `encode` raises `CodecError`, too, and then it is the mistake of whoever made the message.
 A broken invariant of our own is neither: it is an `assert`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 class WayfareError(Exception):
@@ -84,6 +87,14 @@ class ScenarioError(WayfareError):
     def __init__(self, line: int, reason: str) -> None:
         self.line, self.reason = line, reason
         super().__init__(f"line {line}: {reason}")
+
+
+class ConfigError(WayfareError):
+    """A configuration that cannot be used: all its mistakes, one a line."""
+
+    def __init__(self, mistakes: Sequence[object]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__("\n".join(map(str, self.mistakes)))
 
 
 class UsageError(WayfareError):

@@ -13,11 +13,14 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from wayfare.cli import bench, demo, sim
+from wayfare.cli import bench, broker, completion, config, demo, pub, roam, sim, sub
 from wayfare.errors import WayfareError
 
 EXAMPLES = """examples:
   wayfare demo                          a small network, readable at a glance
+  wayfare network up city.toml          brokers on this machine, until Ctrl-C
+  wayfare sub 127.0.0.1:7410 "free > 0" what is published, as it comes
+  wayfare pub 127.0.0.1:7411 "free=3"   publish something at another broker
   wayfare sim                           the scenarios that come with Wayfare
   wayfare sim uncovering                play one of them
   wayfare sim fuzz --seeds 1000         random runs on all cores, judged by the oracle
@@ -35,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
     )
     out.add_argument("--version", action="version", version=f"wayfare {version('wayfare')}")
     commands = out.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for part in (demo, sim, bench):
+    for part in (demo, broker, pub, sub, roam, config, sim, bench, completion):
         part.add_parser(commands)
     return out
 
@@ -51,7 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()  # here, also after --help, because at exit it is too late to handle
         return code
     except WayfareError as error:
-        print(f"wayfare: {error}", file=sys.stderr)
+        for line in str(error).splitlines():
+            print(f"wayfare: {line}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("wayfare: stopped", file=sys.stderr)

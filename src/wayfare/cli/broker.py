@@ -1,0 +1,168 @@
+"""`wayfare broker`, `wayfare network up`: brokers that run until they are stopped."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from wayfare.cli import running
+from wayfare.errors import UsageError
+from wayfare.net import config, network
+from wayfare.net.broker import BrokerHost
+
+EXAMPLES = """examples:
+  wayfare broker --config site.toml                 as the file says
+  wayfare broker --name lisbon                      alone, on this machine
+  wayfare broker --name lisbon --listen 0.0.0.0:7410 --neighbour porto
+                                                    for others; porto will call
+  wayfare broker --name porto --listen 0.0.0.0:7410 --neighbour lisbon=10.0.0.1:7410
+                                                    porto, which calls lisbon
+
+It runs until Ctrl-C or SIGTERM. All keys of the file: docs/configuration.md, `wayfare config keys`.
+"""
+
+NETWORK_EXAMPLES = """examples:
+  wayfare network up city.toml              a whole tree on this machine, until Ctrl-C
+  wayfare network up city.toml --json       one JSON object a line: name, address, neighbours
+"""
+
+
+def add_parser(commands: Any) -> None:
+    one = commands.add_parser(
+        "broker",
+        help="run one broker",
+        description="Run one broker, as a file or a few options say.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    one.add_argument("--config", type=Path, metavar="FILE", help="its configuration, in TOML")
+    one.add_argument("--name", help="without a file: what it is called")
+    one.add_argument(
+        "--listen", metavar="ADDRESS", help="without a file: where (default 127.0.0.1:7410)"
+    )
+    one.add_argument(
+        "--neighbour",
+        action="append",
+        metavar="NAME[=ADDRESS]",
+        help="without a file: a neighbour, and where to call it; without an address, it calls",
+    )
+    one.add_argument("--json", action="store_true", help="say where it listens as a JSON object")
+    running.add_log_level(one)
+    one.set_defaults(run=run_broker)
+
+    many = commands.add_parser(
+        "network",
+        help="run a whole tree of brokers on this machine",
+        description="Run a whole tree of brokers in one process, for trying out.",
+        epilog=NETWORK_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    up = many.add_subparsers(dest="what", metavar="COMMAND", required=True).add_parser(
+        "up",
+        help="start it",
+        description="Start all brokers of a file, and run until Ctrl-C or SIGTERM.",
+        epilog=NETWORK_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    up.add_argument("file", type=Path, metavar="FILE", help="brokers and links, in TOML")
+    up.add_argument("--json", action="store_true", help="one JSON object a line, a broker each")
+    running.add_log_level(up)
+    up.set_defaults(run=run_network)
+
+
+# One broker
+
+
+def run_broker(arguments: argparse.Namespace) -> int:
+    site = _site(arguments)
+    running.start_log(arguments.log_level)
+    return running.run(_serve(site, arguments.json))
+
+
+def _site(arguments: argparse.Namespace) -> config.Broker:
+    a = arguments
+    if a.config is not None:
+        if a.name or a.listen or a.neighbour:
+            raise UsageError("--config has it all: leave --name, --listen and --neighbour")
+        site = config.read(a.config)
+        if isinstance(site, config.Network):
+            raise UsageError(
+                f"{a.config} is a network: start it with wayfare network up {a.config}"
+            )
+        return site
+    if not a.name:
+        raise UsageError("a broker needs a name: give --config FILE, or --name NAME")
+    neighbours = {}
+    for one in a.neighbour or ():
+        name, _, address = one.partition("=")
+        neighbours[name] = address
+    values = {"name": a.name, "neighbours": neighbours} | ({"listen": a.listen} if a.listen else {})
+    site = config.understand(values)
+    assert isinstance(site, config.Broker)
+    return site
+
+
+async def _serve(site: config.Broker, as_json: bool) -> int:
+    host = network.host(site.name, site.neighbours, site.settings)
+    try:
+        address = await network.listen(host, site.listen)
+        if as_json:
+            print(json.dumps({"name": site.name, "address": str(address)}), flush=True)
+        else:
+            print(f"{site.name} listens at {address}", flush=True)
+        await asyncio.Event().wait()
+    finally:
+        await host.stop()
+    return 0
+
+
+# A tree
+
+
+def run_network(arguments: argparse.Namespace) -> int:
+    city = config.read(arguments.file)
+    if isinstance(city, config.Broker):
+        raise UsageError(
+            f"{arguments.file} is one broker: start it with wayfare broker --config {arguments.file}"
+        )
+    running.start_log(arguments.log_level)
+    return running.run(_serve_all(city, arguments.json))
+
+
+async def _serve_all(city: config.Network, as_json: bool) -> int:
+    brokers = await network.start(city)
+    try:
+        if as_json:
+            for facts in _facts(brokers):
+                print(json.dumps(facts), flush=True)
+        else:
+            _show(_facts(brokers))
+        await asyncio.Event().wait()
+    finally:
+        await network.stop(brokers.values())
+    return 0
+
+
+def _facts(brokers: dict[str, BrokerHost]) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "address": str(one.address), "neighbours": list(one.links)}
+        for name, one in brokers.items()
+    ]
+
+
+def _show(facts: list[dict[str, Any]]) -> None:
+    table = Table("broker", "address", "linked with", box=box.SIMPLE_HEAD, show_edge=False)
+    for one in facts:
+        table.add_row(one["name"], one["address"], ", ".join(one["neighbours"]))
+    console = Console()
+    with console.capture() as drawn:  # to `print`: on a broken pipe rich would exit by itself
+        console.print(table)
+    print("\n".join(line.rstrip() for line in drawn.get().splitlines()))
+    print(f"\n{len(facts)} brokers are up; Ctrl-C stops them.", flush=True)

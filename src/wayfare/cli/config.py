@@ -1,0 +1,76 @@
+"""`wayfare config`: what is wrong with a configuration, and what may be in one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from wayfare.errors import ConfigError
+from wayfare.net import config
+
+EXAMPLES = """examples:
+  wayfare config check site.toml            the configuration of a broker, or a network
+  wayfare config check city.toml --json     {"file": ..., "mistakes": [...]}
+  wayfare config keys                       every key, its default, and what it says
+"""
+
+
+def add_parser(commands: Any) -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    parts = commands.add_parser(
+        "config",
+        help="check a configuration, or list its keys",
+        description="Check the configuration of a broker or network, or list all keys.",
+        epilog=EXAMPLES,
+        formatter_class=raw,
+    ).add_subparsers(dest="what", metavar="COMMAND", required=True)
+    one = parts.add_parser(
+        "check",
+        help="what is wrong with a file",
+        description="Tell all mistakes of a file, with their lines (exit code 2), or that it is fine.",
+        epilog=EXAMPLES,
+        formatter_class=raw,
+    )
+    one.add_argument("file", type=Path, metavar="FILE")
+    one.add_argument("--json", action="store_true", help="print one JSON object")
+    one.set_defaults(run=check)
+    keys = parts.add_parser(
+        "keys",
+        help="every key",
+        description="Every key, its default, and what it says; docs/configuration.md has the same.",
+        epilog=EXAMPLES,
+        formatter_class=raw,
+    )
+    keys.add_argument("--json", action="store_true", help="one JSON object a line")
+    keys.set_defaults(run=list_keys)
+
+
+def check(arguments: argparse.Namespace) -> int:
+    mistakes: tuple[Any, ...] = ()
+    try:
+        found = config.read(arguments.file)
+    except ConfigError as error:
+        mistakes = error.mistakes
+    if arguments.json:
+        facts = [msgspec.to_builtins(one) for one in mistakes]
+        print(json.dumps({"file": str(arguments.file), "mistakes": facts}))
+    elif mistakes:
+        print("\n".join(map(str, mistakes)))
+    elif isinstance(found, config.Broker):
+        print(f"{arguments.file} is fine: the broker {found.name} at {found.listen}")
+    else:
+        print(f"{arguments.file} is fine: a network of {len(found.brokers)} brokers")
+    return 2 if mistakes else 0
+
+
+def list_keys(arguments: argparse.Namespace) -> int:
+    for row in config.rows():
+        if arguments.json:
+            print(json.dumps(row))
+        else:
+            print(f"{row['key']:<22} {row['default']:<18} {row['about']}")
+    return 0

@@ -1,0 +1,101 @@
+"""Notifications as people write them in a shell, `service='parking' free=3`, and as lines of JSON."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Iterable, Mapping
+from functools import reduce
+from operator import and_
+from typing import Any
+
+from wayfare.core.conditions import Condition, attr
+from wayfare.core.filters import Filter
+from wayfare.core.predicates import Value
+from wayfare.errors import UsageError
+from wayfare.net.client import Notification
+from wayfare.sim.trace import value_text
+
+# A value goes on up to the next name, so that words need no quotes of their own.
+ATTRIBUTE = re.compile(r"\s*([^\s=]+)=('(?:[^']|'')*'|.*?)(?=\s+[^\s=]+=|\s*\Z)", re.DOTALL)
+INTEGER = re.compile(r"[+-]?\d+")
+FRACTION = re.compile(r"[+-]?(\d+\.\d*|\.?\d+)([eE][+-]?\d+)?")
+
+
+def attributes_of(text: str) -> dict[str, Value]:
+    """`service=parking free=3 open=true`: numbers, true and false, and else texts."""
+    out: dict[str, Value] = {}
+    at = 0
+    while text[at:].strip():
+        found = ATTRIBUTE.match(text, at)
+        if found is None:
+            raise UsageError(f"{text[at:].strip()!r} is no attribute: write name=value")
+        name, value = found.groups()
+        if name in out:
+            raise UsageError(f"{name} is there twice: an attribute has one value")
+        out[name] = _typed(value)
+        at = found.end()
+    return out
+
+
+def _typed(text: str) -> Value:
+    if len(text) > 1 and text[0] == text[-1] == "'":
+        return text[1:-1].replace("''", "'")
+    if text in ("true", "false"):
+        return text == "true"
+    if INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if FRACTION.fullmatch(text) else text
+
+
+def as_text(notification: Notification) -> str:
+    """As `wayfare pub` takes it, and behind that what is no attribute."""
+    words = [f"{name}={value_text(value)}" for name, value in notification.items()]
+    if notification.payload:
+        words.append(f"({len(notification.payload)} bytes)")
+    return " ".join(words)
+
+
+def as_json(notification: Notification) -> str:
+    facts: dict[str, Any] = {"publisher": notification.publisher, "number": notification.number}
+    facts["attributes"] = notification.attributes
+    if notification.payload:
+        try:
+            facts["payload"] = notification.payload.decode()
+        except UnicodeDecodeError:
+            facts["payload_base64"] = base64.b64encode(notification.payload).decode()
+    return json.dumps(facts)
+
+
+def of_json(line: bytes, number: int) -> tuple[dict[str, Value], bytes]:
+    """A line as `wayfare sub --json` prints it, or the attributes alone."""
+    try:
+        facts = json.loads(line)
+        if not isinstance(facts, dict) or not facts:
+            raise ValueError("give an object of attributes")
+        if not isinstance(facts.get("attributes"), dict):  # no attribute's value is an object
+            return facts, b""
+        payload = facts.get("payload", "")
+        if not isinstance(payload, str):
+            raise ValueError("its payload is no text")
+        if "payload_base64" in facts:
+            return facts["attributes"], base64.b64decode(facts["payload_base64"], validate=True)
+        return facts["attributes"], payload.encode()
+    except (ValueError, TypeError, binascii.Error) as error:
+        raise UsageError(f"line {number} is no notification in JSON: {error}") from None
+
+
+def exactly(attributes: Mapping[str, Value]) -> Filter:
+    """The filter of all notifications that have these attributes, with these values."""
+    return _all(attr(name) == value for name, value in attributes.items())
+
+
+def alike(attributes: Mapping[str, Value]) -> Filter:
+    """The filter of all notifications that have these attributes, with any values."""
+    return _all(attr(name).exists() for name in sorted(attributes))
+
+
+def _all(conditions: Iterable[Condition]) -> Filter:
+    return Filter.where(reduce(and_, conditions))

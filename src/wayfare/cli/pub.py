@@ -1,0 +1,142 @@
+"""`wayfare pub`: publish from a shell."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from itertools import count, islice
+from typing import Any
+
+from wayfare.cli import notation, running
+from wayfare.core.filters import Filter
+from wayfare.core.predicates import Value
+from wayfare.errors import UsageError
+from wayfare.net.client import connect
+
+SETTLE_S = 0.5
+
+EXAMPLES = """examples:
+  wayfare pub 127.0.0.1:7410 service=parking free=3
+  wayfare pub 127.0.0.1:7410 "service=parking place='Praça 5' open=true" --payload "any text"
+  wayfare pub 127.0.0.1:7410 kmh=92 --count 10 --every 0.5
+  wayfare sub a.example "free > 0" --json | wayfare pub b.example --json
+
+Values are numbers, true or false, and else texts; a text that looks like a number is in single
+quotes. What is published is advertised first. Several addresses with commas between them are tried
+one after the other. The exit code is 0 when a broker has acknowledged everything, and else 1.
+"""
+
+Publication = tuple[dict[str, Value], bytes]
+
+
+def add_parser(commands: Any) -> None:
+    one = commands.add_parser(
+        "pub",
+        help="publish",
+        description="Publish, and wait until a broker has acknowledged it.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    one.add_argument("address", metavar="ADDRESS", help="of a broker: host:port")
+    one.add_argument("attributes", nargs="*", metavar="NAME=VALUE")
+    one.add_argument("--payload", default="", metavar="TEXT", help="what goes along, as UTF-8")
+    one.add_argument(
+        "--json", action="store_true", help="publish lines of stdin: objects of attributes"
+    )
+    one.add_argument("--count", type=running.count, metavar="N", help="so many times")
+    one.add_argument(
+        "--every", type=running.seconds, metavar="SECONDS", help="again and again, so often"
+    )
+    one.add_argument("--advertise", metavar="FILTER", help="this, instead of what is published")
+    one.add_argument(
+        "--settle",
+        type=running.seconds,
+        default=SETTLE_S,
+        metavar="SECONDS",
+        help="that subscriptions have to find the way here, before the first publication"
+        f" (default {SETTLE_S:g})",
+    )
+    one.add_argument("--id", help="of this client (default: a new one)")
+    one.add_argument(
+        "--timeout",
+        type=running.seconds,
+        default=10.0,
+        metavar="SECONDS",
+        help="for a connection, and for an acknowledgement (default 10)",
+    )
+    one.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    a = arguments
+    if a.json and (a.attributes or a.payload or a.count or a.every is not None):
+        raise UsageError("--json reads stdin: leave attributes, --payload, --count and --every")
+    if not a.json and not a.attributes:
+        raise UsageError("nothing to publish: give attributes, like free=3, or --json")
+    offered = Filter.parse(a.advertise) if a.advertise else None
+    what = _lines() if a.json else _repeated(a)
+    running.start_log("error")
+    return running.run(_publish(a, what, offered))
+
+
+async def _repeated(a: argparse.Namespace) -> AsyncIterator[Publication]:
+    publication = notation.attributes_of(" ".join(a.attributes)), a.payload.encode()
+    times = a.count or (1 if a.every is None else None)
+    for number in islice(count(), times):
+        if number and a.every:
+            await asyncio.sleep(a.every)
+        yield publication
+
+
+async def _lines() -> AsyncIterator[Publication]:
+    """Of stdin, without a thread that nobody could stop."""
+    rest, number = b"", 0
+    while True:
+        await _readable(0)
+        data = os.read(0, 65536)
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines if data else [rest]:
+            number += 1
+            if line.strip():
+                yield notation.of_json(line, number)
+        if not data:
+            return
+
+
+async def _readable(file: int) -> None:
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    try:
+        loop.add_reader(file, ready.set)
+    except (PermissionError, NotImplementedError):
+        return  # a file, which always is
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(file)
+
+
+async def _publish(
+    a: argparse.Namespace, what: AsyncIterator[Publication], offered: Filter | None
+) -> int:
+    announced: set[Filter] = set()
+    similar = notation.alike if a.json else notation.exactly
+    published = 0
+    async with connect(a.address.split(","), a.id, timeout=a.timeout) as client:
+        try:
+            async for attributes, payload in what:
+                filter = offered or similar(attributes)
+                if filter not in announced:
+                    announced.add(filter)
+                    await client.advertise(filter)
+                    await asyncio.sleep(a.settle)
+                async with asyncio.timeout(a.timeout):
+                    await client.publish(attributes, payload, confirm=not a.json)
+                published += 1
+            await client.flush(a.timeout)
+        except TimeoutError:
+            running.tell(f"no acknowledgement within {a.timeout:g} s: it may be lost")
+            return 1
+    print(f"published {published}", flush=True)
+    return 0

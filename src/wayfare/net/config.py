@@ -1,0 +1,587 @@
+"""Configuration in TOML: of one broker (`site.toml`), or of a whole tree on this machine (`city.toml`).
+
+    text -> tomllib -> one value for each key -> KEYS says what it means -> Broker or Network
+
+KEYS is the whole language: what is not there is refused, and docs/configuration.md is written from it. To add a
+key, add a line to it, and a field to `Settings`. All mistakes of a file are told at once, each with its line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from wayfare.core.broker import RELOCATIONS, check_strategies
+from wayfare.core.history import Limits
+from wayfare.core.reduction import STRATEGIES
+from wayfare.errors import ConfigError, UsageError
+from wayfare.net.addresses import PORT, Address
+from wayfare.net.broker import HEARTBEAT_S
+
+Place = tuple[str | int, ...]  # ("limits", "away"), ("links", 3)
+
+# What comes out
+
+
+class Durability(msgspec.Struct, frozen=True):
+    """How safe is what a broker acknowledges."""
+
+    mode: str = "memory"
+    directory: str = ""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What all brokers of a network have in common, or one broker for itself."""
+
+    routing: str
+    relocation: str
+    heartbeat_s: float
+    limits: Limits
+    durability: Durability
+
+
+class Broker(msgspec.Struct, frozen=True):
+    """One broker, its neighbours, and where they are; those without an address call."""
+
+    name: str
+    listen: Address
+    neighbours: dict[str, Address | None]
+    settings: Settings
+
+
+class Network(msgspec.Struct, frozen=True):
+    """A tree of brokers on one machine: the port of each (0: any), and the links."""
+
+    host: str
+    brokers: dict[str, int]
+    links: tuple[tuple[str, str], ...]
+    settings: Settings
+
+
+class Mistake(msgspec.Struct, frozen=True):
+    """What is wrong, and where: a line of 0 is the file as a whole."""
+
+    file: str
+    line: int
+    key: str
+    reason: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""
+        return f"{where}{self.key} {self.reason}" if self.key else f"{where}{self.reason}"
+
+
+# What a value may be: each reads one, or raises ValueError with what to write instead
+
+
+class Kind(msgspec.Struct, frozen=True):
+    name: str
+    read: Callable[[Any], Any]
+
+
+DURATIONS_NS = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9, "d": 86400 * 10**9}
+SIZES = {"B": 1, "kB": 1000, "KiB": 2**10, "MB": 10**6, "MiB": 2**20, "GB": 10**9, "GiB": 2**30}
+NAME = re.compile(r"[\w.-]{1,256}")
+NAMES = "names are made of letters, digits, '.', '-' and '_'"
+QUANTITY = re.compile(r"(\d+(?:\.\d+)?) ?([A-Za-z]+)")
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str or not value:
+        raise ValueError("give a text")
+    return value
+
+
+def _name(value: Any) -> str:
+    if type(value) is not str or not NAME.fullmatch(value):
+        raise ValueError(f"give a name; {NAMES}")
+    return value
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 1:
+        raise ValueError("give a whole number, at least 1")
+    return value
+
+
+def _port(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= 65535:
+        raise ValueError("give a port from 1 to 65535, or 0 for any that is free")
+    return value
+
+
+def _quantity(value: Any, units: Mapping[str, int], plain: int) -> int:
+    """A number with a unit, or without: then it is in `plain` ones. At least 1 of what is counted."""
+    if type(value) in (int, float) and 0 < value * plain < 2**62:
+        return max(1, int(value * plain))
+    if type(value) is str and (found := QUANTITY.fullmatch(value)) and found[2] in units:
+        return _quantity(float(found[1]) if "." in found[1] else int(found[1]), {}, units[found[2]])
+    raise ValueError
+
+
+def _duration(value: Any) -> int:
+    try:
+        return _quantity(value, DURATIONS_NS, DURATIONS_NS["s"])
+    except ValueError:
+        raise ValueError('give seconds, like 30, or a text like "500ms", "10m", "7d"') from None
+
+
+def _size(value: Any) -> int:
+    try:
+        return _quantity(value, SIZES, 1)
+    except ValueError:
+        raise ValueError('give a number of bytes, or a text like "64kB", "16MiB"') from None
+
+
+def _address(value: Any) -> Address:
+    if type(value) is not str or not value:
+        raise ValueError(f'give a text like "127.0.0.1:{PORT}"')
+    try:
+        address = Address.parse(value)
+    except UsageError:
+        raise ValueError(f'give a text like "127.0.0.1:{PORT}"') from None
+    if address.tls:
+        raise ValueError("there is no TLS yet, so write wayfare://host:port")
+    return address
+
+
+def _neighbour(value: Any) -> Address | None:
+    if value == "":
+        return None
+    address = _address(value)
+    if address.port == 0:
+        raise ValueError("nobody can call port 0, so give the port where it listens")
+    return address
+
+
+def _choice(names: Iterable[str]) -> Callable[[Any], str]:
+    known = tuple(names)
+
+    def read(value: Any) -> str:
+        if value not in known:
+            raise ValueError(f"choose one of {', '.join(known)}{_meant(value, known)}")
+        return str(value)
+
+    return read
+
+
+def _links(value: Any) -> tuple[Any, ...]:
+    """Their pairs are looked at one by one: see `_tree`."""
+    if type(value) is not list:
+        raise ValueError('give a list of pairs, like [["porto", "lisbon"], ["lisbon", "faro"]]')
+    return tuple(value)
+
+
+def _meant(value: Any, known: Iterable[str]) -> str:
+    near = get_close_matches(str(value), known, 1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+TEXT = Kind("text", _text)
+NAMED = Kind("name", _name)
+COUNT = Kind("number", _count)
+NUMBERED = Kind("port", _port)
+DURATION = Kind("duration", _duration)
+SIZE = Kind("size", _size)
+ADDRESS = Kind("address", _address)
+NEIGHBOUR = Kind('address, or ""', _neighbour)
+ROUTING = Kind("one of " + ", ".join(STRATEGIES), _choice(STRATEGIES))
+RELOCATION = Kind("one of " + ", ".join(RELOCATIONS), _choice(RELOCATIONS))
+MODE = Kind("one of memory, os, disk", _choice(("memory", "os", "disk")))
+LINKS = Kind("list of pairs", _links)
+
+# The language
+
+REQUIRED = object()
+BOTH, SITE, CITY = "both", "broker", "network"  # in which files a key may be
+
+
+class Key(msgspec.Struct, frozen=True):
+    name: str  # "limits.away"; "neighbours.*" is there for every name
+    kind: Kind
+    default: Any  # as it would be written; None: there is none, and nothing is needed
+    about: str
+    file: str = BOTH
+
+
+def _written(value: int, units: Mapping[str, int]) -> str:
+    """In the largest unit that needs no fraction."""
+    unit = max((one for one in units if value % units[one] == 0), key=lambda one: units[one])
+    return f"{value // units[unit]}{unit}"
+
+
+def _limit(field: str, about: str) -> Key:
+    value = getattr(Limits(), field)
+    if field.endswith("_ns"):
+        return Key(
+            f"limits.{field.removesuffix('_ns')}", DURATION, _written(value, DURATIONS_NS), about
+        )
+    if field.endswith("_bytes"):
+        return Key(f"limits.{field}", SIZE, _written(value, SIZES), about)
+    return Key(f"limits.{field}", COUNT, value, about)
+
+
+# By field of `Limits`. Not here: what only the published algorithms for publishers use, which the simulator runs.
+LIMITS = {
+    field: _limit(field, about)
+    for field, about in (
+        ("backlog_count", "notifications that wait for one client; then the oldest are lost"),
+        ("backlog_bytes", "the same, in bytes"),
+        ("backlog_age_ns", "the same, by age"),
+        ("away_ns", "that a client may be away; then its session ends"),
+        ("filters", "subscriptions, or advertisements, of one client"),
+        ("window", "deliveries on their way to a client without an acknowledgement"),
+        ("held_count", "notifications held back until a client's old broker has answered"),
+        ("answer_ns", "that a client waits for its old broker"),
+        ("marks_age_ns", "that a copy of a notification may be under way"),
+        ("tombstone_ns", "that an attachment may be under way"),
+    )
+}
+
+KEYS = (
+    Key("name", NAMED, REQUIRED, "what this broker is called; no other in the tree is", SITE),
+    Key("listen", ADDRESS, f"127.0.0.1:{PORT}", "where it listens; port 0 is any free one", SITE),
+    Key(
+        "neighbours.*",
+        NEIGHBOUR,
+        None,
+        "a neighbour, and where it is called; with an empty text, it calls us",
+        SITE,
+    ),
+    Key("host", TEXT, "127.0.0.1", "where all brokers listen", CITY),
+    Key(
+        "links",
+        LINKS,
+        (),
+        "which brokers are linked: together one tree, without a circle",
+        CITY,
+    ),
+    Key(
+        "brokers.*",
+        NUMBERED,
+        None,
+        "a broker, and its port; without this table, all that links name, at any free port",
+        CITY,
+    ),
+    Key("routing", ROUTING, "covering", "what brokers tell each other; the same in all"),
+    Key("relocation", RELOCATION, "handoff", "how sessions follow clients; the same in all"),
+    Key(
+        "heartbeat",
+        DURATION,
+        f"{HEARTBEAT_S:g}s",
+        "how often something is said; silent for three of them is dead",
+    ),
+    *LIMITS.values(),
+    Key(
+        "durability.mode",
+        MODE,
+        "memory",
+        "what is acknowledged outlives the process (os), or the machine (disk), or neither (memory)",
+    ),
+    Key("durability.directory", TEXT, None, "where it is kept, for os and disk"),
+)
+NOT_DURABLE = 'is for a later release: this one keeps everything in memory, so write "memory"'
+
+
+# Reading
+
+
+def read(path: str | Path) -> Broker | Network:
+    """What this file says; ConfigError with all its mistakes, UsageError if it cannot be read."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    try:
+        return parse(data.decode(), str(path))
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        mistake = Mistake(str(path), line, "", "this line is no TOML: it is not UTF-8 text")
+        raise ConfigError([mistake]) from None
+
+
+def parse(text: str, file: str = "") -> Broker | Network:
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([_not_toml(text, file, str(error))]) from None
+    return understand(values, file, text)
+
+
+def _not_toml(text: str, file: str, error: str) -> Mistake:
+    reason, _, where = error.rpartition(" (at ")
+    found = re.search(r"line (\d+), (column \d+)", where)
+    if found is None:
+        return Mistake(
+            file, text.rstrip().count("\n") + 1, "", f"this is no TOML: {reason} at the end"
+        )
+    return Mistake(file, int(found[1]), "", f"this is no TOML at {found[2]}: {reason}")
+
+
+def understand(values: Mapping[str, Any], file: str = "", text: str = "") -> Broker | Network:
+    """What these values say; a network is what has links or brokers."""
+    return _Reading(values, file, text).result()
+
+
+class _Reading:
+    """One pass over a file: what its keys mean, and all that is wrong."""
+
+    def __init__(self, values: Mapping[str, Any], file: str, text: str) -> None:
+        self.file, self.text = file, text
+        self.kind = CITY if "links" in values or "brokers" in values else SITE
+        self.mistakes: list[tuple[Place, str]] = []
+        self.keys = {key.name: key for key in KEYS if key.file in (BOTH, self.kind)}
+        self.found: dict[str, Any] = {
+            key.name: key.kind.read(list(key.default) if key.kind is LINKS else key.default)
+            for key in self.keys.values()
+            if key.default not in (None, REQUIRED)
+        }
+        self.tables: dict[str, dict[str, Any]] = {
+            name.removesuffix(".*"): {} for name in self.keys if name.endswith(".*")
+        }
+        self.good: set[str] = set()  # keys that are there, and say something
+        for place, value in self._leaves(values):
+            self._take(place, value)
+        for key in self.keys.values():
+            if key.default is REQUIRED and key.name not in values:
+                self.mistakes.append(((key.name,), f"is missing: {key.about}"))
+
+    def result(self) -> Broker | Network:
+        settings = self._settings()
+        out = self._broker(settings) if self.kind == SITE else self._network(settings)
+        if self.mistakes:
+            raise ConfigError(self._explain())
+        return out
+
+    def _leaves(self, table: Mapping[str, Any], above: Place = ()) -> Iterator[tuple[Place, Any]]:
+        for name, value in table.items():
+            place = (*above, name)
+            inner = any(key.startswith(f"{_dotted(place)}.") for key in self.keys)
+            if inner and isinstance(value, dict):
+                yield from self._leaves(value, place)
+            else:
+                yield place, value
+
+    def _take(self, place: Place, value: Any) -> None:
+        table = self.tables.get(str(place[0])) if len(place) == 2 else None
+        key = self.keys.get(f"{place[0]}.*" if table is not None else _dotted(place))
+        if key is None:
+            self.mistakes.append((place, self._unknown(place)))
+            return
+        if table is not None:
+            table[str(place[1])] = None  # there is such a broker, whatever is said of it
+            if not NAME.fullmatch(str(place[1])):
+                self.mistakes.append((place, f"is no name of a broker: {NAMES}"))
+                return
+        try:
+            meaning = key.kind.read(value)
+        except ValueError as error:
+            self.mistakes.append((place, f"is {_shown(value)}: {error}"))
+            return
+        self.good.add(key.name)
+        if table is not None:
+            table[str(place[1])] = meaning
+        else:
+            self.found[key.name] = meaning
+
+    def _unknown(self, place: Place) -> str:
+        name = _dotted(place)
+        if any(key.startswith(f"{name}.") for key in self.keys):
+            return f"is a table: write [{name}]"
+        elsewhere = [key for key in KEYS if key.name.split(".")[0] == place[0]]
+        if elsewhere and all(key.file not in (BOTH, self.kind) for key in elsewhere):
+            return f"is for the file of a {elsewhere[0].file}, and this is one of a {self.kind}"
+        near = _meant(name, (key for key in self.keys if not key.endswith("*")))
+        return f"is no key{near or ': docs/configuration.md has them all'}"
+
+    def _settings(self) -> Settings:
+        got = self.found
+        try:
+            check_strategies(got["routing"], got["relocation"])
+        except UsageError as error:
+            self.mistakes.append((("relocation",), f"is {_shown(got['relocation'])}: {error}"))
+        mode = got["durability.mode"]
+        if mode != "memory":
+            self.mistakes.append(
+                (("durability", "mode"), f"is {_shown(mode)}, which {NOT_DURABLE}")
+            )
+        limits = {field: got[key.name] for field, key in LIMITS.items()}
+        return Settings(
+            routing=got["routing"],
+            relocation=got["relocation"],
+            heartbeat_s=got["heartbeat"] / DURATIONS_NS["s"],
+            limits=Limits(**limits),
+            durability=Durability(mode, got.get("durability.directory", "")),
+        )
+
+    def _broker(self, settings: Settings) -> Broker:
+        name = self.found.get("name", "")
+        if name in self.tables["neighbours"]:
+            self.mistakes.append((("neighbours", name), "is this broker itself: leave it out"))
+        return Broker(name, self.found["listen"], self.tables["neighbours"], settings)
+
+    def _network(self, settings: Settings) -> Network:
+        brokers, links = self.tables["brokers"], self.found["links"]
+        for place, reason in _wrong_links(brokers, links, known="brokers.*" in self.good):
+            self.mistakes.append((place, reason))
+        ports: dict[int, str] = {}
+        for name, port in brokers.items():
+            first = ports.setdefault(port, name) if port else name
+            if first != name:
+                self.mistakes.append((("brokers", name), f"is {port}, which is {first}'s port"))
+        named = [one for pair in links for one in pair] if not self.mistakes else []
+        ports_of = brokers or dict.fromkeys(named, 0)
+        return Network(self.found["host"], ports_of, tuple(map(tuple, links)), settings)
+
+    def _explain(self) -> list[Mistake]:
+        lines = _lines(self.text)
+        told = []
+        for place, reason in self.mistakes:
+            line = lines.get(place, lines.get(place[:1], 0)) if place else 0
+            told.append(Mistake(self.file, line, _dotted(place), reason))
+        return sorted(told, key=lambda one: one.line)
+
+
+def _wrong_links(
+    brokers: Mapping[str, int], links: tuple[Any, ...], *, known: bool
+) -> Iterator[tuple[Place, str]]:
+    """What keeps these links from making one tree."""
+    group: dict[str, str] = {name: name for name in brokers}
+
+    def root(name: str) -> str:
+        while group[name] != name:
+            name = group[name]
+        return name
+
+    good = True
+    for number, pair in enumerate(links):
+        place = ("links", number)
+        wrong = _wrong_pair(pair, brokers if known else None)
+        if wrong:
+            good = False
+            yield place, wrong
+            continue
+        a, b = pair
+        for name in pair:
+            group.setdefault(name, name)
+        if root(a) == root(b):
+            good = False
+            yield place, f"has {_shown(pair)}, which are linked already: a tree has no circle"
+        group[root(a)] = root(b)
+    if not group and good:
+        yield (
+            (),
+            'a network without brokers: give links, like [["porto", "lisbon"]], or a table [brokers]',
+        )
+    first = next(iter(group), "")
+    alone = [name for name in group if root(name) != root(first)]
+    if alone and good:
+        yield ("links",), f"leave {alone[0]} without a way to {first}: a network is one tree"
+
+
+def _wrong_pair(pair: Any, brokers: Mapping[str, int] | None) -> str:
+    if type(pair) is not list or len(pair) != 2 or not all(type(one) is str for one in pair):
+        return f'has {_shown(pair)}: give pairs of names, like ["porto", "lisbon"]'
+    for name in pair:
+        if not NAME.fullmatch(name):
+            return f"has {_shown(pair)}: {NAMES}"
+        if brokers is not None and name not in brokers:
+            return f"has {_shown(pair)}: there is no {name} in [brokers]{_meant(name, brokers)}"
+    return f"has {_shown(pair)}: a broker has no link to itself" if pair[0] == pair[1] else ""
+
+
+def _dotted(place: Place) -> str:
+    return ".".join(one for one in place if isinstance(one, str))
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+# Where keys are
+
+
+def _lines(text: str) -> dict[Place, int]:
+    """The line of every key, and of the elements of lists.
+
+    tomllib does not say. But a statement ends where its lines are TOML for the first time.
+    """
+    out: dict[Place, int] = {}
+    table: Place = ()
+    statement, start = "", 0
+    for number, line in enumerate(text.split("\n"), 1):
+        start = start if statement else number
+        statement += f"{line}\n"
+        done = True
+        try:
+            found = tomllib.loads(statement)
+        except tomllib.TOMLDecodeError:
+            done = False
+            found = {}
+            with suppress(tomllib.TOMLDecodeError):  # an unfinished list
+                found = tomllib.loads(f"{statement}]")
+        is_table = statement.lstrip().startswith("[")
+        for place in _places(found):
+            out.setdefault((*(() if is_table else table), *place), start if done else number)
+            if is_table:
+                table = place
+        if done:
+            statement = ""
+    return out
+
+
+def _places(found: Any, above: Place = ()) -> Iterator[Place]:
+    inner = found.items() if isinstance(found, dict) else enumerate(found)
+    for name, value in inner:
+        yield (*above, name)
+        if isinstance(value, dict | list):
+            yield from _places(value, (*above, name))
+
+
+# The reference
+
+
+def rows() -> Iterator[dict[str, str]]:
+    """Every key, for people to read."""
+    for key in KEYS:
+        default = "" if key.default in (None, ()) else _shown(key.default)
+        if key.default is REQUIRED:
+            default = "(needed)"
+        yield {
+            "key": key.name,
+            "file": key.file,
+            "kind": key.kind.name,
+            "default": default,
+            "about": key.about,
+        }
+
+
+def reference() -> str:
+    """The tables of docs/configuration.md."""
+    head = ["| key | what it is | default | what it says |", "| --- | --- | --- | --- |"]
+    parts = []
+    for title, file in (
+        ("One broker", SITE),
+        ("A network on one machine", CITY),
+        ("Both", BOTH),
+    ):
+        lines = [
+            f"| `{one['key']}` | {one['kind']} | {_cell(one['default'])} | {one['about']} |"
+            for one in rows()
+            if one["file"] == file
+        ]
+        parts.append("\n".join([f"## {title}", "", *head, *lines]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _cell(default: str) -> str:
+    return default if default in ("", "(needed)") else f"`{default}`"

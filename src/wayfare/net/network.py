@@ -1,0 +1,89 @@
+"""Brokers as their configuration says, and a whole tree of them in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Iterable, Mapping
+
+from wayfare.errors import UsageError
+from wayfare.net import config
+from wayfare.net.addresses import Address
+from wayfare.net.broker import BrokerHost
+
+LINKED_S = 10.0  # that brokers of one process may take to find each other
+
+
+def host(
+    name: str, neighbours: Mapping[str, Address | None], settings: config.Settings
+) -> BrokerHost:
+    """A broker with these settings, not started yet."""
+    return BrokerHost(
+        name,
+        neighbours,
+        routing=settings.routing,
+        relocation=settings.relocation,
+        limits=settings.limits,
+        heartbeat_s=settings.heartbeat_s,
+    )
+
+
+async def listen(broker: BrokerHost, address: Address) -> Address:
+    """Start a broker there; UsageError if it cannot listen."""
+    try:
+        return await broker.start(address)
+    except socket.gaierror as error:
+        reason = f"{error.strerror}; give a name or an address of this machine"
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        reason += "; choose another address, or stop what listens there"
+    raise UsageError(f"{broker.name} cannot listen at {address}: {reason}")
+
+
+async def start(network: config.Network) -> dict[str, BrokerHost]:
+    """All brokers of a network, listening and linked; none, if one of them cannot."""
+    running: dict[str, BrokerHost] = {}
+    try:
+        for name, parent in _outwards(network):
+            near: dict[str, Address | None] = dict.fromkeys(_near(network, name))
+            if parent:  # it listens already: so it is called, and the others will call
+                near[parent] = running[parent].address
+            running[name] = host(name, near, network.settings)
+            await listen(running[name], Address(network.host, network.brokers[name]))
+        await _linked(running.values())
+    except BaseException:
+        await stop(running.values())
+        raise
+    return {name: running[name] for name in network.brokers}
+
+
+async def stop(brokers: Iterable[BrokerHost]) -> None:
+    """All at once, so that none wonders where another one is."""
+    await asyncio.gather(*(one.stop() for one in brokers))
+
+
+async def _linked(brokers: Iterable[BrokerHost]) -> None:
+    links = [link for one in brokers for link in one.links.values()]
+    try:
+        async with asyncio.timeout(LINKED_S):
+            while not all(link.connection for link in links):
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        missing = next(link.name for link in links if link.connection is None)
+        raise UsageError(
+            f"nobody could reach {missing} within {LINKED_S:g} s: brokers call each other at the"
+            " host where they listen, so it has to be one that this machine can reach"
+        ) from None
+
+
+def _near(network: config.Network, name: str) -> list[str]:
+    return [b if a == name else a for a, b in network.links if name in (a, b)]
+
+
+def _outwards(network: config.Network) -> list[tuple[str, str]]:
+    """Every broker behind the one that it calls; the first calls nobody."""
+    order = [(next(iter(network.brokers)), "")]
+    for name, parent in order:
+        order += [(other, name) for other in _near(network, name) if other != parent]
+    return order
