@@ -73,16 +73,18 @@ def of_json(line: bytes, number: int) -> tuple[dict[str, Value], bytes]:
     """A line as `wayfare sub --json` prints it, or the attributes alone."""
     try:
         facts = json.loads(line)
-        if not isinstance(facts, dict) or not facts:
+        inner = facts.get("attributes", facts) if isinstance(facts, dict) else {}
+        attributes = inner if isinstance(inner, dict) else facts  # no attribute is an object
+        if not attributes:
             raise ValueError("give an object of attributes")
-        if not isinstance(facts.get("attributes"), dict):  # no attribute's value is an object
-            return facts, b""
+        if attributes is facts:
+            return attributes, b""
         payload = facts.get("payload", "")
         if not isinstance(payload, str):
             raise ValueError("its payload is no text")
         if "payload_base64" in facts:
-            return facts["attributes"], base64.b64decode(facts["payload_base64"], validate=True)
-        return facts["attributes"], payload.encode()
+            return attributes, base64.b64decode(facts["payload_base64"], validate=True)
+        return attributes, payload.encode()
     except (ValueError, TypeError, binascii.Error) as error:
         raise UsageError(f"line {number} is no notification in JSON: {error}") from None
 

@@ -76,17 +76,19 @@ def run(arguments: argparse.Namespace) -> int:
     if not a.json and not a.attributes:
         raise UsageError("nothing to publish: give attributes, like free=3, or --json")
     offered = Filter.parse(a.advertise) if a.advertise else None
-    what = _lines() if a.json else _repeated(a)
+    given = notation.attributes_of(" ".join(a.attributes))
+    what = _lines() if a.json else _repeated((given, a.payload.encode()), a.count, a.every)
     running.start_log("error")
     return running.run(_publish(a, what, offered))
 
 
-async def _repeated(a: argparse.Namespace) -> AsyncIterator[Publication]:
-    publication = notation.attributes_of(" ".join(a.attributes)), a.payload.encode()
-    times = a.count or (1 if a.every is None else None)
-    for number in islice(count(), times):
-        if number and a.every:
-            await asyncio.sleep(a.every)
+async def _repeated(
+    publication: Publication, times: int | None, every: float | None
+) -> AsyncIterator[Publication]:
+    """So many times; without a number once, or for ever."""
+    for number in islice(count(), times or (1 if every is None else None)):
+        if number and every:
+            await asyncio.sleep(every)
         yield publication
 
 
@@ -137,6 +139,7 @@ async def _publish(
             await client.flush(a.timeout)
         except TimeoutError:
             running.tell(f"no acknowledgement within {a.timeout:g} s: it may be lost")
+            await client.close(0)
             return 1
     print(f"published {published}", flush=True)
     return 0

@@ -8,23 +8,42 @@ key, add a line to it, and a field to `Settings`. All mistakes of a file are tol
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from wayfare.core.broker import RELOCATIONS, check_strategies
+from wayfare.core.broker import check_strategies
 from wayfare.core.history import Limits
-from wayfare.core.reduction import STRATEGIES
 from wayfare.errors import ConfigError, UsageError
 from wayfare.net.addresses import PORT, Address
 from wayfare.net.broker import HEARTBEAT_S
+from wayfare.net.kinds import (
+    ADDRESS,
+    COUNT,
+    DURATION,
+    DURATIONS_NS,
+    LINKS,
+    MODE,
+    NAME,
+    NAMED,
+    NAMES,
+    NEIGHBOUR,
+    NUMBERED,
+    RELOCATION,
+    ROUTING,
+    SIZE,
+    SIZES,
+    TEXT,
+    Kind,
+    meant,
+    shown,
+    written,
+)
 
 Place = tuple[str | int, ...]  # ("limits", "away"), ("links", 3)
 
@@ -79,125 +98,6 @@ class Mistake(msgspec.Struct, frozen=True):
         return f"{where}{self.key} {self.reason}" if self.key else f"{where}{self.reason}"
 
 
-# What a value may be: each reads one, or raises ValueError with what to write instead
-
-
-class Kind(msgspec.Struct, frozen=True):
-    name: str
-    read: Callable[[Any], Any]
-
-
-DURATIONS_NS = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9, "d": 86400 * 10**9}
-SIZES = {"B": 1, "kB": 1000, "KiB": 2**10, "MB": 10**6, "MiB": 2**20, "GB": 10**9, "GiB": 2**30}
-NAME = re.compile(r"[\w.-]{1,256}")
-NAMES = "names are made of letters, digits, '.', '-' and '_'"
-QUANTITY = re.compile(r"(\d+(?:\.\d+)?) ?([A-Za-z]+)")
-
-
-def _text(value: Any) -> str:
-    if type(value) is not str or not value:
-        raise ValueError("give a text")
-    return value
-
-
-def _name(value: Any) -> str:
-    if type(value) is not str or not NAME.fullmatch(value):
-        raise ValueError(f"give a name; {NAMES}")
-    return value
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or value < 1:
-        raise ValueError("give a whole number, at least 1")
-    return value
-
-
-def _port(value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= 65535:
-        raise ValueError("give a port from 1 to 65535, or 0 for any that is free")
-    return value
-
-
-def _quantity(value: Any, units: Mapping[str, int], plain: int) -> int:
-    """A number with a unit, or without: then it is in `plain` ones. At least 1 of what is counted."""
-    if type(value) in (int, float) and 0 < value * plain < 2**62:
-        return max(1, int(value * plain))
-    if type(value) is str and (found := QUANTITY.fullmatch(value)) and found[2] in units:
-        return _quantity(float(found[1]) if "." in found[1] else int(found[1]), {}, units[found[2]])
-    raise ValueError
-
-
-def _duration(value: Any) -> int:
-    try:
-        return _quantity(value, DURATIONS_NS, DURATIONS_NS["s"])
-    except ValueError:
-        raise ValueError('give seconds, like 30, or a text like "500ms", "10m", "7d"') from None
-
-
-def _size(value: Any) -> int:
-    try:
-        return _quantity(value, SIZES, 1)
-    except ValueError:
-        raise ValueError('give a number of bytes, or a text like "64kB", "16MiB"') from None
-
-
-def _address(value: Any) -> Address:
-    if type(value) is not str or not value:
-        raise ValueError(f'give a text like "127.0.0.1:{PORT}"')
-    try:
-        address = Address.parse(value)
-    except UsageError:
-        raise ValueError(f'give a text like "127.0.0.1:{PORT}"') from None
-    if address.tls:
-        raise ValueError("there is no TLS yet, so write wayfare://host:port")
-    return address
-
-
-def _neighbour(value: Any) -> Address | None:
-    if value == "":
-        return None
-    address = _address(value)
-    if address.port == 0:
-        raise ValueError("nobody can call port 0, so give the port where it listens")
-    return address
-
-
-def _choice(names: Iterable[str]) -> Callable[[Any], str]:
-    known = tuple(names)
-
-    def read(value: Any) -> str:
-        if value not in known:
-            raise ValueError(f"choose one of {', '.join(known)}{_meant(value, known)}")
-        return str(value)
-
-    return read
-
-
-def _links(value: Any) -> tuple[Any, ...]:
-    """Their pairs are looked at one by one: see `_tree`."""
-    if type(value) is not list:
-        raise ValueError('give a list of pairs, like [["porto", "lisbon"], ["lisbon", "faro"]]')
-    return tuple(value)
-
-
-def _meant(value: Any, known: Iterable[str]) -> str:
-    near = get_close_matches(str(value), known, 1)
-    return f" (did you mean {near[0]}?)" if near else ""
-
-
-TEXT = Kind("text", _text)
-NAMED = Kind("name", _name)
-COUNT = Kind("number", _count)
-NUMBERED = Kind("port", _port)
-DURATION = Kind("duration", _duration)
-SIZE = Kind("size", _size)
-ADDRESS = Kind("address", _address)
-NEIGHBOUR = Kind('address, or ""', _neighbour)
-ROUTING = Kind("one of " + ", ".join(STRATEGIES), _choice(STRATEGIES))
-RELOCATION = Kind("one of " + ", ".join(RELOCATIONS), _choice(RELOCATIONS))
-MODE = Kind("one of memory, os, disk", _choice(("memory", "os", "disk")))
-LINKS = Kind("list of pairs", _links)
-
 # The language
 
 REQUIRED = object()
@@ -212,20 +112,14 @@ class Key(msgspec.Struct, frozen=True):
     file: str = BOTH
 
 
-def _written(value: int, units: Mapping[str, int]) -> str:
-    """In the largest unit that needs no fraction."""
-    unit = max((one for one in units if value % units[one] == 0), key=lambda one: units[one])
-    return f"{value // units[unit]}{unit}"
-
-
 def _limit(field: str, about: str) -> Key:
     value = getattr(Limits(), field)
     if field.endswith("_ns"):
         return Key(
-            f"limits.{field.removesuffix('_ns')}", DURATION, _written(value, DURATIONS_NS), about
+            f"limits.{field.removesuffix('_ns')}", DURATION, written(value, DURATIONS_NS), about
         )
     if field.endswith("_bytes"):
-        return Key(f"limits.{field}", SIZE, _written(value, SIZES), about)
+        return Key(f"limits.{field}", SIZE, written(value, SIZES), about)
     return Key(f"limits.{field}", COUNT, value, about)
 
 
@@ -347,7 +241,6 @@ class _Reading:
         self.tables: dict[str, dict[str, Any]] = {
             name.removesuffix(".*"): {} for name in self.keys if name.endswith(".*")
         }
-        self.good: set[str] = set()  # keys that are there, and say something
         for place, value in self._leaves(values):
             self._take(place, value)
         for key in self.keys.values():
@@ -384,9 +277,8 @@ class _Reading:
         try:
             meaning = key.kind.read(value)
         except ValueError as error:
-            self.mistakes.append((place, f"is {_shown(value)}: {error}"))
+            self.mistakes.append((place, f"is {shown(value)}: {error}"))
             return
-        self.good.add(key.name)
         if table is not None:
             table[str(place[1])] = meaning
         else:
@@ -399,7 +291,7 @@ class _Reading:
         elsewhere = [key for key in KEYS if key.name.split(".")[0] == place[0]]
         if elsewhere and all(key.file not in (BOTH, self.kind) for key in elsewhere):
             return f"is for the file of a {elsewhere[0].file}, and this is one of a {self.kind}"
-        near = _meant(name, (key for key in self.keys if not key.endswith("*")))
+        near = meant(name, (key for key in self.keys if not key.endswith("*")))
         return f"is no key{near or ': docs/configuration.md has them all'}"
 
     def _settings(self) -> Settings:
@@ -407,12 +299,10 @@ class _Reading:
         try:
             check_strategies(got["routing"], got["relocation"])
         except UsageError as error:
-            self.mistakes.append((("relocation",), f"is {_shown(got['relocation'])}: {error}"))
+            self.mistakes.append((("relocation",), f"is {shown(got['relocation'])}: {error}"))
         mode = got["durability.mode"]
         if mode != "memory":
-            self.mistakes.append(
-                (("durability", "mode"), f"is {_shown(mode)}, which {NOT_DURABLE}")
-            )
+            self.mistakes.append((("durability", "mode"), f"is {shown(mode)}, which {NOT_DURABLE}"))
         limits = {field: got[key.name] for field, key in LIMITS.items()}
         return Settings(
             routing=got["routing"],
@@ -430,8 +320,8 @@ class _Reading:
 
     def _network(self, settings: Settings) -> Network:
         brokers, links = self.tables["brokers"], self.found["links"]
-        for place, reason in _wrong_links(brokers, links, known="brokers.*" in self.good):
-            self.mistakes.append((place, reason))
+        if all(place[0] != "links" for place, _ in self.mistakes):
+            self.mistakes += _wrong_links(brokers, links)
         ports: dict[int, str] = {}
         for name, port in brokers.items():
             first = ports.setdefault(port, name) if port else name
@@ -450,9 +340,7 @@ class _Reading:
         return sorted(told, key=lambda one: one.line)
 
 
-def _wrong_links(
-    brokers: Mapping[str, int], links: tuple[Any, ...], *, known: bool
-) -> Iterator[tuple[Place, str]]:
+def _wrong_links(brokers: Mapping[str, int], links: tuple[Any, ...]) -> Iterator[tuple[Place, str]]:
     """What keeps these links from making one tree."""
     group: dict[str, str] = {name: name for name in brokers}
 
@@ -464,7 +352,7 @@ def _wrong_links(
     good = True
     for number, pair in enumerate(links):
         place = ("links", number)
-        wrong = _wrong_pair(pair, brokers if known else None)
+        wrong = _wrong_pair(pair, brokers)
         if wrong:
             good = False
             yield place, wrong
@@ -474,7 +362,7 @@ def _wrong_links(
             group.setdefault(name, name)
         if root(a) == root(b):
             good = False
-            yield place, f"has {_shown(pair)}, which are linked already: a tree has no circle"
+            yield place, f"has {shown(pair)}, which are linked already: a tree has no circle"
         group[root(a)] = root(b)
     if not group and good:
         yield (
@@ -487,24 +375,19 @@ def _wrong_links(
         yield ("links",), f"leave {alone[0]} without a way to {first}: a network is one tree"
 
 
-def _wrong_pair(pair: Any, brokers: Mapping[str, int] | None) -> str:
+def _wrong_pair(pair: Any, brokers: Mapping[str, int]) -> str:
     if type(pair) is not list or len(pair) != 2 or not all(type(one) is str for one in pair):
-        return f'has {_shown(pair)}: give pairs of names, like ["porto", "lisbon"]'
+        return f'has {shown(pair)}: give pairs of names, like ["porto", "lisbon"]'
     for name in pair:
         if not NAME.fullmatch(name):
-            return f"has {_shown(pair)}: {NAMES}"
-        if brokers is not None and name not in brokers:
-            return f"has {_shown(pair)}: there is no {name} in [brokers]{_meant(name, brokers)}"
-    return f"has {_shown(pair)}: a broker has no link to itself" if pair[0] == pair[1] else ""
+            return f"has {shown(pair)}: {NAMES}"
+        if brokers and name not in brokers:
+            return f"has {shown(pair)}: there is no {name} in [brokers]{meant(name, brokers)}"
+    return f"has {shown(pair)}: a broker has no link to itself" if pair[0] == pair[1] else ""
 
 
 def _dotted(place: Place) -> str:
     return ".".join(one for one in place if isinstance(one, str))
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 # Where keys are
@@ -531,7 +414,9 @@ def _lines(text: str) -> dict[Place, int]:
                 found = tomllib.loads(f"{statement}]")
         is_table = statement.lstrip().startswith("[")
         for place in _places(found):
-            out.setdefault((*(() if is_table else table), *place), start if done else number)
+            ends_here = any(isinstance(one, int) for one in place)  # an element, if it is new
+            whole = place if is_table else (*table, *place)
+            out.setdefault(whole, number if ends_here else start)
             if is_table:
                 table = place
         if done:
@@ -553,7 +438,7 @@ def _places(found: Any, above: Place = ()) -> Iterator[Place]:
 def rows() -> Iterator[dict[str, str]]:
     """Every key, for people to read."""
     for key in KEYS:
-        default = "" if key.default in (None, ()) else _shown(key.default)
+        default = "" if key.default in (None, ()) else shown(key.default)
         if key.default is REQUIRED:
             default = "(needed)"
         yield {

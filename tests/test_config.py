@@ -1,0 +1,301 @@
+"""Configuration: what files mean, and every mistake with its line, all at once."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from wayfare.core.history import Limits
+from wayfare.errors import ConfigError, UsageError
+from wayfare.net import config
+from wayfare.net.addresses import Address
+from wayfare.net.broker import HEARTBEAT_S
+from wayfare.net.kinds import DURATION, SIZE
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+EXAMPLES = DOCS / "examples"
+
+
+def mistakes(text):
+    with pytest.raises(ConfigError) as caught:
+        config.parse(text, "x.toml")
+    return str(caught.value).splitlines()
+
+
+# What files mean
+
+
+def test_a_name_is_all_that_a_broker_needs():
+    site = config.parse('name = "lisbon"')
+    assert site == config.Broker(
+        "lisbon",
+        Address("127.0.0.1", 7410),
+        {},
+        config.Settings(
+            routing="covering",
+            relocation="handoff",
+            heartbeat_s=HEARTBEAT_S,
+            limits=Limits(),
+            durability=config.Durability("memory", ""),
+        ),
+    )
+
+
+def test_every_key_of_a_broker():
+    site = config.parse(
+        """
+        name = "lisbon"
+        listen = "0.0.0.0:7000"
+        routing = "merging"
+        relocation = "junction"
+        heartbeat = 0.5
+        neighbours = { porto = "porto.example", faro = "" }
+        [limits]
+        backlog_count = 1
+        backlog_bytes = "2kB"
+        backlog_age = "3m"
+        away = "4h"
+        filters = 5
+        window = 6
+        held_count = 7
+        answer = "800ms"
+        marks_age = "9d"
+        tombstone = 1.5
+        [durability]
+        directory = "/var/lib/wayfare"
+        """
+    )
+    second = 1_000_000_000
+    assert (site.name, site.listen) == ("lisbon", Address("0.0.0.0", 7000))
+    assert site.neighbours == {"porto": Address("porto.example", 7410), "faro": None}
+    settings = site.settings
+    assert (settings.routing, settings.relocation) == ("merging", "junction")
+    assert settings.heartbeat_s == 0.5
+    assert settings.durability == config.Durability("memory", "/var/lib/wayfare")
+    assert settings.limits == Limits(
+        backlog_count=1,
+        backlog_bytes=2000,
+        backlog_age_ns=180 * second,
+        away_ns=4 * 3600 * second,
+        filters=5,
+        window=6,
+        held_count=7,
+        answer_ns=800_000_000,
+        marks_age_ns=9 * 86400 * second,
+        tombstone_ns=1_500_000_000,
+    )
+
+
+def test_every_limit_of_the_core_has_a_key():
+    only_simulated = {"delay_ns", "prepared_ns"}
+    assert {*config.LIMITS} == {*Limits.__struct_fields__} - only_simulated
+
+
+def test_defaults_mean_what_the_core_has():
+    for field, key in config.LIMITS.items():
+        assert key.kind.read(key.default) == getattr(Limits(), field)
+
+
+def test_a_network_is_links():
+    city = config.parse('links = [["a", "b"], ["c", "b"]]\nrouting = "simple"')
+    assert isinstance(city, config.Network)
+    assert city.brokers == {"a": 0, "b": 0, "c": 0}
+    assert city.links == (("a", "b"), ("c", "b"))
+    assert (city.host, city.settings.routing) == ("127.0.0.1", "simple")
+
+
+def test_a_network_may_be_one_broker():
+    city = config.parse("[brokers]\nalone = 7410")
+    assert (city.brokers, city.links) == ({"alone": 7410}, ())
+
+
+@pytest.mark.parametrize(
+    ("kind", "written", "meaning"),
+    [
+        (DURATION, 2, 2_000_000_000),
+        (DURATION, 0.25, 250_000_000),
+        (DURATION, "1.5 s", 1_500_000_000),
+        (DURATION, "10m", 600_000_000_000),
+        (SIZE, 100, 100),
+        (SIZE, "64 KiB", 65536),
+        (SIZE, "1.5MB", 1_500_000),
+    ],
+)
+def test_quantities(kind, written, meaning):
+    assert kind.read(written) == meaning
+
+
+# Mistakes
+
+
+def test_all_mistakes_of_a_file_are_told_at_once_in_their_order():
+    assert mistakes(
+        """\
+nam = "lisbon"
+listen = 7410
+routing = "covring"
+
+[neighbours]
+"a b" = "x"
+porto = "porto:0"
+
+[limits]
+# none of these
+away = "7 weeks"
+window = 0
+"""
+    ) == [
+        "x.toml: name is missing: what this broker is called; no other in the tree is",
+        "x.toml:1: nam is no key (did you mean name?)",
+        'x.toml:2: listen is 7410: give a text like "127.0.0.1:7410"',
+        'x.toml:3: routing is "covring": choose one of flooding, simple, identity, covering, merging'
+        " (did you mean covering?)",
+        "x.toml:6: neighbours.a b is no name of a broker:"
+        " names are made of letters, digits, '.', '-' and '_'",
+        'x.toml:7: neighbours.porto is "porto:0": nobody can call port 0,'
+        " so give the port where it listens",
+        'x.toml:11: limits.away is "7 weeks": give seconds, like 30, or a text like "500ms", "10m", "7d"',
+        "x.toml:12: limits.window is 0: give a whole number, at least 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('name = "a"\nname = "b"', ":2: this is no TOML: Cannot overwrite a value at the end"),
+        ('name = "a"\n= 3\n', ":2: this is no TOML at column 1: Invalid statement"),
+        ("name = ", ":1: this is no TOML: Invalid value at the end"),
+        ('name = ""', ':1: name is "": give a name; names are made of'),
+        ('name = "a"\nlisten = ""', ':2: listen is "": give a text like'),
+        ('name = "a"\nlisten = "b:99999"', ':2: listen is "b:99999": give a text like'),
+        (
+            'name = "a"\nlisten = "wayfares://b"',
+            ':2: listen is "wayfares://b": there is no TLS yet',
+        ),
+        ('name = "a"\nheartbeat = true', ":2: heartbeat is true: give seconds"),
+        ('name = "a"\nheartbeat = -1', ":2: heartbeat is -1: give seconds"),
+        ('name = "a"\nheartbeat = inf', ":2: heartbeat is Infinity: give seconds"),
+        ('name = "a"\nheartbeat = 1e300', ":2: heartbeat is 1e+300: give seconds"),
+        ('name = "a"\nlimits.backlog_bytes = "1 TB"', ':2: limits.backlog_bytes is "1 TB": give'),
+        ('name = "a"\nlimits.window = true', ":2: limits.window is true: give a whole number"),
+        ('name = "a"\nlimits = 3', ":2: limits is a table: write [limits]"),
+        ('name = "a"\nneighbours = 3', ":2: neighbours is a table: write [neighbours]"),
+        ('name = "a"\nneighbours.a = ""', ":2: neighbours.a is this broker itself"),
+        ('name = "a"\n[neighbours.b]\nx = 1', ':2: neighbours.b is {"x": 1}: give a text'),
+        (
+            'name = "a"\n[limits]\nwindw = 3',
+            ":3: limits.windw is no key (did you mean limits.window?)",
+        ),
+        ('name = "a"\n[nonsense]\nb = 3', ":2: nonsense is no key: docs/configuration.md"),
+        (
+            'name = "a"\nhost = "b"',
+            ":2: host is for the file of a network, and this is one of a bro",
+        ),
+        (
+            'name = "a"\nrouting = "flooding"\nrelocation = "junction"',
+            ':3: relocation is "junction": junction follows subscriptions, and flooding has none',
+        ),
+        (
+            'name = "a"\n[durability]\nmode = "disk"',
+            ':3: durability.mode is "disk", which is for a later release',
+        ),
+        ('name = "a"\n[durability]\nmode = "tape"', ':3: durability.mode is "tape": choose one of'),
+        ("brokers = {}", ": a network without brokers: give links"),
+        ("links = 3", ":1: links is 3: give a list of pairs"),
+        ('links = [["a", "b"]]\nname = "c"', ":2: name is for the file of a broker"),
+        ('links = [["a"]]', ':1: links has ["a"]: give pairs of names'),
+        ('links = ["a-b"]', ':1: links has "a-b": give pairs of names'),
+        ('links = [["a", "b c"]]', ':1: links has ["a", "b c"]: names are made of'),
+        ('links = [["a", "a"]]', ':1: links has ["a", "a"]: a broker has no link to itself'),
+        ('links = [["a", "b"],\n["c", "d"]]', ":1: links leave c without a way to a"),
+        ('links = [["a", "b"],\n["b", "a"]]', ':2: links has ["b", "a"], which are linked already'),
+        (
+            'links = [\n["a", "b"],\n\n["b", "c"], # yes\n["c", "a"],\n]',
+            ':5: links has ["c", "a"], which are linked already: a tree has no circle',
+        ),
+        (
+            'links = [["lisbon", "prto"]]\n[brokers]\nlisbon = 0\nporto = 0',
+            ':1: links has ["lisbon", "prto"]: there is no prto in [brokers] (did you mean porto?)',
+        ),
+        ('links=[["a","b"]]\n[brokers]\na = 70000\nb = 0', ":3: brokers.a is 70000: give a port"),
+        ('links=[["a","b"]]\n[brokers]\na = 7\nb = 7', ":4: brokers.b is 7, which is a's port"),
+    ],
+)
+def test_a_mistake_is_one_sentence_with_its_line(text, says):
+    (told,) = mistakes(text)
+    assert told.startswith(f"x.toml{says}")
+
+
+def test_lines_are_found_whatever_stands_between():
+    """Texts of several lines, comments, inline tables, dotted and quoted keys, CRLF."""
+    text = '''name = """
+a = [
+"""
+# routing = "x"
+listen\t= \'\'\'
+[limits]\'\'\'
+limits . "away" = -1
+limits.window = [
+  1, # ]
+]
+[neighbours]   # here
+"x.y" = 3
+[durability]
+mode = 1
+'''
+    for ends in ("\n", "\r\n"):
+        found = mistakes(text.replace("\n", ends))
+        lines = [
+            (one.split(": ")[0].partition(":")[2], one.split(": ")[1].split()[0]) for one in found
+        ]
+        assert lines == [
+            ("1", "name"),
+            ("5", "listen"),
+            ("7", "limits.away"),
+            ("8", "limits.window"),
+            ("12", "neighbours.x.y"),
+            ("14", "durability.mode"),
+        ]
+
+
+def test_a_file_that_cannot_be_read(tmp_path):
+    with pytest.raises(UsageError, match=r"cannot read .*nowhere.toml: No such file"):
+        config.read(tmp_path / "nowhere.toml")
+    file = tmp_path / "latin.toml"
+    file.write_bytes('# São João\nname = "São"\n'.encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"latin.toml:1: this line is no TOML: it is not UTF-8"):
+        config.read(file)
+
+
+# The pages
+
+
+def test_examples_are_fine_and_show_the_defaults_that_they_claim():
+    site = config.read(EXAMPLES / "site.toml")
+    assert site.settings == config.parse('name = "x"').settings
+    city = config.read(EXAMPLES / "city.toml")
+    assert list(city.brokers) == ["porto", "lisbon", "faro", "evora"]
+    assert city.settings.limits == Limits(away_ns=3600 * 10**9, backlog_count=1000)
+
+
+def test_the_reference_is_up_to_date(rewrite):
+    page = DOCS / "configuration.md"
+    text = page.read_text("utf-8")
+    above, heading, _ = text.partition("## One broker\n")
+    assert heading
+    if rewrite:
+        page.write_text(above + config.reference(), "utf-8")
+    else:
+        assert text == above + config.reference(), "pytest --rewrite tests/test_config.py"
+
+
+def test_defaults_of_the_reference_can_be_written_in_a_file():
+    for kind, needed in (("broker", 'name = "x"'), ("network", 'links = [["a", "b"]]')):
+        here = [
+            f"{row['key']} = {row['default']}"
+            for row in config.rows()
+            if row["file"] in ("both", kind) and row["default"] not in ("", "(needed)")
+        ]
+        text = "\n".join([needed, *here])
+        assert config.parse(text).settings == config.parse(needed).settings
+        assert len(tomllib.loads(text)) > 4

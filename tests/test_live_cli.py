@@ -1,0 +1,597 @@
+"""Brokers and clients of the command line: real processes on loopback."""
+
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from test_cli import BUFFERED, heed_ctrl_c
+from wayfare import cli
+from wayfare.cli import completion, notation
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "docs" / "examples"
+COMMAND = [sys.executable, "-m", "wayfare"]
+
+
+class Program:
+    """A command that runs, in a session of its own; nothing of it outlives the test."""
+
+    def __init__(self, *arguments, stdin=subprocess.DEVNULL):
+        self.process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=BUFFERED,
+            start_new_session=True,
+            preexec_fn=heed_ctrl_c,
+        )
+
+    def line(self):
+        """The next line that it prints."""
+        line = self.process.stdout.readline()
+        assert line, self.process.stderr.read()
+        return line.rstrip("\n")
+
+    def told(self):
+        """The next line on stderr."""
+        return self.process.stderr.readline().rstrip("\n")
+
+    def stop(self, how=signal.SIGTERM):
+        self.process.send_signal(how)
+        return self.end()
+
+    def end(self):
+        """Its exit code, and the rest of what it printed, and told."""
+        out, err = self.process.communicate(timeout=30)
+        assert "Traceback" not in err, err
+        return self.process.returncode, out, err
+
+
+@contextmanager
+def program(*arguments, **options):
+    one = Program(*arguments, **options)
+    try:
+        yield one
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(one.process.pid, signal.SIGKILL)
+        one.process.communicate()
+
+
+def wayfare(*arguments, stdin=""):
+    """Run to the end: the exit code, stdout, stderr."""
+    done = subprocess.run(
+        [*COMMAND, *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=BUFFERED,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@contextmanager
+def broker(name, *options):
+    """A broker at any free port, and its address."""
+    with program("broker", "--name", name, "--listen", "127.0.0.1:0", "--json", *options) as one:
+        facts = json.loads(one.line())
+        assert facts["name"] == name
+        yield one, facts["address"]
+
+
+@contextmanager
+def network(tmp_path, *links):
+    """Brokers that are linked as `a-b` says: their addresses by name."""
+    file = tmp_path / "city.toml"
+    file.write_text(f"links = {json.dumps([one.split('-') for one in links])}\n")
+    with program("network", "up", str(file), "--json") as one:
+        rows = [json.loads(one.line()) for _ in range(len(links) + 1)]
+        yield {row["name"]: row["address"] for row in rows}
+
+
+@contextmanager
+def subscriber(address, wanted, *options):
+    with program("sub", address, wanted, *options) as one:
+        assert one.told().startswith("wayfare: subscribed to ")
+        yield one
+
+
+# Brokers
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "says"),
+    [(signal.SIGTERM, 0, ""), (signal.SIGINT, 130, "wayfare: stopped\n")],
+    ids=["SIGTERM", "Ctrl-C"],
+)
+def test_a_broker_says_where_it_listens_and_stops_cleanly(how, code, says):
+    with program("broker", "--name", "lisbon", "--listen", "127.0.0.1:0") as one:
+        name, listens, at, address = one.line().split()
+        assert (name, listens, at) == ("lisbon", "listens", "at")
+        with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))) as stranger:
+            assert stranger.recv(100), "it says hello"
+            assert one.stop(how) == (code, "", says)
+
+
+def test_a_broker_stops_while_clients_are_there():
+    with (
+        broker("lisbon") as (lisbon, address),
+        subscriber(address, "x > 0") as some,
+    ):
+        assert lisbon.stop() == (0, "", "")
+        assert some.stop(signal.SIGINT)[0] == 130
+
+
+def test_a_broker_as_its_file_says(tmp_path):
+    file = tmp_path / "site.toml"
+    text = (EXAMPLES / "site.toml").read_text("utf-8")
+    assert text.count(":7410") == 2
+    file.write_text(text.replace("127.0.0.1:7410", "127.0.0.1:0"), "utf-8")
+    with program("broker", "--config", str(file)) as one:
+        assert one.line().startswith("lisbon listens at wayfare://127.0.0.1:")
+        assert one.stop() == (0, "", "")
+
+
+def test_brokers_in_processes_of_their_own_are_linked():
+    with (
+        broker("lisbon", "--neighbour", "porto") as (_, lisbon),
+        broker("porto", "--neighbour", f"lisbon={lisbon}") as (_, porto),
+        subscriber(porto, "x > 0", "-C", "1", "-W", "30") as some,
+        program("pub", lisbon, "x=1", "--every", "0.2") as ticker,
+    ):
+        assert some.line() == "x=1"
+        assert some.end()[0] == 0
+        assert ticker.stop()[0] == 0
+
+
+def test_a_port_in_use_is_one_clear_sentence(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        at = f"wayfare://127.0.0.1:{port}: Address already in use; choose another address, or stop"
+        code, out, err = wayfare("broker", "--name", "a", "--listen", f"127.0.0.1:{port}")
+        assert (code, out) == (2, "")
+        assert err == f"wayfare: a cannot listen at {at} what listens there\n"
+        file = tmp_path / "city.toml"
+        file.write_text(f'links = [["a", "b"], ["b", "c"]]\n[brokers]\na = 0\nb = {port}\nc = 0\n')
+        code, out, err = wayfare("network", "up", str(file))
+        assert (code, out) == (2, "")
+        assert err == f"wayfare: b cannot listen at {at} what listens there\n"
+
+
+def test_a_host_that_is_not_here_is_one_clear_sentence():
+    code, out, err = wayfare("broker", "--name", "a", "--listen", "nowhere.invalid")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("wayfare: a cannot listen at wayfare://nowhere.invalid:7410: ")
+    assert err.endswith("; give a name or an address of this machine\n")
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+def test_a_network_shows_its_brokers_and_stops(tmp_path, how):
+    file = tmp_path / "city.toml"
+    text = (EXAMPLES / "city.toml").read_text("utf-8")
+    for port in (7410, 7411, 7412, 7413):
+        text = text.replace(f"= {port}", "= 0")
+    file.write_text(text, "utf-8")
+    with program("network", "up", str(file)) as one:
+        shown = []
+        while "Ctrl-C stops them" not in (line := one.line()):
+            shown.append(line.split())
+        rows = {row[0]: row[1:] for row in shown if row[1:] and row[1].startswith("wayfare://")}
+        assert list(rows) == ["porto", "lisbon", "faro", "evora"]
+        assert len({row[0] for row in rows.values()}) == 4
+        assert rows["lisbon"][1:] == ["porto,", "faro,", "evora"]
+        ports = [int(row[0].rpartition(":")[2]) for row in rows.values()]
+        assert one.stop(how)[0] == (130 if how == signal.SIGINT else 0)
+    for port in ports:
+        with socket.create_server(("127.0.0.1", port)):
+            pass  # nobody is there any more
+
+
+# Configuration
+
+
+BAD = 'name = "lisbon"\nrouting = "covring"\n[limits]\naway = 0\n'
+
+
+def test_a_bad_configuration_is_explained_by_file_line_and_key(tmp_path):
+    file = tmp_path / "site.toml"
+    file.write_text(BAD)
+    code, out, err = wayfare("broker", "--config", str(file))
+    assert (code, out) == (2, "")
+    first, second = err.splitlines()
+    assert first.startswith(f'wayfare: {file}:2: routing is "covring": choose one of ')
+    assert second.startswith(f"wayfare: {file}:4: limits.away is 0: give seconds")
+
+
+def test_config_check(tmp_path, capsys):
+    file = tmp_path / "site.toml"
+    file.write_text(BAD)
+    assert cli.main(["config", "check", str(file)]) == 2
+    out = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in out] == [
+        [f"{file}:2:", "routing"],
+        [f"{file}:4:", "limits.away"],
+    ]
+    assert cli.main(["config", "check", str(file), "--json"]) == 2
+    facts = json.loads(capsys.readouterr().out)
+    assert [(one["line"], one["key"]) for one in facts["mistakes"]] == [
+        (2, "routing"),
+        (4, "limits.away"),
+    ]
+    for name, says in (("site", "the broker lisbon at"), ("city", "a network of 4 brokers")):
+        good = EXAMPLES / f"{name}.toml"
+        assert cli.main(["config", "check", str(good)]) == 0
+        assert capsys.readouterr().out.startswith(f"{good} is fine: {says}")
+        assert cli.main(["config", "check", str(good), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == {"file": str(good), "mistakes": []}
+
+
+def test_config_lists_its_keys(capsys):
+    assert cli.main(["config", "keys"]) == 0
+    assert "limits.away" in capsys.readouterr().out
+    assert cli.main(["config", "keys", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (away,) = [row for row in rows if row["key"] == "limits.away"]
+    assert (away["default"], away["file"]) == ('"7d"', "both")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["broker"], "a broker needs a name: give --config FILE, or --name NAME"),
+        (["broker", "--name", "a b"], 'name is "a b": give a name'),
+        (["broker", "--name", "a", "--listen", "x:y"], 'listen is "x:y": give a text like'),
+        (["broker", "--name", "a", "--neighbour", "b=c:d"], 'neighbours.b is "c:d": give a text'),
+        (["broker", "--name", "a", "--neighbour", "a"], "neighbours.a is this broker itself"),
+        (["broker", "--config", "x.toml", "--name", "a"], "--config has it all: leave --name"),
+        (["broker", "--config", "/no/such.toml"], "cannot read /no/such.toml: No such file"),
+        (
+            ["broker", "--config", str(EXAMPLES / "city.toml")],
+            "is a network: start it with wayfare",
+        ),
+        (
+            ["network", "up", str(EXAMPLES / "site.toml")],
+            "is one broker: start it with wayfare bro",
+        ),
+        (["sub", "a:b:c", "x > 0"], "'a:b:c' is no address"),
+        (["sub", "127.0.0.1", "x >"], "expected a value, found the end at column 4"),
+        (["pub", "127.0.0.1"], "nothing to publish: give attributes, like free=3, or --json"),
+        (["pub", "127.0.0.1", "free"], "'free' is no attribute: write name=value"),
+        (["pub", "127.0.0.1", "a=1", "a=2"], "a is there twice"),
+        (["pub", "127.0.0.1", "a=1", "--json"], "--json reads stdin: leave attributes"),
+        (["pub", "127.0.0.1", "a=1", "--advertise", "a >"], "expected a value, found the end"),
+        (["roam", "x > 0", "--through", ","], "--through needs the address of a broker"),
+    ],
+)
+def test_bad_input_gets_one_clear_sentence(arguments, says, capsys):
+    assert cli.main(arguments) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert captured.err.startswith("wayfare: ") and says in captured.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "sub a x>0 -C 0",
+        "sub a x>0 -W -1",
+        "pub a x=1 --every soon",
+        "pub a x=1 --count 1.5",
+        "config",
+    ],
+)
+def test_wrong_usage_exits_with_2(arguments):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(arguments.split())
+
+
+# Clients
+
+
+def test_publish_and_subscribe(tmp_path):
+    with (
+        network(tmp_path, "porto-lisbon", "lisbon-faro") as at,
+        subscriber(at["porto"], "service = 'parking' and free > 0", "-C", "2") as text,
+        subscriber(at["faro"], "free > 0", "-C", "2", "--json", "--id", "faro-1") as lines,
+    ):
+        words = ["service=parking", "place=Praça da Figueira", "free=3", "open=true", "zip='0800'"]
+        told = wayfare("pub", at["lisbon"], *words, "--payload", "só", "--count", "2", "--id", "p")
+        assert told == (0, "published 2\n", "")
+        shown = "service='parking' place='Praça da Figueira' free=3 open=true zip='0800' (3 bytes)"
+        assert text.end() == (0, f"{shown}\n{shown}\n", "")
+        code, out, _ = lines.end()
+        assert code == 0
+        first, second = [json.loads(line) for line in out.splitlines()]
+        assert second == first | {"number": first["number"] + 1}
+        del first["number"]
+        attributes = {"service": "parking", "place": "Praça da Figueira", "free": 3, "open": True}
+        attributes["zip"] = "0800"
+        assert first == {"publisher": "p", "attributes": attributes, "payload": "só"}
+
+
+def test_lines_of_one_network_can_be_published_in_another(tmp_path):
+    """`wayfare sub --json | wayfare pub --json`, and lines that people write."""
+    lines = [
+        '{"free": 3, "place": "A"}',
+        "",
+        '{"publisher": "p", "number": 7, "attributes": {"free": 4}, "payload_base64": "gIE="}',
+        '{"attributes": {"free": 5}, "payload": "text"}',
+    ]
+    file = tmp_path / "lines.jsonl"
+    file.write_text("\n".join(lines))
+    with broker("lisbon") as (_, address):
+        for number, feed in enumerate((f"cat {file} |", f"< {file}")):
+            with subscriber(address, "free > 0", "-C", "3", "--json") as some:
+                command = f"{feed} {shlex.join([*COMMAND, 'pub', address, '--json', '--id', f'q{number}'])}"
+                done = subprocess.run(
+                    ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False
+                )
+                assert (done.returncode, done.stdout, done.stderr) == (0, "published 3\n", "")
+                code, out, _ = some.end()
+                assert code == 0
+                got = [json.loads(line) for line in out.splitlines()]
+                assert [
+                    (one["attributes"]["free"], one.get("payload"), one.get("payload_base64"))
+                    for one in got
+                ] == [(3, None, None), (4, None, "gIE="), (5, "text", None)]
+
+
+BAD_LINES = [
+    ("{", "line 2 is no notification in JSON: Expecting property name"),
+    ("[1]", "line 2 is no notification in JSON: give an object of attributes"),
+    ("{}", "line 2 is no notification in JSON: give an object of attributes"),
+    ('{"attributes": {}}', "line 2 is no notification in JSON: give an object of attributes"),
+    ('{"attributes": {"x": 1}, "payload": 3}', "line 2 is no notification in JSON: its payload"),
+    ('{"attributes": {"x": 1}, "payload_base64": "?"}', "line 2 is no notification in JSON: "),
+    ('{"x": [1]}', "x is a list; attributes are"),
+]
+
+
+def test_a_bad_line_is_one_clear_sentence():
+    with broker("lisbon") as (_, address):
+        for line, says in BAD_LINES:
+            lines = f'{{"x": 1}}\n{line}\n'
+            code, out, err = wayfare("pub", address, "--json", "--settle", "0", stdin=lines)
+            assert (code, out, err.count("\n")) == (2, "", 1)
+            assert err.startswith("wayfare: ") and says in err
+
+
+def test_sub_exits_with_1_if_it_got_less_than_it_was_told_to_wait_for():
+    with broker("lisbon") as (_, address):
+        code, out, err = wayfare("sub", address, "x > 0", "-C", "1", "-W", "0.3")
+        assert (code, out, err) == (1, "", "wayfare: subscribed to x > 0 at lisbon\n")
+        assert wayfare("sub", address, "x > 0", "-W", "0.3")[0] == 0
+        with subscriber(address, "x > 0", "-C", "1") as some:
+            assert some.stop(signal.SIGTERM)[0] == 1
+        with subscriber(address, "x > 0") as some:
+            assert some.stop(signal.SIGTERM)[0] == 0
+
+
+def test_sub_says_when_something_may_be_lost():
+    with broker("lisbon") as (lisbon, address), subscriber(address, "x > 0") as some:
+        assert lisbon.stop()[0] == 0
+        port = address.rpartition(":")[2]
+        with program("broker", "--name", "lisbon", "--listen", f"127.0.0.1:{port}") as again:
+            assert again.line().startswith("lisbon listens")
+            assert some.told().startswith("wayfare: notifications may have been lost: no session")
+            assert wayfare("pub", address, "x=1")[0] == 0
+            assert some.line() == "x=1", "and goes on"
+
+
+@pytest.mark.parametrize(
+    "command", ["sub ADDRESS x>0", "pub ADDRESS x=1", "roam x>0 --through ADDRESS"]
+)
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [("nowhere.invalid", "nowhere.invalid:7410"), ("127.0.0.1:1", "127.0.0.1:1")],
+)
+def test_a_broker_that_is_not_there_is_one_clear_sentence(command, address, says):
+    words = [address if word == "ADDRESS" else word for word in command.split()]
+    code, out, err = wayfare(*words, "--timeout", "0.5")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"wayfare: cannot reach a broker at wayfare://{says} within 0.5 s: ")
+
+
+def test_pub_exits_with_1_without_an_acknowledgement():
+    with broker("lisbon") as (lisbon, address):
+        with program("pub", address, "x=1", "--every", "0.1", "--timeout", "1") as ticker:
+            with subscriber(address, "x > 0", "-C", "1") as some:
+                some.line()
+            os.kill(lisbon.process.pid, signal.SIGSTOP)
+            code, out, err = ticker.end()
+            os.kill(lisbon.process.pid, signal.SIGCONT)
+        assert (code, out) == (1, "")
+        assert err == "wayfare: no acknowledgement within 1 s: it may be lost\n"
+
+
+def test_ctrl_c_stops_a_publisher_that_waits_for_lines():
+    with (
+        broker("lisbon") as (_, address),
+        subscriber(address, "x > 0") as some,
+        program("pub", address, "--json", stdin=subprocess.PIPE) as one,
+    ):
+        one.process.stdin.write('{"x": 1}\n')
+        one.process.stdin.flush()
+        assert some.line() == "x=1"
+        one.process.send_signal(signal.SIGINT)
+        assert one.process.wait(10) == 130, "though nobody has closed its stdin"
+
+
+def test_a_reader_who_has_left_ends_a_subscriber():
+    with broker("lisbon") as (_, address):
+        reader, writer = os.pipe()
+        with subprocess.Popen(
+            [*COMMAND, "sub", address, "x > 0"], stdout=writer, stderr=subprocess.PIPE, text=True
+        ) as some:
+            os.close(writer)
+            os.close(reader)
+            assert some.stderr.readline().startswith("wayfare: subscribed")
+            assert wayfare("pub", address, "x=1")[0] == 0
+            assert (some.wait(30), some.stderr.read()) == (141, "")
+
+
+def test_roam_moves_and_misses_nothing(tmp_path):
+    with network(tmp_path, "porto-lisbon", "lisbon-faro") as at, ExitStack() as stack:
+        stack.enter_context(program("pub", at["lisbon"], "x=1", "--every", "0.02", "--id", "p"))
+        through = f"{at['porto']},{at['faro']},{at['lisbon']}"
+        code, out, err = wayfare("roam", "x > 0", "--through", through, "--every", "0.7", "--json")
+        assert (code, err) == (0, "")
+        *lines, summary = [json.loads(line) for line in out.splitlines()]
+        assert [one["moved_to"] for one in lines if "moved_to" in one] == ["faro", "lisbon"]
+        numbers = [one["number"] for one in lines if "number" in one]
+        assert len(numbers) > 20
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+        assert summary["summary"] == {
+            "received": len(numbers),
+            "duplicates": 0,
+            "out_of_order": 0,
+            "lost": 0,
+            "unsure": 0,
+            "moves": 2,
+        }
+        with program("roam", "x > 0", "--through", through, "--every", "0.1") as one:
+            assert one.told() == "wayfare: subscribed to x > 0 at porto"
+            code, out, err = one.end()
+        assert code == 0
+        assert err.splitlines() == ["wayfare: moved to faro", "wayfare: moved to lisbon"]
+        assert out.splitlines()[-1].startswith("2 moves: ")
+        assert out.splitlines()[-1].endswith(" received, 0 twice, 0 out of order, 0 lost")
+
+
+def test_roam_sums_up_when_it_is_stopped():
+    with (
+        broker("lisbon") as (_, address),
+        program("roam", "x > 0", "--through", address, "--every", "60") as one,
+    ):
+        assert one.told() == "wayfare: subscribed to x > 0 at lisbon"
+        code, out, err = one.stop(signal.SIGINT)
+        assert (code, err) == (130, "wayfare: stopped\n")
+        assert out == "0 moves: 0 received, 0 twice, 0 out of order, 0 lost\n"
+
+
+def test_roam_without_support_is_told_apart(tmp_path):
+    """Under `naive` it misses what is published while it moves, but is told nothing: numbers show it."""
+    file = tmp_path / "city.toml"
+    file.write_text('links = [["a", "b"]]\nrelocation = "naive"\n')
+    with program("network", "up", str(file), "--json") as up:
+        at = [json.loads(up.line())["address"] for _ in range(2)]
+        with program("pub", at[0], "x=1", "--every", "0.005"):
+            _, out, _ = wayfare(
+                "roam",
+                "x > 0",
+                "--through",
+                ",".join(at),
+                "--every",
+                "0.3",
+                "--rounds",
+                "4",
+                "--json",
+            )
+        numbers = [
+            one["number"] for line in out.splitlines() if "number" in (one := json.loads(line))
+        ]
+        assert len(numbers) < numbers[-1] - numbers[0] + 1
+
+
+# What Tab offers, and help
+
+COMPLETED = [
+    ("", "demo broker network pub sub roam config sim bench completion"),
+    ("ne", "network"),
+    ("network ", "up"),
+    ("config ", "check keys"),
+    ("config check ", ""),
+    ("broker --config ", ""),
+    ("broker --log-level ", "debug info warning error"),
+    ("sim fuzz --routing m", "merging"),
+    ("sim fuzz --see", "--seeds"),
+    ("roam --th", "--through"),
+    ("completion ", "bash zsh fish"),
+]
+
+
+@pytest.mark.parametrize(("typed", "offered"), COMPLETED)
+def test_bash_completes(typed, offered, capsys):
+    assert cli.main(["completion", "bash"]) == 0
+    words = ["wayfare", *typed.split(" ")]
+    script = (
+        f"{capsys.readouterr().out}\nCOMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}\n"
+        '_wayfare; echo "${COMPREPLY[*]}"'
+    )
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == (f"{offered}\n", "")
+
+
+@pytest.mark.parametrize("shell", completion.SCRIPTS)
+def test_completion_knows_every_command_and_option(shell, capsys):
+    assert cli.main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    for word in (
+        "network up",
+        "config check",
+        "sim fuzz",
+        "roam",
+        "through",
+        "log-level",
+        "merging",
+    ):
+        assert word in script
+
+
+def test_every_command_has_examples(capsys):
+    for words in (
+        "broker",
+        "network",
+        "network up",
+        "pub",
+        "sub",
+        "roam",
+        "config",
+        "config check",
+    ):
+        with pytest.raises(SystemExit, match="0"):
+            cli.main([*words.split(), "--help"])
+        shown = capsys.readouterr().out
+        assert "examples:\n  wayfare" in shown
+        examples = [line.strip() for line in shown.partition("examples:")[2].splitlines()]
+        for line in examples:
+            if line.startswith("wayfare "):
+                for command in line.split("  ")[0].split(" | "):
+                    cli.parser().parse_args(shlex.split(command)[1:])
+
+
+# Attributes as people write them
+
+
+@pytest.mark.parametrize(
+    ("text", "attributes"),
+    [
+        ("free=3 service=parking", {"free": 3, "service": "parking"}),
+        (
+            "a=-1 b=+2 c=0.5 d=1e3 e=.5 f=5.",
+            {"a": -1, "b": 2, "c": 0.5, "d": 1e3, "e": 0.5, "f": 5.0},
+        ),
+        ("a=true b=false c=True d='true'", {"a": True, "b": False, "c": "True", "d": "true"}),
+        ("a=nan b=inf c=0x10 d=1_000", {"a": "nan", "b": "inf", "c": "0x10", "d": "1_000"}),
+        ("street=Rua do Ouro free=3", {"street": "Rua do Ouro", "free": 3}),
+        ("name='it''s x=1' free=3", {"name": "it's x=1", "free": 3}),
+        ("url=http://h/?a=b&c=d x=''", {"url": "http://h/?a=b&c=d", "x": ""}),
+        ("a= b=", {"a": "", "b": ""}),
+        ("  a=1\n b=2 ", {"a": 1, "b": 2}),
+    ],
+)
+def test_attributes_are_typed(text, attributes):
+    found = notation.attributes_of(text)
+    assert found == attributes
+    assert [type(one) for one in found.values()] == [type(one) for one in attributes.values()]
