@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from weakref import WeakValueDictionary
 
 from wayfare.core import messages as m
+from wayfare.core.counts import MILLISECOND_NS, Histogram
 from wayfare.core.effects import Close, Effect, Send
 from wayfare.core.filters import Filter
 from wayfare.core.history import Kept, Limits, Stored, size_of
@@ -25,6 +26,10 @@ from wayfare.errors import ProtocolError
 
 OVERTAKEN = "a publisher moved, and its old broker did not answer: some of it may be missing"
 TOMBSTONES_MAX = 10_000  # the oldest are forgotten before their time
+HANDOVERS_NS = [
+    MILLISECOND_NS * ms
+    for ms in (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000)
+]
 
 
 class Border:
@@ -47,6 +52,8 @@ class Border:
         self.next_place = len(self._links)
         # Invariant: nothing here becomes too old before this; None when nothing ever does.
         self.deadline: int | None = None
+        self.routed = 0  # notifications
+        self.handovers = Histogram(HANDOVERS_NS)  # how long sessions waited for their old broker
 
     # Sessions
 
@@ -183,6 +190,7 @@ class Border:
 
     def route(self, notification: Notification, came_from: LinkId | None, now: int) -> list[Effect]:
         """Send a notification on to every neighbour and session that wants it."""
+        self.routed += 1
         found = self._find(notification.attributes)
         if len(found) == 1:  # the usual case
             near, here = found[0].near, found[0].here

@@ -175,6 +175,7 @@ class Handoff(Relocation):
         """Open a session: first what was held back, then live; then whoever asked for it."""
         wait, session.wait = session.wait, None
         assert wait is not None
+        self.border.handovers.add(now - (wait.until - self.border.limits.answer_ns))
         queue = self._merged(session, wait, now)
         self.border.put(session, queue)
         for old in wait.old.values():

@@ -14,6 +14,7 @@ import random
 import secrets
 import ssl
 import time
+from collections import Counter
 from collections.abc import Mapping
 from itertools import count
 
@@ -45,7 +46,7 @@ from wayfare.core.messages import (
 from wayfare.core.saving import check_savable
 from wayfare.errors import ProtocolError, StoreError, UsageError
 from wayfare.net.addresses import Address
-from wayfare.net.connection import Connection, Turn
+from wayfare.net.connection import Connection, Traffic, Turn
 from wayfare.net.frames import Frames
 from wayfare.net.links import Link
 from wayfare.net.store import AnyRecord, Down, Grant, In, Out, Snapshot, Store, Ticked, Up
@@ -84,6 +85,10 @@ class BrokerHost:
         self.connections: dict[str, Connection] = {}  # by link; clients' only
         life = secrets.randbits(62) + 1
         self.links = {BrokerId(one): Link(BrokerId(one), life) for one in neighbours}
+        self.attachments = self.moves = 0  # of clients; and of those, from another broker
+        self.traffic = {"client": Traffic(), "stranger": Traffic()}  # a link has its own
+        self.ended: Counter[tuple[str, str]] = Counter()  # connections, by whose and how
+        self.started_s = 0.0  # on the monotonic clock
         self.failed = asyncio.Event()
         self.failure: StoreError | None = None  # why it stopped by itself
         self._store = store
@@ -119,6 +124,7 @@ class BrokerHost:
         )
         host, port = self._server.sockets[0].getsockname()[:2]
         self.address = Address(host, port, address.tls)
+        self.started_s = time.monotonic()
         self._tasks.append(loop.create_task(self._beat()))
         for free in self._free.values():
             free.set()
@@ -162,6 +168,22 @@ class BrokerHost:
         """The time of day when it started, and what has passed since: it never goes back."""
         return self._clock + time.monotonic_ns()
 
+    @property
+    def store(self) -> Store | None:
+        return self._store
+
+    @property
+    def deliveries(self) -> int:
+        return self._frames.deliveries
+
+    @property
+    def gaps(self) -> int:
+        return self._frames.gaps
+
+    @property
+    def strangers(self) -> int:
+        return len(self._strangers)
+
     # What connections report
 
     def on_messages(self, connection: Connection, messages: list[AnyMessage]) -> None:
@@ -192,6 +214,10 @@ class BrokerHost:
         self._silent.pop(connection, None)
         self._dirty.pop(connection, None)
         link = connection.link
+        peer = ("broker" if link in self.links else "client") if link else "stranger"
+        self.ended[peer, connection.how] += 1
+        if not link:
+            self.traffic["stranger"].add(connection.traffic)
         for name, calling in list(self._calling.items()):
             if calling is connection:
                 del self._calling[name]
@@ -229,6 +255,9 @@ class BrokerHost:
             self._strangers.pop(connection, None)
             connection.link = f"{first.client}#{next(self._ids)}"
             self.connections[connection.link] = connection
+            connection.count_in(self.traffic["client"])
+            self.attachments += 1
+            self.moves += bool(first.previous) and first.previous[0][0] != self.name
             if self._congested:
                 connection.pause()
             return messages

@@ -31,6 +31,19 @@ class Owner(Protocol):
         """There is something to write: call `flush` in this turn of the loop."""
 
 
+class Traffic:
+    """What went over connections of one kind."""
+
+    __slots__ = ("bytes_in", "bytes_out", "messages_in", "messages_out")
+
+    def __init__(self) -> None:
+        self.messages_in = self.messages_out = self.bytes_in = self.bytes_out = 0
+
+    def add(self, other: Traffic) -> None:
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
 class Connection(asyncio.Protocol):
     """A connection to a broker or a client, from its first byte to its last."""
 
@@ -40,6 +53,8 @@ class Connection(asyncio.Protocol):
         self.link = ""  # what the owner calls it
         self.reason = ""  # why it ended, if the peer or we said so
         self.closing = False
+        self.how = "closed"  # it ended: closed, lost, refused or cut
+        self.traffic = Traffic()
         self.heard = False  # since somebody last looked
         self.spoken = False
         self._transport: asyncio.Transport | None = None
@@ -59,6 +74,8 @@ class Connection(asyncio.Protocol):
         self.heard = True
         try:
             messages = self._decoder.feed(data)
+            self.traffic.bytes_in += len(data)
+            self.traffic.messages_in += len(messages)
             if messages and not self.peer:
                 messages = self._greeted(messages)
             if messages:
@@ -78,6 +95,8 @@ class Connection(asyncio.Protocol):
         self.abort(f"it does not read: {self._write_max} bytes wait for it")
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None and not self.closing:
+            self.how = "lost"
         self.closing = True
         self._transport = None
         self._out.clear()
@@ -92,10 +111,17 @@ class Connection(asyncio.Protocol):
             self.owner.on_output(self)
         self._out.append(frame)
 
+    def count_in(self, traffic: Traffic) -> None:
+        """What went over this connection, and will, counts there."""
+        traffic.add(self.traffic)
+        self.traffic = traffic
+
     def flush(self) -> None:
         """Write what was sent."""
         if self._out and self._transport is not None:
             data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
+            self.traffic.messages_out += len(self._out)
+            self.traffic.bytes_out += len(data)
             self._out = []
             self.spoken = True
             self._transport.write(data)
@@ -119,6 +145,7 @@ class Connection(asyncio.Protocol):
         """Close, and tell the peer why."""
         if not self.closing:
             logger.warning("closed the connection of %s: %s", self.peer or "a stranger", reason)
+            self.how = "refused"
             self.send(encode(Refused(reason[:1000])))
             self.close(reason)
 
@@ -135,6 +162,7 @@ class Connection(asyncio.Protocol):
         """Close at once; what was sent may be lost."""
         if not self.closing:
             logger.warning("cut off %s: %s", self.peer or "a stranger", reason)
+            self.how = "cut"
         self.closing, self.reason = True, self.reason or reason
         self._out.clear()
         if self._transport is not None:

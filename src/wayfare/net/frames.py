@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from wayfare.core.codec import encode
-from wayfare.core.messages import AnyMessage, Deliver, Notification
+from wayfare.core.messages import AnyMessage, Deliver, Gap, Notification
 
 _encoder = msgspec.msgpack.Encoder()
 _DELIVER = b"\x93\x15"  # an array of three, of which the first is the tag: see codec, Deliver
@@ -17,15 +17,19 @@ _DELIVER = b"\x93\x15"  # an array of three, of which the first is the tag: see 
 class Frames:
     """Remembers the last notification, because its deliveries come one after the other."""
 
-    __slots__ = ("_body", "_last")
+    __slots__ = ("_body", "_last", "deliveries", "gaps")
 
     def __init__(self) -> None:
         self._last: Notification | None = None
         self._body = b""
+        self.deliveries = 0
+        self.gaps = 0
 
     def of(self, message: AnyMessage) -> bytes:
         if type(message) is not Deliver:
+            self.gaps += type(message) is Gap
             return encode(message)
+        self.deliveries += 1
         notification = message.notification
         if notification is not self._last:
             self._last = notification

@@ -12,7 +12,7 @@ from collections import deque
 from wayfare.core.codec import encode
 from wayfare.core.messages import BrokerId, Join, Took
 from wayfare.errors import ProtocolError
-from wayfare.net.connection import Connection
+from wayfare.net.connection import Connection, Traffic
 from wayfare.net.store import SavedLink
 
 TOOK_EVERY = 64  # messages; what is less is confirmed with the next heartbeat
@@ -21,7 +21,17 @@ TOOK_EVERY = 64  # messages; what is less is confirmed with the next heartbeat
 class Link:
     """One end of it."""
 
-    __slots__ = ("_confirmed", "_kept", "_sent", "connection", "known", "life", "name", "taken")
+    __slots__ = (
+        "_confirmed",
+        "_kept",
+        "_sent",
+        "connection",
+        "known",
+        "life",
+        "name",
+        "taken",
+        "traffic",
+    )
 
     def __init__(self, name: BrokerId, life: int) -> None:
         self.name = name
@@ -29,6 +39,7 @@ class Link:
         self.known = 0  # the life of the other end
         self.taken = 0  # messages of that life
         self.connection: Connection | None = None
+        self.traffic = Traffic()  # of all its connections
         self._sent = 0  # messages, since the beginning of the link
         self._kept: deque[bytes] = deque()  # the last of them, which may be needed again
         self._confirmed = 0  # of what was taken, how much the other end knows of
@@ -86,6 +97,7 @@ class Link:
             self.begin(join.life)
         self._confirmed = self.taken
         self.connection = connection
+        connection.count_in(self.traffic)
         for frame in self._kept:
             connection.send(frame)
         return goes_on

@@ -11,16 +11,22 @@ as well: they may have it already, and have to get the very same again.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
+from wayfare.core.counts import MILLISECOND_NS, Histogram
 from wayfare.core.grants import Grants
 from wayfare.net.database import Database, Statement, digest
 
 FILE = "broker.db"
 SNAPSHOT_BYTES = 16 * 1024 * 1024  # of the journal; then a snapshot takes its place
+COMMITS_NS = [
+    MILLISECOND_NS // 1_000 * us
+    for us in (25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 100_000, 500_000)
+]
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -94,6 +100,9 @@ class Store(Database):
     def __init__(self, directory: Path, durability: str, name: str) -> None:
         row = "(id INTEGER PRIMARY KEY, body BLOB NOT NULL, digest BLOB NOT NULL)"
         super().__init__(directory / FILE, durability, name, [f"snapshot {row}", f"journal {row}"])
+        self.durability = durability
+        self.commits = Histogram(COMMITS_NS)
+        self.snapshots = 0
         self._turn: list[AnyRecord] = []
         self._bytes = 0  # of the journal
 
@@ -125,7 +134,14 @@ class Store(Database):
         body = _encoder.encode(self._turn)
         self._turn = []
         self._bytes += len(body)
+        began = time.perf_counter_ns()
         self.write([_row("journal", body)])
+        self.commits.add(time.perf_counter_ns() - began)
+
+    @property
+    def journal_bytes(self) -> int:
+        """How long it is, since the snapshot."""
+        return self._bytes
 
     def is_long(self) -> bool:
         """Whether it is time for a snapshot."""
@@ -138,6 +154,7 @@ class Store(Database):
         clear: list[Statement] = [("DELETE FROM snapshot", ()), ("DELETE FROM journal", ())]
         self.write([*clear, _row("snapshot", body)])
         self._bytes = 0
+        self.snapshots += 1
 
 
 def _row(table: str, body: bytes) -> Statement:

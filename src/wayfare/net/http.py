@@ -1,0 +1,145 @@
+"""What a process tells about its brokers over HTTP: GET /metrics, /health and /status, and nothing else.
+
+    /metrics    for Prometheus
+    /health     200 while all is well; 503 while a link is down, the store has failed, or it stops
+    /status     what `wayfare top` shows
+
+One request for each connection, short and soon, on the loop of the brokers: whoever may ask sees numbers and
+the names of brokers, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from http import HTTPStatus
+from importlib.metadata import version
+
+import msgspec
+
+from wayfare.core.counts import MILLISECOND_NS, Histogram
+from wayfare.net.broker import BrokerHost
+from wayfare.net.metrics import Metrics
+from wayfare.net.status import Spread, Status, health_of, status_of
+
+REQUEST_BYTES = 8_192  # of a request, with all its headers
+REQUEST_S = 5.0  # that a request may take, and that its answer may
+CONNECTIONS_MAX = 32  # at a time; others are closed
+LAG_EVERY_S = 0.5
+LAGS_NS = [MILLISECOND_NS * ms for ms in (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000)]
+JSON = "application/json"
+TEXT = "text/plain; charset=utf-8"
+
+Answer = tuple[HTTPStatus, str, bytes]
+
+
+class Endpoint:
+    """Of all brokers of this process."""
+
+    def __init__(self, brokers: Iterable[BrokerHost]) -> None:
+        self._brokers = list(brokers)
+        self._lags = Histogram(LAGS_NS)
+        self._lag_s = 0.0
+        self._metrics = Metrics(self.status, lambda: Spread.of(self._lags))
+        self._server: asyncio.Server | None = None
+        self._measuring: asyncio.Task[None] | None = None
+        self._answering: set[asyncio.Task[None]] = set()
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen there. Returns where it listens."""
+        self._server = await asyncio.start_server(self._accept, host, port, limit=REQUEST_BYTES)
+        self._measuring = asyncio.get_running_loop().create_task(self._measure())
+        where: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
+        return where
+
+    async def stop(self) -> None:
+        tasks = [*self._answering, *([self._measuring] if self._measuring else [])]
+        if self._server is not None:
+            self._server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    def status(self) -> Status:
+        brokers = [status_of(one) for one in self._brokers]
+        return Status(version("wayfare"), time.time(), self._lag_s, brokers)
+
+    async def _measure(self) -> None:
+        """How late the loop is, now and then."""
+        while True:
+            due = time.monotonic_ns() + int(LAG_EVERY_S * 1e9)
+            await asyncio.sleep(LAG_EVERY_S)
+            late = max(0, time.monotonic_ns() - due)
+            self._lags.add(late)
+            self._lag_s = late / 1e9
+
+    # Requests
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._answering) >= CONNECTIONS_MAX:
+            writer.close()
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
+                async with asyncio.timeout(REQUEST_S):
+                    try:
+                        answer = self._answer(await reader.readuntil(b"\r\n\r\n"))
+                    except asyncio.LimitOverrunError:
+                        answer = _plain(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+                async with asyncio.timeout(REQUEST_S):
+                    writer.write(_response(*answer))
+                    await writer.drain()
+                    writer.close()
+                    await writer.wait_closed()
+        finally:
+            if not writer.transport.is_closing() or writer.transport.get_write_buffer_size():
+                writer.transport.abort()
+
+    def _answer(self, request: bytes) -> Answer:
+        first, *headers = request.decode("latin-1").split("\r\n")
+        words = first.split(" ")
+        if len(words) != 3 or not words[2].startswith("HTTP/1."):
+            return _plain(HTTPStatus.BAD_REQUEST)
+        if words[0] != "GET":
+            return _plain(HTTPStatus.METHOD_NOT_ALLOWED)
+        path = words[1].partition("?")[0]
+        if path == "/metrics":
+            accept = [one[7:].strip() for one in headers if one.lower().startswith("accept:")]
+            body, content_type = self._metrics.text(", ".join(accept))
+            return HTTPStatus.OK, content_type, body
+        if path == "/status":
+            return HTTPStatus.OK, JSON, msgspec.json.encode(self.status()) + b"\n"
+        if path == "/health":
+            return self._health()
+        return HTTPStatus.NOT_FOUND, TEXT, b"there are /metrics, /health and /status\n"
+
+    def _health(self) -> Answer:
+        all_of_them = [health_of(one) for one in self._brokers]
+        good = all(one.is_good for one in all_of_them)
+        body = msgspec.json.encode({"healthy": good, "brokers": all_of_them}) + b"\n"
+        return HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, JSON, body
+
+
+def _plain(status: HTTPStatus) -> Answer:
+    return status, TEXT, f"{status.phrase}\n".encode()
+
+
+def _response(status: HTTPStatus, content_type: str, body: bytes) -> bytes:
+    head = [
+        f"HTTP/1.1 {status.value} {status.phrase}",
+        f"Content-Type: {content_type}",
+        f"Content-Length: {len(body)}",
+        "Cache-Control: no-store",
+        *(["Allow: GET"] if status is HTTPStatus.METHOD_NOT_ALLOWED else []),
+        "Connection: close",
+    ]
+    return "\r\n".join([*head, "", ""]).encode() + body

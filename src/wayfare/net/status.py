@@ -1,0 +1,191 @@
+"""What a broker is doing, as facts: read when somebody asks, so that nobody pays who does not."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from wayfare.core.counts import Histogram
+from wayfare.core.messages import BrokerId
+from wayfare.net.broker import BrokerHost
+from wayfare.net.connection import Traffic
+
+CLIENT, BROKER, STRANGER = KINDS = ("client", "broker", "stranger")  # of connections
+NEVER = Histogram(())
+
+
+class Told(msgspec.Struct, frozen=True):
+    """Messages and bytes, in both directions, since the start."""
+
+    messages_in: int = 0
+    messages_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+    @staticmethod
+    def of(traffic: Traffic) -> Told:
+        return Told(traffic.messages_in, traffic.messages_out, traffic.bytes_in, traffic.bytes_out)
+
+
+class LinkStatus(msgspec.Struct, frozen=True):
+    """A link to a neighbour."""
+
+    name: str
+    up: bool
+    kept: int  # messages that it has not confirmed
+    subscriptions: int  # entries that it told
+    advertisements: int
+    traffic: Told
+
+
+class Sessions(msgspec.Struct, frozen=True):
+    """Of clients; each is one of these."""
+
+    attached: int = 0
+    away: int = 0
+    waiting: int = 0  # for the old broker
+
+
+class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    address: str
+    uptime_s: float
+    routing: str
+    relocation: str
+    durability: str
+    failure: str  # why its store failed; else empty
+    connections: dict[str, int]  # by kind
+    ended: dict[str, dict[str, int]]  # connections, by kind and how
+    sessions: Sessions
+    attachments: int
+    moves: int
+    backlog_notifications: int
+    backlog_bytes: int
+    subscriptions: int  # of clients
+    advertisements: int
+    links: list[LinkStatus]
+    traffic: dict[str, Told]  # of clients, and of strangers
+    routed: int
+    deliveries: int
+    gaps: int
+    journal_bytes: int
+    snapshots: int
+    handovers: Spread
+    commits: Spread
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """A histogram: upper bounds, and how many values were up to each, and in all."""
+
+    bounds_s: list[float]
+    counts: list[int]
+    sum_s: float
+
+    @staticmethod
+    def of(histogram: Histogram) -> Spread:
+        counts, so_far = [], 0
+        for count in histogram.counts:
+            so_far += count
+            counts.append(so_far)
+        return Spread([bound / 1e9 for bound in histogram.bounds], counts, histogram.sum / 1e9)
+
+
+class Status(msgspec.Struct, frozen=True):
+    """Of a process, and its brokers."""
+
+    version: str
+    time_s: float  # of day
+    lag_s: float  # how late the loop was when it was last looked at
+    brokers: list[BrokerStatus]
+
+
+class Health(msgspec.Struct, frozen=True):
+    name: str
+    uptime_s: float
+    links_up: list[str]
+    links_down: list[str]
+    durability: str
+    failure: str
+    stopping: bool
+
+    @property
+    def is_good(self) -> bool:
+        return not (self.links_down or self.failure or self.stopping)
+
+
+def health_of(host: BrokerHost) -> Health:
+    return Health(
+        host.name,
+        _uptime_s(host),
+        [name for name, link in host.links.items() if link.connection is not None],
+        [name for name, link in host.links.items() if link.connection is None],
+        _durability(host),
+        str(host.failure or ""),
+        host.stopping,
+    )
+
+
+def status_of(host: BrokerHost) -> BrokerStatus:
+    routing, store = host.core.routing, host.store
+    states = {"attached": 0, "away": 0, "waiting": 0}
+    notifications = size = subscriptions = advertisements = 0
+    for session in host.core.border.all():
+        state = "away" if session.link is None else "attached"
+        states[state if session.wait is None else "waiting"] += 1
+        notifications += len(session.backlog)
+        size += session.backlog.bytes
+        subscriptions += len(session.subscriptions)
+        advertisements += len(session.advertisements)
+    ended: dict[str, dict[str, int]] = {kind: {} for kind in KINDS}
+    for (kind, how), count in sorted(host.ended.items()):
+        ended[kind][how] = count
+    return BrokerStatus(
+        name=host.name,
+        address=str(host.address or ""),
+        uptime_s=_uptime_s(host),
+        routing=routing.strategy,
+        relocation=host.core.relocation.name,
+        durability=_durability(host),
+        failure=str(host.failure or ""),
+        connections={
+            CLIENT: len(host.connections),
+            BROKER: sum(link.connection is not None for link in host.links.values()),
+            STRANGER: host.strangers,
+        },
+        ended=ended,
+        sessions=Sessions(**states),
+        attachments=host.attachments,
+        moves=host.moves,
+        backlog_notifications=notifications,
+        backlog_bytes=size,
+        subscriptions=subscriptions,
+        advertisements=advertisements,
+        links=[
+            LinkStatus(
+                name,
+                link.connection is not None,
+                len(link),
+                len(routing.in_subs[BrokerId(name)]),
+                len(routing.in_ads[BrokerId(name)]),
+                Told.of(link.traffic),
+            )
+            for name, link in host.links.items()
+        ],
+        traffic={kind: Told.of(traffic) for kind, traffic in host.traffic.items()},
+        routed=host.core.border.routed,
+        deliveries=host.deliveries,
+        gaps=host.gaps,
+        journal_bytes=store.journal_bytes if store is not None else 0,
+        snapshots=store.snapshots if store is not None else 0,
+        handovers=Spread.of(host.core.border.handovers),
+        commits=Spread.of(store.commits if store is not None else NEVER),
+    )
+
+
+def _uptime_s(host: BrokerHost) -> float:
+    return round(time.monotonic() - host.started_s, 3) if host.started_s else 0.0
+
+
+def _durability(host: BrokerHost) -> str:
+    return host.store.durability if host.store is not None else "memory"
