@@ -13,24 +13,25 @@ HERE = Address("127.0.0.1", 0)
 class Tree:
     """Brokers of one process, linked as `a-b` says: a calls b."""
 
-    def __init__(self, *pairs, **options):
+    def __init__(self, *pairs, at=HERE, each=lambda _: {}, **options):
+        """Options are for all brokers; `each` gives those of one."""
         self.pairs = [tuple(pair.split("-")) for pair in pairs]
-        self.options = options
+        self.at, self.each, self.options = at, each, options
         self.brokers = {}
         self.names = list(dict.fromkeys(name for pair in self.pairs for name in pair[::-1]))
 
     def url(self, name):
         return str(self.brokers[name].address)
 
-    async def start(self, name, at=HERE):
+    async def start(self, name, at=None):
         near = {}
         for a, b in self.pairs:
             if name == a:
                 near[b] = self.brokers[b].address if b in self.brokers else None
             elif name == b:
                 near[a] = None
-        broker = self.brokers[name] = BrokerHost(name, near, **self.options)
-        await broker.start(at)
+        broker = self.brokers[name] = BrokerHost(name, near, **self.options, **self.each(name))
+        await broker.start(at or self.at)
         return broker
 
     async def restart(self, name):

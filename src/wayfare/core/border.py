@@ -61,6 +61,10 @@ class Border:
         for sessions in self._sessions.values():
             yield from sessions.values()
 
+    def has_room(self, client: ClientId, clients: int) -> bool:
+        """Whether this one is among the clients with sessions, or there are fewer than so many."""
+        return client in self._sessions or len(self._sessions) < clients
+
     def get(self, client: ClientId, epoch: int) -> Session | None:
         return self._sessions.get(client, {}).get(epoch)
 

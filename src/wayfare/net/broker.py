@@ -12,7 +12,6 @@ import asyncio
 import logging
 import random
 import secrets
-import ssl
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -36,25 +35,33 @@ from wayfare.core.messages import (
     AnyMessage,
     Attach,
     BrokerId,
+    Challenge,
+    ClientId,
     Hello,
     Join,
     LinkId,
+    Login,
     Ping,
+    Proof,
     Refused,
     Took,
 )
 from wayfare.core.saving import check_savable
 from wayfare.errors import ProtocolError, StoreError, UsageError
+from wayfare.net.accounts import Accounts
 from wayfare.net.addresses import Address
 from wayfare.net.connection import Connection, Traffic, Turn
+from wayfare.net.door import Door
 from wayfare.net.frames import Frames
+from wayfare.net.limits import DEFAULT_NET_LIMITS, NetLimits, Rate
 from wayfare.net.links import Link
+from wayfare.net.security import Tls, neighbour_context
 from wayfare.net.store import AnyRecord, Down, Grant, In, Out, Snapshot, Store, Ticked, Up
 
 HEARTBEAT_S = 2.0  # a peer that says nothing for three of them is dead
 SILENT_BEATS = 3
-GREETING_S = 10.0  # that a stranger may take to say what it is
 RETRY_S = (0.1, 5.0)  # between two attempts to connect, growing
+STRANGER_WORDS = 4  # Hello, Challenge, Proof and Join; or Hello, Login and Attach
 LINK_QUEUE_MAX = 10_000  # messages that wait for a neighbour; then clients are not read any more
 
 logger = logging.getLogger("wayfare.broker")
@@ -73,8 +80,18 @@ class BrokerHost:
         limits: Limits = DEFAULT_LIMITS,
         heartbeat_s: float = HEARTBEAT_S,
         store: Store | None = None,
+        tls: Tls | None = None,
+        secret: str | None = None,
+        accounts: Accounts | None = None,
+        net_limits: NetLimits = DEFAULT_NET_LIMITS,
     ) -> None:
-        """Neighbours with an address are called, the others call. Without a store, it forgets."""
+        """Neighbours with an address are called, the others call.
+
+        store      what it remembers when its process ends; without, it forgets
+        tls        certificates, for wayfares:// addresses
+        secret     that neighbours have to know
+        accounts   of clients; without, everybody may come under any name
+        """
         if store is not None:
             check_savable(relocation)
         self.core = Broker(
@@ -95,6 +112,9 @@ class BrokerHost:
         self._clock = time.time_ns() - time.monotonic_ns()
         self._addresses = dict(neighbours)
         self._heartbeat_s = heartbeat_s
+        self._tls, self._net_limits = tls, net_limits
+        self._door = Door(name, neighbours, tls, secret, accounts, net_limits)
+        self._speeds: dict[Connection, Rate] = {}  # of clients
         self._strangers: dict[Connection, float] = {}  # who has not said what it is, and since when
         self._calling: dict[BrokerId, Connection] = {}  # that we made, and which are not joined yet
         self._free = {
@@ -114,13 +134,16 @@ class BrokerHost:
 
     # Life
 
-    async def start(self, address: Address, tls: ssl.SSLContext | None = None) -> Address:
+    async def start(self, address: Address) -> Address:
         """Listen there, and call the neighbours that have an address. Returns where it listens."""
         loop = asyncio.get_running_loop()
         if self._store is not None:
             self._recover(self._store)
         self._server = await loop.create_server(
-            lambda: Connection(self, self.name), address.host, address.port, ssl=tls
+            lambda: Connection(self, self.name, self._net_limits, stranger=True),
+            address.host,
+            address.port,
+            **self._door.options(address),
         )
         host, port = self._server.sockets[0].getsockname()[:2]
         self.address = Address(host, port, address.tls)
@@ -132,6 +155,7 @@ class BrokerHost:
             if there is not None:
                 self._tasks.append(loop.create_task(self._call(BrokerId(name), there)))
         logger.info("%s listens at %s", self.name, self.address)
+        self._door.warn(self.address)
         return self.address
 
     async def stop(self) -> None:
@@ -146,6 +170,7 @@ class BrokerHost:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._door.close()
         if self._timer is not None:
             self._timer.cancel()
         self._flush()
@@ -186,6 +211,18 @@ class BrokerHost:
 
     # What connections report
 
+    def on_connected(self, connection: Connection) -> None:
+        self._strangers[connection] = asyncio.get_running_loop().time()
+        if connection.called:
+            return
+        self._door.on_connected(connection)
+        if len(self._strangers) > self._net_limits.strangers:
+            oldest = next(one for one in self._strangers if not one.called)
+            del self._strangers[oldest]
+            oldest.refuse(
+                f"{self.name} has too many strangers: say sooner what you are", again=True
+            )
+
     def on_messages(self, connection: Connection, messages: list[AnyMessage]) -> None:
         link = connection.link
         if not link:
@@ -193,6 +230,8 @@ class BrokerHost:
             link = connection.link
         neighbour = self.links.get(BrokerId(link)) if messages else None
         now = self.now()
+        if messages and neighbour is None:
+            self._slow_down(connection, len(messages))
         for message in messages:
             if connection.closing:
                 return  # what comes behind is not for anybody
@@ -200,6 +239,9 @@ class BrokerHost:
             if kind is Ping:
                 continue
             if neighbour is None:
+                if isinstance(message, Attach) and message.client != connection.peer:
+                    connection.refuse(f"{connection.peer} attaches as {message.client}")
+                    return
                 self._step(Received(LinkId(link), message), now)
             elif neighbour.connection is not connection:
                 return  # there is a newer one, and what was not taken comes there
@@ -213,6 +255,8 @@ class BrokerHost:
         self._strangers.pop(connection, None)
         self._silent.pop(connection, None)
         self._dirty.pop(connection, None)
+        self._speeds.pop(connection, None)
+        self._door.on_closed(connection)
         link = connection.link
         peer = ("broker" if link in self.links else "client") if link else "stranger"
         self.ended[peer, connection.how] += 1
@@ -239,9 +283,20 @@ class BrokerHost:
     def _meet(self, connection: Connection, messages: list[AnyMessage]) -> list[AnyMessage]:
         """A stranger says what it is: a neighbour by `Join`, a client by `Attach`."""
         first = messages[0]
+        connection.words += 1
+        if connection.words > STRANGER_WORDS:
+            connection.refuse("too many words before Attach or Join")
+            return []
         if isinstance(first, Hello):
-            self._strangers.setdefault(connection, asyncio.get_running_loop().time())
+            self._door.on_hello(connection)
             self.on_output(connection)
+            return []
+        if isinstance(first, Login):
+            self._door.log_in(connection, first)
+            return []
+        if isinstance(first, Challenge | Proof):
+            if self._door.prove(connection, first):
+                connection.send(encode(self.links[BrokerId(connection.peer)].join()))
             return []
         if isinstance(first, Refused):
             connection.close(first.reason)
@@ -249,26 +304,43 @@ class BrokerHost:
         if isinstance(first, Join):
             return messages[1:] if self._joined(connection, first) else []
         if isinstance(first, Attach):
-            if first.client != connection.peer:
-                connection.refuse(f"{connection.peer} attaches as {first.client}")
+            if not (self._door.admits(connection, first.client) and self._has_room(connection)):
                 return []
             self._strangers.pop(connection, None)
-            connection.link = f"{first.client}#{next(self._ids)}"
-            self.connections[connection.link] = connection
+            link = f"{first.client}#{next(self._ids)}"
+            connection.admit(link)
+            self.connections[link] = connection
             connection.count_in(self.traffic["client"])
             self.attachments += 1
             self.moves += bool(first.previous) and first.previous[0][0] != self.name
             if self._congested:
                 connection.pause()
+            grants = self._door.grants(connection, first.client)
+            if grants is not None:
+                self._step(Granted(LinkId(link), grants), self.now())
             return messages
         connection.refuse(f"{type(first).__name__} before Attach or Join")
         return []
+
+    def _has_room(self, connection: Connection) -> bool:
+        """Whether one more client may come; if not, it is refused."""
+        limits, border = self._net_limits, self.core.border
+        if len(self.connections) >= limits.clients:
+            connection.refuse(f"{self.name} has {limits.clients} clients, and no room", again=True)
+        elif not border.has_room(ClientId(connection.peer), limits.sessions):
+            connection.refuse(
+                f"{self.name} keeps the sessions of {limits.sessions} clients, and has no room",
+                again=True,
+            )
+        return not connection.closing
 
     def _joined(self, connection: Connection, join: Join) -> bool:
         """The connection is a neighbour's: take the link up where it was."""
         link = self.links.get(BrokerId(connection.peer))
         if link is None:
             connection.refuse(f"{connection.peer} is no neighbour of {self.name}")
+            return False
+        if not self._door.trusts(connection):
             return False
         calling = self._calling.pop(link.name, None)
         if calling is not connection:  # it has called
@@ -282,7 +354,7 @@ class BrokerHost:
             connection.send(encode(link.join()))
         self._strangers.pop(connection, None)
         self._free[link.name].clear()
-        connection.link = link.name
+        connection.admit(link.name)
         try:
             if link.connect(connection, join):
                 return True
@@ -312,11 +384,17 @@ class BrokerHost:
         """Keep the link connected, as long as there is this broker."""
         loop = asyncio.get_running_loop()
         link, wait = self.links[name], RETRY_S[0]
+        tls = neighbour_context(self._tls) if address.tls else None
         while True:
             await self._free[name].wait()
             try:
                 _, connection = await loop.create_connection(
-                    lambda: Connection(self, self.name), address.host, address.port
+                    lambda: Connection(
+                        self, self.name, self._net_limits, stranger=True, called=True
+                    ),
+                    address.host,
+                    address.port,
+                    ssl=tls,
                 )
             except OSError as error:
                 logger.debug("%s cannot reach %s: %s", self.name, name, error)
@@ -325,7 +403,8 @@ class BrokerHost:
                 if link.connection is None:
                     self._calling[name] = connection
                     self._free[name].clear()
-                    connection.send(encode(link.join()))
+                    if not self._door.challenge(connection, name):
+                        connection.send(encode(link.join()))
                     wait = RETRY_S[0]
                 else:
                     connection.close("it has called meanwhile")
@@ -483,6 +562,17 @@ class BrokerHost:
         for connection in dirty:
             connection.flush()
 
+    def _slow_down(self, connection: Connection, count: int) -> None:
+        """A client that says too much is not read for a while."""
+        loop, most = asyncio.get_running_loop(), self._net_limits.messages_per_second
+        speed = self._speeds.get(connection)
+        if speed is None:
+            speed = self._speeds[connection] = Rate(most, most, loop.time())
+        wait = speed.take(count, loop.time())
+        if wait:
+            connection.pause("too fast")
+            loop.call_later(wait, connection.resume, "too fast")
+
     def _mind_congestion(self) -> None:
         """While a neighbour does not take what is for it, clients are not read."""
         full = max((len(link) for link in self.links.values()), default=0)
@@ -510,7 +600,8 @@ class BrokerHost:
                 silent = self._silent[connection] = self._silent.get(connection, 0) + 1
                 if silent >= SILENT_BEATS:
                     connection.abort(f"silent for {silent * self._heartbeat_s:g} s")
-            late = loop.time() - GREETING_S
+            self._door.forget(loop.time())
+            late = loop.time() - self._net_limits.greeting_s
             for connection, since in list(self._strangers.items()):
                 if since < late:
                     connection.refuse("it did not say what it is")

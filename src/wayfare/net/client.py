@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import ssl
 import time
 from collections import deque
 from collections.abc import (
@@ -63,6 +64,8 @@ from wayfare.errors import (
 )
 from wayfare.net.addresses import Address
 from wayfare.net.connection import Connection, Turn
+from wayfare.net.limits import NetLimits
+from wayfare.net.security import client_context
 
 if TYPE_CHECKING:
     from wayfare.eventlog import Event as LogEvent
@@ -211,7 +214,7 @@ class Wire(Connection):
     owner: Client
 
     def __init__(self, owner: Client, name: str, address: Address) -> None:
-        super().__init__(owner, name, UNWRITTEN_MAX)
+        super().__init__(owner, name, NetLimits(write_bytes=UNWRITTEN_MAX))
         self.address = address
         self.welcomed = False
         self.gone = False
@@ -264,6 +267,10 @@ class Client:
         events: Callable[[LogEvent], object] | str | PathLike[str] | None = None,
         timeout: float = CONNECT_S,
         heartbeat_s: float = HEARTBEAT_S,
+        ca: str = "",
+        cert: tuple[str, str] | None = None,
+        account: str | None = None,
+        password: str | None = None,
     ) -> None:
         given = [addresses] if isinstance(addresses, str) else list(addresses)
         if not given:
@@ -273,6 +280,8 @@ class Client:
             raise UsageError("an outbox has room for at least 1 publication")
         self.name = client_id or f"client-{uuid4().hex[:12]}"
         self.addresses = [Address.parse(one) for one in given]
+        self._tls = client_context(ca, cert) if ca or cert else None
+        self._login = None if password is None else m.Login(account or self.name, password)
         self.broker = ""  # the name of the broker where it is; "": nowhere
         self.lost = 0  # notifications of which it was told that they are lost
         self.wires: set[Wire] = set()  # that are not closed yet; one of them, at the most, is used
@@ -628,7 +637,8 @@ class Client:
         attempt_s = min(self._timeout, max(ATTEMPT_S, self._timeout / len(self.addresses)))
         try:
             async with asyncio.timeout(attempt_s):
-                await loop.create_connection(lambda: wire, address.host, address.port)
+                tls = self._tls_for(address)
+                await loop.create_connection(lambda: wire, address.host, address.port, ssl=tls)
                 while not (wire.welcomed or wire.gone):
                     wire.changed.clear()
                     await wire.changed.wait()
@@ -639,6 +649,11 @@ class Client:
             return False
         await _gone(wire)
         return wire.welcomed
+
+    def _tls_for(self, address: Address) -> ssl.SSLContext | None:
+        if address.tls and self._tls is None:
+            self._tls = client_context()
+        return self._tls if address.tls else None
 
     async def _beat(self) -> None:
         while True:
@@ -651,6 +666,16 @@ class Client:
                 wire.abort(f"silent for {wire.silent * self._heartbeat_s:g} s")
 
     # What connections report
+
+    def on_connected(self, connection: Connection) -> None:
+        if self._login is not None and not connection.private:
+            said = (
+                f"the password of {self._login.name} would cross the network in clear, to"
+                f" {connection.host}: use an address with wayfares://"
+            )
+            self._error = lambda: UsageError(said)
+            self._let_go(said)
+            self._wake_all()
 
     def on_messages(self, connection: Connection, messages: list[m.AnyMessage]) -> None:
         wire = self._wire
@@ -676,6 +701,8 @@ class Client:
                 self._step(Received(LinkId(wire.link), message), now)
         elif isinstance(message, m.Hello):
             wire.link = f"{message.name}#{self._core.epoch + 1}"
+            if self._login is not None:
+                wire.send(encode(self._login))
             effects = self._core.attach(BrokerId(message.name), LinkId(wire.link))
             self._record("attached", wire)
             self._perform(effects)
@@ -789,6 +816,10 @@ def connect(
     events: Callable[[LogEvent], object] | str | PathLike[str] | None = None,
     timeout: float = CONNECT_S,
     heartbeat_s: float = HEARTBEAT_S,
+    ca: str = "",
+    cert: tuple[str, str] | None = None,
+    account: str | None = None,
+    password: str | None = None,
 ) -> Client:
     """A client of the broker at one of these addresses. Use it with `async with`, or await it.
 
@@ -800,6 +831,10 @@ def connect(
                     each event, or the path of a file (.jsonl or .parquet)
     timeout         seconds until `connect`, `move` and `attach` give up
     heartbeat_s     a broker that is silent for three of them is left; not shorter than the broker's
+    ca, cert        for wayfares:// addresses: the file of the CA that signs the certificates of
+                    brokers, and of our own certificate and its key, where brokers require one
+    account         whose password it is, if the client has another name
+    password        said only over TLS, or within this machine
     """
     return Client(
         addresses,
@@ -811,6 +846,10 @@ def connect(
         events=events,
         timeout=timeout,
         heartbeat_s=heartbeat_s,
+        ca=ca,
+        cert=cert,
+        account=account,
+        password=password,
     )
 
 

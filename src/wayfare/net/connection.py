@@ -12,11 +12,12 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from wayfare.core.codec import FrameDecoder, encode
+from wayfare.core.codec import REASON_MAX, FrameDecoder, encode
 from wayfare.core.messages import PROTOCOL_VERSION, AnyMessage, Hello, Ping, Refused
 from wayfare.errors import CodecError
+from wayfare.net.limits import DEFAULT_NET_LIMITS, NetLimits
+from wayfare.net.security import is_loopback, names_of
 
-WRITE_MAX = 8 * 1024 * 1024  # bytes that wait for a peer that does not read; then it is cut off
 PING = encode(Ping())
 
 logger = logging.getLogger("wayfare.net")
@@ -25,6 +26,7 @@ logger = logging.getLogger("wayfare.net")
 class Owner(Protocol):
     """Who a connection reports to."""
 
+    def on_connected(self, connection: Connection) -> None: ...
     def on_messages(self, connection: Connection, messages: list[AnyMessage]) -> None: ...
     def on_closed(self, connection: Connection) -> None: ...
     def on_output(self, connection: Connection) -> None:
@@ -47,40 +49,75 @@ class Traffic:
 class Connection(asyncio.Protocol):
     """A connection to a broker or a client, from its first byte to its last."""
 
-    def __init__(self, owner: Owner, name: str, write_max: int = WRITE_MAX) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        name: str,
+        limits: NetLimits = DEFAULT_NET_LIMITS,
+        *,
+        stranger: bool = False,
+        called: bool = False,
+    ) -> None:
+        """A stranger is read one message at a time, and only short ones, until its owner knows it."""
         self.owner = owner
+        self.called = called  # we called, it did not
+        self.host = ""  # of the peer, without its port
+        self.tls = False
+        self.private = False  # nobody else can hear it
+        self.names: tuple[str, ...] = ()  # of the peer's certificate
         self.peer = ""  # its name, once it said Hello
         self.link = ""  # what the owner calls it
         self.reason = ""  # why it ended, if the peer or we said so
         self.closing = False
         self.how = "closed"  # it ended: closed, lost, refused or cut
         self.traffic = Traffic()
+        self.words = 0  # messages before its owner knew who is there
         self.heard = False  # since somebody last looked
         self.spoken = False
         self._transport: asyncio.Transport | None = None
-        self._decoder = FrameDecoder()
+        self._decoder = FrameDecoder(
+            limits.stranger_bytes if stranger else limits.frame_bytes, singly=stranger
+        )
+        self._limits = limits
+        self._bytes = 0  # read since somebody last looked
+        self._pauses: set[str] = set()  # why it is not read
+        self._held: bytearray | None = None  # what was read while nobody may see it
+        self._closing: asyncio.TimerHandle | None = None
         self._out: list[bytes] = [encode(Hello(PROTOCOL_VERSION, name))]
-        self._write_max = write_max
 
     # What asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        transport.set_write_buffer_limits(high=self._write_max)
+        transport.set_write_buffer_limits(high=self._limits.write_bytes)
+        self.host = (transport.get_extra_info("peername") or ("",))[0]
+        self.tls = transport.get_extra_info("ssl_object") is not None
+        self.private = self.tls or is_loopback(self.host)
+        self.names = names_of(transport.get_extra_info("peercert"))
+        self.owner.on_connected(self)
         self.flush()
 
     def data_received(self, data: bytes) -> None:
-        self.heard = True
+        self._bytes += len(data)
+        self.traffic.bytes_in += len(data)
+        if self._held is not None:
+            self._held += data
+        elif not self.closing:
+            self._read(data)
+
+    def _read(self, data: bytes) -> None:
         try:
-            messages = self._decoder.feed(data)
-            self.traffic.bytes_in += len(data)
-            self.traffic.messages_in += len(messages)
-            if messages and not self.peer:
-                messages = self._greeted(messages)
-            if messages:
-                self.owner.on_messages(self, messages)
-            self._decoder.feed(b"")  # tells at once of a bad frame behind good ones
+            while messages := self._decoder.feed(data):
+                self.heard = True
+                self.traffic.messages_in += len(messages)
+                if not self.peer:
+                    messages = self._greeted(messages)
+                if messages:
+                    self.owner.on_messages(self, messages)
+                if self.closing or self._held is not None:
+                    return
+                data = b""  # tells at once of a bad frame behind good ones
         except CodecError as error:
             self.refuse(str(error))
 
@@ -92,7 +129,7 @@ class Connection(asyncio.Protocol):
         return messages[1:]
 
     def pause_writing(self) -> None:
-        self.abort(f"it does not read: {self._write_max} bytes wait for it")
+        self.abort(f"it does not read: {self._limits.write_bytes} bytes wait for it")
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None and not self.closing:
@@ -100,6 +137,8 @@ class Connection(asyncio.Protocol):
         self.closing = True
         self._transport = None
         self._out.clear()
+        if self._closing is not None:
+            self._closing.cancel()
         if exc is not None and not self.reason:
             self.reason = str(exc)
         self.owner.on_closed(self)
@@ -126,28 +165,60 @@ class Connection(asyncio.Protocol):
             self.spoken = True
             self._transport.write(data)
 
-    def pause(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
+    def admit(self, link: str) -> None:
+        """It is known who is there: from now on read whatever comes."""
+        self.link = link
+        self._decoder.singly = False
+        self.allow_long_frames()
 
-    def resume(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+    def allow_long_frames(self) -> None:
+        self._decoder.frame_max = self._limits.frame_bytes
+
+    def hold(self) -> None:
+        """Read nothing until `release`, not even what is here already."""
+        self._held = bytearray()
+        self.pause("held")
+
+    def release(self) -> None:
+        held, self._held = self._held, None
+        self.resume("held")
+        if held is not None and not self.closing:
+            self._read(bytes(held))
+
+    def pause(self, why: str = "") -> None:
+        """Do not read, until no reason not to is left."""
+        if not self._pauses and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._pauses.add(why)
+
+    def resume(self, why: str = "") -> None:
+        if why in self._pauses:
+            self._pauses.discard(why)
+            if not self._pauses and self._transport and not self._transport.is_closing():
+                self._transport.resume_reading()
 
     def beat(self) -> bool:
-        """Say something if there was nothing to say; False if the peer was silent since last time."""
+        """Say something if there was nothing to say; False if the peer was silent since last time.
+
+        So was one that we did not listen to, but that is not its fault.
+        """
         if not self.spoken:
             self.send(PING)
-        heard, self.heard, self.spoken = self.heard, False, False
+        heard = self.heard or self._bytes >= self._limits.trickle_bytes or bool(self._pauses)
+        self.heard, self.spoken, self._bytes = False, False, 0
         return heard
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: str, *, again: bool = False) -> None:
         """Close, and tell the peer why."""
         if not self.closing:
-            logger.warning("closed the connection of %s: %s", self.peer or "a stranger", reason)
+            logger.warning("closed the connection of %s: %s", self.who(), printable(reason))
             self.how = "refused"
-            self.send(encode(Refused(reason[:1000])))
+            self.send(encode(Refused(reason[:REASON_MAX], again)))
             self.close(reason)
+
+    def who(self) -> str:
+        """The peer, for logs."""
+        return printable(self.peer) or f"a stranger at {self.host or 'an unknown place'}"
 
     def close(self, reason: str = "") -> None:
         """Write what was sent, then close."""
@@ -155,18 +226,28 @@ class Connection(asyncio.Protocol):
             return
         self.closing, self.reason = True, self.reason or reason
         self.flush()
-        if self._transport is not None:
-            self._transport.close()
+        transport = self._transport
+        if transport is not None:
+            unread = 0 if self.tls else transport.get_write_buffer_size()  # TLS has its own time
+            transport.close()
+            if unread:  # who does not read is not waited for
+                loop = asyncio.get_running_loop()
+                self._closing = loop.call_later(self._limits.closing_s, transport.abort)
 
     def abort(self, reason: str) -> None:
         """Close at once; what was sent may be lost."""
         if not self.closing:
-            logger.warning("cut off %s: %s", self.peer or "a stranger", reason)
+            logger.warning("cut off %s: %s", self.who(), printable(reason))
             self.how = "cut"
         self.closing, self.reason = True, self.reason or reason
         self._out.clear()
         if self._transport is not None:
             self._transport.abort()
+
+
+def printable(text: str) -> str:
+    """A peer's words, for logs: one line, and nothing that a terminal obeys."""
+    return "".join(one if one.isprintable() else "?" for one in text)
 
 
 class Turn:

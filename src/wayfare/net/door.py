@@ -1,0 +1,270 @@
+"""Who may come in: neighbours that prove who they are, and clients with an account.
+
+    stranger -- Challenge, Proof --> Join      a neighbour, where brokers share a secret
+             -- (its certificate) -> Join      ... or know a CA
+             -- Login -------------> Attach    a client, where there are accounts
+
+A refusal closes the connection, and says why. Passwords are checked in threads, one connection waiting
+for each, and nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from wayfare.core.codec import encode
+from wayfare.core.grants import Grants
+from wayfare.core.messages import Challenge, Login, Proof
+from wayfare.errors import UsageError
+from wayfare.net.accounts import Account, Accounts
+from wayfare.net.addresses import Address
+from wayfare.net.connection import Connection
+from wayfare.net.limits import NetLimits, Rates
+from wayfare.net.security import (
+    Proving,
+    Tls,
+    check_secret,
+    is_loopback,
+    network_of,
+    server_context,
+)
+
+HASHING_THREADS = 2  # that check passwords; each takes 64 MiB while it does
+
+logger = logging.getLogger("wayfare.broker")
+
+
+class Door:
+    """The door of one broker."""
+
+    def __init__(
+        self,
+        name: str,
+        neighbours: Collection[str],
+        tls: Tls | None,
+        secret: str | None,
+        accounts: Accounts | None,
+        limits: NetLimits,
+    ) -> None:
+        check_secret(secret)
+        self._name, self._neighbours = name, frozenset(neighbours)
+        self._tls, self._secret, self._accounts = tls, secret, accounts
+        self._limits = limits
+        self._proving: dict[Connection, Proving] = {}
+        self._logged_in: dict[Connection, Account] = {}
+        self._at: dict[str, int] = {}  # how many connections come from each network
+        self._moves = Rates(limits.moves_per_minute)
+        self._failed_logins = Rates(limits.failed_logins_per_minute)
+        self._checking: set[asyncio.Task[None]] = set()
+        self._threads: ThreadPoolExecutor | None = None
+
+    def options(self, address: Address) -> dict[str, Any]:
+        """How to listen there."""
+        if not address.tls:
+            return {}
+        if self._tls is None:
+            raise UsageError(f"to listen at {address}, {self._name} needs a certificate and a key")
+        return {
+            "ssl": server_context(self._tls),
+            "ssl_handshake_timeout": self._limits.greeting_s,
+            "ssl_shutdown_timeout": self._limits.closing_s,
+        }
+
+    def warn(self, address: Address) -> None:
+        """Say in the log who may come, if others than this machine can reach us."""
+        if is_loopback(address.host):
+            return
+        if self._accounts is None:
+            logger.warning(
+                "%s has no accounts: whoever reaches %s may attach, under any name",
+                self._name,
+                address,
+            )
+        certified = address.tls and self._tls is not None and self._tls.ca
+        if self._neighbours and self._secret is None and not certified:
+            logger.warning(
+                "%s has neither a secret nor a CA: whoever reaches %s may join as its neighbour",
+                self._name,
+                address,
+            )
+
+    # All connections
+
+    def on_connected(self, connection: Connection) -> None:
+        """Another one has come; there may be too many from there."""
+        network = network_of(connection.host)
+        self._at[network] = self._at.get(network, 0) + 1
+        most = self._limits.connections_per_address
+        if self._at[network] > most:
+            connection.refuse(
+                f"{self._name} has {most} connections from {connection.host}: close some",
+                again=True,
+            )
+
+    def on_closed(self, connection: Connection) -> None:
+        self._proving.pop(connection, None)
+        self._logged_in.pop(connection, None)
+        if not connection.called:
+            network = network_of(connection.host)
+            self._at[network] -= 1
+            if not self._at[network]:
+                del self._at[network]
+
+    def on_hello(self, connection: Connection) -> None:
+        if self._accounts is None:
+            connection.allow_long_frames()  # an Attach comes next, from anybody
+
+    def forget(self, now: float) -> None:
+        """Time has passed, and with it what was counted."""
+        self._moves.forget(now)
+        self._failed_logins.forget(now)
+
+    async def close(self) -> None:
+        for task in self._checking:
+            task.cancel()
+        await asyncio.gather(*self._checking, return_exceptions=True)
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # Neighbours
+
+    def challenge(self, connection: Connection, neighbour: str) -> bool:
+        """Ask a neighbour that was called for a proof; False if none is needed."""
+        if self._secret is None:
+            return False
+        proving = self._proving[connection] = Proving(self._secret, self._name, neighbour)
+        connection.send(encode(proving.challenge()))
+        return True
+
+    def prove(self, connection: Connection, message: Challenge | Proof) -> bool:
+        """Both ends show that they know the secret, who called first. True: now it may join."""
+        peer, proving = connection.peer, self._proving.get(connection)
+        if self._secret is None:
+            connection.refuse(f"{peer} has a secret, and {self._name} has none: give it to both")
+        elif peer not in self._neighbours:
+            connection.refuse(f"{peer} is no neighbour of {self._name}")
+        elif isinstance(message, Challenge):
+            if proving is None:
+                proving = self._proving[connection] = Proving(self._secret, self._name, peer)
+                connection.send(encode(proving.challenge()))
+            proving.challenged(message)
+            if connection.called:
+                connection.send(encode(proving.proof()))
+        elif proving is None or not proving.check(message):
+            connection.refuse(f"{peer} and {self._name} have different secrets: give both the same")
+        elif connection.called:
+            return True
+        else:
+            connection.send(encode(proving.proof()))
+        return False
+
+    def trusts(self, connection: Connection) -> bool:
+        """Whether a neighbour that joins is the one that it says it is; if not, it is refused."""
+        peer = connection.peer
+        if self._secret is not None:
+            proving = self._proving.get(connection)
+            if proving is None or not proving.done:
+                connection.refuse(
+                    f"{peer} has not proved that it knows the secret of {self._name}:"
+                    " give it to both"
+                )
+                return False
+        if self._wants_certificate(connection) and peer not in connection.names:
+            shown = ", ".join(connection.names) or "nobody"
+            connection.refuse(f"{peer} showed a certificate of {shown}: it needs one of its name")
+            return False
+        if self._secret is not None and not connection.private:
+            logger.warning(
+                "what %s and %s say to each other can be read, and changed, on the way:"
+                " use wayfares://",
+                self._name,
+                peer,
+            )
+        self._proving.pop(connection, None)
+        return True
+
+    def _wants_certificate(self, connection: Connection) -> bool:
+        if connection.called:
+            return connection.tls
+        return self._secret is None and self._tls is not None and self._tls.ca != ""
+
+    # Clients
+
+    def admits(self, connection: Connection, client: str) -> bool:
+        """Whether a client may attach under this name, now; if not, it is refused."""
+        account = self._logged_in.get(connection)
+        now = asyncio.get_running_loop().time()
+        if client != connection.peer:
+            connection.refuse(f"{connection.peer} attaches as {client}")
+        elif self._accounts is not None and account is None:
+            connection.refuse(
+                f"{client} has not logged in: {self._name} wants an account and its password"
+            )
+        elif account is not None and not self._owns(account, client):
+            connection.refuse(
+                f"{account.name} may not attach as {client}: that is another account's, or not"
+                " among the clients of its own"
+            )
+        elif wait := self._moves.take(client, now):
+            most = self._limits.moves_per_minute
+            connection.refuse(
+                f"{client} attaches more than {most} times a minute: wait {wait:.0f} s", again=True
+            )
+        else:
+            return True
+        return False
+
+    def _owns(self, account: Account, client: str) -> bool:
+        owner = self._accounts.owner(client) if self._accounts is not None else None
+        return owner is not None and owner.name == account.name
+
+    def grants(self, connection: Connection, client: str) -> Grants | None:
+        """What the client may do; None: everything."""
+        account = self._logged_in.pop(connection, None)
+        return None if account is None else account.grants(client)
+
+    def log_in(self, connection: Connection, login: Login) -> None:
+        """Check a password, and hold the connection meanwhile."""
+        if self._accounts is None:
+            return  # everybody may come
+        loop = asyncio.get_running_loop()
+        if not connection.private:
+            connection.refuse("a password came in clear, so others may know it: use wayfares://")
+        elif connection in self._logged_in:
+            connection.refuse("Login twice on one connection")
+        elif wait := self._failed_logins.take(network_of(connection.host), loop.time()):
+            connection.refuse(
+                f"too many failed logins from {connection.host}: wait {wait:.0f} s", again=True
+            )
+        elif len(self._checking) >= self._limits.logins:
+            connection.refuse(f"{self._name} has too many logins to check", again=True)
+        else:
+            connection.hold()
+            task = loop.create_task(self._check(self._accounts, connection, login))
+            self._checking.add(task)
+            task.add_done_callback(self._checking.discard)
+
+    async def _check(self, accounts: Accounts, connection: Connection, login: Login) -> None:
+        loop = asyncio.get_running_loop()
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(HASHING_THREADS, "wayfare-login")
+        if trouble := accounts.refresh():
+            logger.error("%s goes on with the accounts that it has: %s", self._name, trouble)
+        good = await loop.run_in_executor(
+            self._threads, accounts.verify, login.name, login.password
+        )
+        account = accounts.get(login.name)
+        if good:  # only what failed counts
+            self._failed_logins.take(network_of(connection.host), loop.time(), -1)
+        if connection.closing:
+            return
+        if good and account is not None:
+            self._logged_in[connection] = account
+            connection.allow_long_frames()
+            connection.release()
+        else:
+            connection.refuse(f"{login.name} cannot log in: no such account, or not its password")

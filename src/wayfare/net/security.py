@@ -1,0 +1,152 @@
+"""Who is at the other end: certificates, and proofs that a broker knows a secret.
+
+Two brokers that share a secret prove it to each other before either says anything else. The secret
+never crosses the link, and no proof can be used twice, by somebody else, or in the other direction:
+
+    caller                             called
+      |-- Hello, Challenge(a) --------->|
+      |<------- Hello, Challenge(b) ----|
+      |-- Proof(caller, called, b, a) ->|
+      |<- Proof(called, caller, a, b) --|
+      |-- Join ------------------------>|
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import ssl
+from collections.abc import Callable
+from ipaddress import IPv4Address, ip_address, ip_network
+from typing import Any
+
+import msgspec
+
+from wayfare.core.codec import PROOF_BYTES
+from wayfare.core.messages import Challenge, Proof
+from wayfare.errors import UsageError
+
+SECRET_MIN = 16  # characters: a proof tells whoever sees it whether a guess is right
+
+
+class Tls(msgspec.Struct, frozen=True):
+    """Files in PEM. A broker shows its certificate to clients, and to neighbours."""
+
+    cert: str
+    key: str
+    ca: str = ""  # who signs the certificates of peers; "": whom the system trusts
+    require: bool = False  # also clients have to show one
+
+
+def server_context(tls: Tls) -> ssl.SSLContext:
+    """For connections that come. With a CA, peers may show a certificate, and neighbours must."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _load(tls.cert, lambda: context.load_cert_chain(tls.cert, tls.key, _no_password))
+    if tls.ca:
+        _load(tls.ca, lambda: context.load_verify_locations(tls.ca))
+        context.verify_mode = ssl.CERT_REQUIRED if tls.require else ssl.CERT_OPTIONAL
+    elif tls.require:
+        raise UsageError("to require certificates of clients, name the CA that signs them (ca)")
+    return context
+
+
+def client_context(ca: str = "", cert: tuple[str, str] | None = None) -> ssl.SSLContext:
+    """For connections to a broker, whose certificate has to name the host that was called."""
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if ca:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        _load(ca, lambda: context.load_verify_locations(ca))
+    if cert is not None:
+        _load(cert[0], lambda: context.load_cert_chain(*cert, _no_password))
+    return context
+
+
+def neighbour_context(tls: Tls | None) -> ssl.SSLContext:
+    """For connections to a neighbour, whose certificate has to have its name: see `names_of`."""
+    context = client_context(tls.ca, (tls.cert, tls.key)) if tls is not None else client_context()
+    context.check_hostname = False  # a neighbour is called by its name, wherever it is
+    return context
+
+
+def _no_password() -> str:
+    raise UsageError("the key is encrypted: give a key without a password, readable only for us")
+
+
+def _load(path: str, load: Callable[[], object]) -> None:
+    try:
+        load()
+    except ssl.SSLError as error:
+        raise UsageError(f"{path} is not what TLS needs, in PEM: {error.reason or error}") from None
+    except OSError as error:
+        raise UsageError(f"cannot read {path}, or its key: {error.strerror}") from None
+
+
+def names_of(certificate: dict[str, Any] | None) -> tuple[str, ...]:
+    """Whose certificate it is: its DNS names, or without any its common name."""
+    if not certificate:
+        return ()
+    others = certificate.get("subjectAltName", ())
+    names = tuple(name for kind, name in others if kind == "DNS")
+    parts = [part for group in certificate.get("subject", ()) for part in group]
+    return names or tuple(name for kind, name in parts if kind == "commonName")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether what goes there stays on this machine; for the address of a connection."""
+    if host == "localhost":
+        return True
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    inner = getattr(address, "ipv4_mapped", None)
+    return (inner or address).is_loopback
+
+
+def network_of(host: str) -> str:
+    """Whom limits of an address are for: in IPv6, one subscriber has a whole /64 of them."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, IPv4Address) or address.ipv4_mapped:
+        return host
+    return str(ip_network((int(address) >> 64 << 64, 64)))
+
+
+def check_secret(secret: str | None) -> None:
+    if secret is not None and len(secret) < SECRET_MIN:
+        raise UsageError(f"a shared secret has at least {SECRET_MIN} characters, of good chance")
+
+
+class Proving:
+    """One end of a connection between brokers that share a secret."""
+
+    def __init__(self, secret: str, me: str, peer: str) -> None:
+        self.done = False  # the peer has proved it
+        self._secret, self._me, self._peer = secret.encode(), me, peer
+        self._mine = secrets.token_bytes(PROOF_BYTES)
+        self._theirs = b""
+
+    def challenge(self) -> Challenge:
+        return Challenge(self._mine)
+
+    def challenged(self, challenge: Challenge) -> None:
+        self._theirs = challenge.nonce
+
+    def proof(self) -> Proof:
+        return Proof(_digest(self._secret, self._me, self._peer, self._theirs, self._mine))
+
+    def check(self, proof: Proof) -> bool:
+        """Whether the peer knows the secret. It has to have sent its challenge before."""
+        if self._theirs:
+            expected = _digest(self._secret, self._peer, self._me, self._mine, self._theirs)
+            self.done = hmac.compare_digest(expected, proof.digest)
+        return self.done
+
+
+def _digest(secret: bytes, who: str, to: str, asked: bytes, own: bytes) -> bytes:
+    what = msgspec.msgpack.encode(["wayfare link", who, to, asked, own])
+    return hmac.digest(secret, what, "sha256")
