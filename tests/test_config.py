@@ -47,7 +47,7 @@ def test_every_key_of_a_broker():
         name = "lisbon"
         listen = "0.0.0.0:7000"
         routing = "merging"
-        relocation = "junction"
+        relocation = "handoff"
         heartbeat = 0.5
         neighbours = { porto = "porto.example", faro = "" }
         [limits]
@@ -62,16 +62,18 @@ def test_every_key_of_a_broker():
         marks_age = "9d"
         tombstone = 1.5
         [durability]
-        directory = "/var/lib/wayfare"
-        """
+        mode = "disk"
+        directory = "lisbon"
+        """,
+        "etc/site.toml",
     )
     second = 1_000_000_000
     assert (site.name, site.listen) == ("lisbon", Address("0.0.0.0", 7000))
     assert site.neighbours == {"porto": Address("porto.example", 7410), "faro": None}
     settings = site.settings
-    assert (settings.routing, settings.relocation) == ("merging", "junction")
+    assert (settings.routing, settings.relocation) == ("merging", "handoff")
     assert settings.heartbeat_s == 0.5
-    assert settings.durability == config.Durability("memory", "/var/lib/wayfare")
+    assert settings.durability == config.Durability("disk", "etc/lisbon")
     assert settings.limits == Limits(
         backlog_count=1,
         backlog_bytes=2000,
@@ -197,7 +199,11 @@ window = 0
         ),
         (
             'name = "a"\n[durability]\nmode = "disk"',
-            ':3: durability.mode is "disk", which is for a later release',
+            ':3: durability.mode is "disk": say where, like directory = "memory"',
+        ),
+        (
+            'name = "a"\nrelocation = "home"\n[durability]\nmode = "os"\ndirectory = "b"',
+            ':4: durability.mode is "os": home keeps what it does in memory only',
         ),
         ('name = "a"\n[durability]\nmode = "tape"', ':3: durability.mode is "tape": choose one of'),
         ("brokers = {}", ": a network without brokers: give links"),

@@ -143,6 +143,54 @@ def test_a_broker_as_its_file_says(tmp_path):
         assert one.stop() == (0, "", "")
 
 
+def test_a_broker_with_a_disk_remembers_its_clients_when_it_was_killed(tmp_path):
+    """Without, the client would be told that something may be lost: see further below."""
+    file = tmp_path / "site.toml"
+
+    def start(port):
+        text = f'name = "lisbon"\nlisten = "127.0.0.1:{port}"\n'
+        file.write_text(f'{text}[durability]\nmode = "disk"\ndirectory = "memory"\n')
+        return program("broker", "--config", str(file))
+
+    with start(0) as one:
+        address = one.line().split()[-1]
+        with subscriber(address, "x > 0", "-C", "1") as some:
+            one.process.kill()
+            one.process.wait()
+            with start(address.rpartition(":")[2]) as again:
+                assert again.line() == f"lisbon listens at {address}"
+                assert wayfare("pub", address, "x=1")[:2] == (0, "published 1\n")
+                assert some.end() == (0, "x=1\n", "")
+    assert [path.name for path in (tmp_path / "memory").glob("*.db")] == ["broker.db"]
+
+
+def test_a_memory_of_another_broker_is_refused(tmp_path):
+    file = tmp_path / "site.toml"
+    for name in ("lisbon", "porto"):
+        file.write_text(
+            f'name = "{name}"\nlisten = "127.0.0.1:0"\n'
+            '[durability]\nmode = "os"\ndirectory = "memory"\n'
+        )
+        with program("broker", "--config", str(file)) as one:
+            if name == "lisbon":
+                assert one.line().startswith("lisbon listens at ")
+                assert one.stop() == (0, "", "")
+            else:
+                code, out, err = one.end()
+                assert (code, out, err.count("\n")) == (2, "", 1)
+                assert "is the memory of lisbon, and this is porto" in err
+
+
+def test_each_broker_of_a_network_has_a_memory_of_its_own(tmp_path):
+    file = tmp_path / "city.toml"
+    file.write_text('links = [["a", "b"]]\n[durability]\nmode = "os"\ndirectory = "all"\n')
+    for _ in range(2):
+        with program("network", "up", str(file), "--json") as one:
+            assert [json.loads(one.line())["name"] for _ in range(2)] == ["a", "b"]
+            assert one.stop() == (0, "", "")
+    assert {path.parent.name for path in (tmp_path / "all").rglob("broker.db")} == {"a", "b"}
+
+
 def test_brokers_in_processes_of_their_own_are_linked():
     with (
         broker("lisbon", "--neighbour", "porto") as (_, lisbon),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from rich.table import Table
 from wayfare.cli import running
 from wayfare.errors import UsageError
 from wayfare.net import config, network
+from wayfare.net.addresses import Address
 from wayfare.net.broker import BrokerHost
 
 EXAMPLES = """examples:
@@ -83,7 +85,8 @@ def add_parser(commands: Any) -> None:
 def run_broker(arguments: argparse.Namespace) -> int:
     site = _site(arguments)
     running.start_log(arguments.log_level)
-    return running.run(_serve(site, arguments.json))
+    host = network.host(site.name, site.neighbours, site.settings)
+    return running.run(_serve(host, site.listen, arguments.json), lambda: _code([host]))
 
 
 def _site(arguments: argparse.Namespace) -> config.Broker:
@@ -109,18 +112,22 @@ def _site(arguments: argparse.Namespace) -> config.Broker:
     return site
 
 
-async def _serve(site: config.Broker, as_json: bool) -> int:
-    host = network.host(site.name, site.neighbours, site.settings)
+async def _serve(host: BrokerHost, listen: Address, as_json: bool) -> int:
     try:
-        address = await network.listen(host, site.listen)
+        address = await network.listen(host, listen)
         if as_json:
-            print(json.dumps({"name": site.name, "address": str(address)}), flush=True)
+            print(json.dumps({"name": host.name, "address": str(address)}), flush=True)
         else:
-            print(f"{site.name} listens at {address}", flush=True)
-        await asyncio.Event().wait()
+            print(f"{host.name} listens at {address}", flush=True)
+        await host.failed.wait()
     finally:
         await host.stop()
-    return 0
+    return _code([host])
+
+
+def _code(hosts: Iterable[BrokerHost]) -> int:
+    """1 if one of them could not keep what it had acknowledged; its log says why."""
+    return 1 if any(one.failure for one in hosts) else 0
 
 
 # A tree
@@ -133,21 +140,24 @@ def run_network(arguments: argparse.Namespace) -> int:
             f"{arguments.file} is one broker: start it with wayfare broker --config {arguments.file}"
         )
     running.start_log(arguments.log_level)
-    return running.run(_serve_all(city, arguments.json))
+    brokers: dict[str, BrokerHost] = {}
+    work = _serve_all(city, brokers, arguments.json)
+    return running.run(work, lambda: _code(brokers.values()))
 
 
-async def _serve_all(city: config.Network, as_json: bool) -> int:
-    brokers = await network.start(city)
+async def _serve_all(city: config.Network, brokers: dict[str, BrokerHost], as_json: bool) -> int:
+    brokers |= await network.start(city)
     try:
         if as_json:
             for facts in _facts(brokers):
                 print(json.dumps(facts), flush=True)
         else:
             _show(_facts(brokers))
-        await asyncio.Event().wait()
+        failing = [asyncio.create_task(one.failed.wait()) for one in brokers.values()]
+        await asyncio.wait(failing, return_when=asyncio.FIRST_COMPLETED)
     finally:
         await network.stop(brokers.values())
-    return 0
+    return _code(brokers.values())
 
 
 def _facts(brokers: dict[str, BrokerHost]) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ import msgspec
 
 from wayfare.core.broker import check_strategies
 from wayfare.core.history import Limits
+from wayfare.core.saving import check_savable
 from wayfare.errors import ConfigError, UsageError
 from wayfare.net.addresses import PORT, Address
 from wayfare.net.broker import HEARTBEAT_S
@@ -51,7 +52,7 @@ Place = tuple[str | int, ...]  # ("limits", "away"), ("links", 3)
 
 
 class Durability(msgspec.Struct, frozen=True):
-    """How safe is what a broker acknowledges."""
+    """How safe is what a broker acknowledges, and where it is kept if that is not in memory."""
 
     mode: str = "memory"
     directory: str = ""
@@ -178,11 +179,15 @@ KEYS = (
         "durability.mode",
         MODE,
         "memory",
-        "what is acknowledged outlives the process (os), or the machine (disk), or neither (memory)",
+        "what its acknowledgements outlive: nothing, the process, or a loss of power",
     ),
-    Key("durability.directory", TEXT, None, "where it is kept, for os and disk"),
+    Key(
+        "durability.directory",
+        TEXT,
+        None,
+        "where it is kept, for os and disk; relative to the file",
+    ),
 )
-NOT_DURABLE = 'is for a later release: this one keeps everything in memory, so write "memory"'
 
 
 # Reading
@@ -300,17 +305,27 @@ class _Reading:
             check_strategies(got["routing"], got["relocation"])
         except UsageError as error:
             self.mistakes.append((("relocation",), f"is {shown(got['relocation'])}: {error}"))
-        mode = got["durability.mode"]
-        if mode != "memory":
-            self.mistakes.append((("durability", "mode"), f"is {shown(mode)}, which {NOT_DURABLE}"))
         limits = {field: got[key.name] for field, key in LIMITS.items()}
         return Settings(
             routing=got["routing"],
             relocation=got["relocation"],
             heartbeat_s=got["heartbeat"] / DURATIONS_NS["s"],
             limits=Limits(**limits),
-            durability=Durability(mode, got.get("durability.directory", "")),
+            durability=self._durability(),
         )
+
+    def _durability(self) -> Durability:
+        mode, directory = self.found["durability.mode"], self.found.get("durability.directory", "")
+        place = ("durability", "mode")
+        if mode == "memory":
+            return Durability()
+        if not directory:
+            self.mistakes.append((place, f'is {shown(mode)}: say where, like directory = "memory"'))
+        try:
+            check_savable(self.found["relocation"])
+        except UsageError as error:
+            self.mistakes.append((place, f"is {shown(mode)}: {error}"))
+        return Durability(mode, str(Path(self.file).parent / directory))
 
     def _broker(self, settings: Settings) -> Broker:
         name = self.found.get("name", "")

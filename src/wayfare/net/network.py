@@ -6,11 +6,15 @@ import asyncio
 import os
 import socket
 from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from msgspec.structs import replace
 
 from wayfare.errors import UsageError
 from wayfare.net import config
 from wayfare.net.addresses import Address
 from wayfare.net.broker import BrokerHost
+from wayfare.net.store import Store
 
 LINKED_S = 10.0  # that brokers of one process may take to find each other
 
@@ -19,6 +23,8 @@ def host(
     name: str, neighbours: Mapping[str, Address | None], settings: config.Settings
 ) -> BrokerHost:
     """A broker with these settings, not started yet."""
+    kept = settings.durability
+    store = None if kept.mode == "memory" else Store(Path(kept.directory), kept.mode, name)
     return BrokerHost(
         name,
         neighbours,
@@ -26,6 +32,7 @@ def host(
         relocation=settings.relocation,
         limits=settings.limits,
         heartbeat_s=settings.heartbeat_s,
+        store=store,
     )
 
 
@@ -49,7 +56,7 @@ async def start(network: config.Network) -> dict[str, BrokerHost]:
             near: dict[str, Address | None] = dict.fromkeys(_near(network, name))
             if parent:  # it listens already: so it is called, and the others will call
                 near[parent] = running[parent].address
-            running[name] = host(name, near, network.settings)
+            running[name] = host(name, near, _settings_of(name, network))
             await listen(running[name], Address(network.host, network.brokers[name]))
         await _linked(running.values())
     except BaseException:
@@ -75,6 +82,13 @@ async def _linked(brokers: Iterable[BrokerHost]) -> None:
             f"nobody could reach {missing} within {LINKED_S:g} s: brokers call each other at the"
             " host where they listen, so it has to be one that this machine can reach"
         ) from None
+
+
+def _settings_of(name: str, network: config.Network) -> config.Settings:
+    """Those of all; but each keeps its memory in a directory of its own."""
+    kept = network.settings.durability
+    own = replace(kept, directory=str(Path(kept.directory) / name))
+    return replace(network.settings, durability=own)
 
 
 def _near(network: config.Network, name: str) -> list[str]:
