@@ -49,7 +49,7 @@ class Site:
         broker._store.close()
         broker.failure = StoreError("dead")  # it does nothing any more
         links = [link.connection for link in broker.links.values() if link.connection]
-        for connection in [*broker.connections.values(), *links]:
+        for connection in [*broker.connections.values(), *broker._strangers, *links]:
             connection.abort("killed")
         await asyncio.sleep(0.02)
 

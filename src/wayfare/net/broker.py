@@ -545,6 +545,8 @@ class BrokerHost:
         if self.failure is None:
             logger.error("%s stops: %s", self.name, error)
             self.failure = error
+            if self._server is not None:
+                self._server.close()  # nobody is to wait for an answer
             linked = [link.connection for link in self.links.values() if link.connection]
             for connection in [*self.connections.values(), *self._strangers, *linked]:
                 connection.abort(str(error))

@@ -31,6 +31,7 @@ from collections.abc import (
 from contextlib import suppress
 from itertools import count
 from os import PathLike
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
@@ -60,9 +61,11 @@ from wayfare.errors import (
     CodecError,
     OutboxFull,
     Refused,
+    StoreError,
     UsageError,
 )
 from wayfare.net.addresses import Address
+from wayfare.net.client_store import ClientStore
 from wayfare.net.connection import Connection, Turn
 from wayfare.net.limits import NetLimits
 from wayfare.net.security import client_context
@@ -90,9 +93,10 @@ Wanted = str | Filter | Condition
 class Notification(Mapping[str, Value]):
     """What was published: its attributes as a mapping, and who published it."""
 
-    __slots__ = ("attributes", "number", "payload", "publisher")
+    __slots__ = ("attributes", "delivery", "number", "payload", "publisher")
 
-    def __init__(self, notification: m.Notification) -> None:
+    def __init__(self, notification: m.Notification, delivery: int = 0) -> None:
+        self.delivery = delivery  # this client's own count
         self.publisher: str = notification.publisher
         self.number = notification.number  # the publisher's own count
         self.attributes = notification.attributes
@@ -125,6 +129,7 @@ class Subscription(AsyncIterator[Notification]):
         self._max = queue
         self._policy = policy
         self._ready = asyncio.Event()
+        self._in_hand: Notification | None = None  # the last one, with which somebody is busy
         self._begun = False  # once; what was closed begins again only when it is asked to
         self._open = False
 
@@ -137,7 +142,14 @@ class Subscription(AsyncIterator[Notification]):
         self._begin()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self._in_hand = None  # nobody is done with it
         await self.close()
 
     def __aiter__(self) -> Self:
@@ -150,7 +162,11 @@ class Subscription(AsyncIterator[Notification]):
             raise StopAsyncIteration from None
 
     async def get(self, timeout: float | None = None) -> Notification:
-        """The next one; TimeoutError if none comes in time, Closed if none will."""
+        """The next one; TimeoutError if none comes in time, Closed if none will.
+
+        Who asks for the next one is done with the one before it.
+        """
+        self._put_down()
         if not self._begun:
             self._begin()
         if not self._queue:
@@ -160,24 +176,36 @@ class Subscription(AsyncIterator[Notification]):
                     self._ready.clear()
                     await self._ready.wait()
         # From here on nothing waits: who is cancelled has taken nothing.
-        one = self._queue.popleft()
+        one = self._in_hand = self._queue.popleft()
         if len(self._queue) <= self._max // 2:
             self._client.has_room(self)
         return one
 
     async def close(self) -> None:
-        """Unsubscribe; what waits can still be read."""
+        """Unsubscribe; what waits can still be read. A client with a store stays subscribed."""
+        self._put_down()
         if self._open:
             self.end()
             self._client.end(self)
+
+    async def unsubscribe(self) -> None:
+        """Close, and withdraw the subscription also if the client has a store."""
+        await self.close()
+        self._client.withdraw(self.filter)
+
+    def _put_down(self) -> None:
+        done, self._in_hand = self._in_hand, None
+        if done is not None:
+            self._client.done(done)
 
     def put(self, notification: Notification) -> None:
         queue = self._queue
         if len(queue) >= self._max and self._policy != "wait":
             self.dropped += 1
             if self._policy == "drop_newest":
+                self._client.done(notification)
                 return
-            queue.popleft()
+            self._client.done(queue.popleft())
         queue.append(notification)
         self._ready.set()
         if len(queue) >= self._max and self._policy == "wait":
@@ -185,6 +213,7 @@ class Subscription(AsyncIterator[Notification]):
 
     def give_back(self, notification: Notification) -> None:
         """It was taken for somebody who is not there any more: it is the next one again."""
+        self._in_hand = None
         self._queue.appendleft(notification)
         self._ready.set()
 
@@ -232,6 +261,8 @@ class Wire(Connection):
         super().send(frame)
 
     def flush(self) -> None:
+        if not self.owner.keep():
+            return
         super().flush()
         self.unwritten = 0
         self.owner.on_writable()
@@ -271,6 +302,8 @@ class Client:
         cert: tuple[str, str] | None = None,
         account: str | None = None,
         password: str | None = None,
+        store: str | Path | None = None,
+        durability: str = "os",
     ) -> None:
         given = [addresses] if isinstance(addresses, str) else list(addresses)
         if not given:
@@ -278,6 +311,8 @@ class Client:
         _check_queue(queue, policy)
         if outbox < 1:
             raise UsageError("an outbox has room for at least 1 publication")
+        if store is not None and client_id is None:
+            raise UsageError("a store is of one client: name it with client_id")
         self.name = client_id or f"client-{uuid4().hex[:12]}"
         self.addresses = [Address.parse(one) for one in given]
         self._tls = client_context(ca, cert) if ca or cert else None
@@ -285,7 +320,7 @@ class Client:
         self.broker = ""  # the name of the broker where it is; "": nowhere
         self.lost = 0  # notifications of which it was told that they are lost
         self.wires: set[Wire] = set()  # that are not closed yet; one of them, at the most, is used
-        self._core = core.Client(ClientId(self.name), outbox)
+        self._core = core.Client(ClientId(self.name), outbox, confirms=store is not None)
         # A later process of this name is never behind an earlier one, which may have been killed.
         now = time.time_ns()
         self._core.epoch = now // 1_000_000
@@ -295,6 +330,17 @@ class Client:
         self._events = events
         self._recorder: Recorder | None = None
         self._timeout, self._heartbeat_s = timeout, heartbeat_s
+        self._store: ClientStore | None = None
+        if store is not None:
+            self._store = ClientStore(Path(store), durability, self.name)
+            if (left := self._store.load()) is not None:
+                self._core.remember(*left)
+        self._unsaved: list[m.Publish] = []
+        self._saved: core.Memory | None = None
+        self._saved_filters = False
+        self._progressed: dict[ClientId, None] = {}  # publishers of which more is done
+        self._busy: dict[int, int] = {}  # delivery -> subscriptions that are not done with it
+        self._unclaimed: dict[Filter, list[Notification]] = {}  # nobody has subscribed again yet
         self._wire: Wire | None = None
         self._confirmed = self._core.published  # the last publication that was acknowledged
         self._subscriptions: dict[Filter, list[Subscription]] = {}
@@ -347,6 +393,8 @@ class Client:
     async def close(self, timeout: float = CLOSE_S) -> int:
         """Leave for good, when all that was published is acknowledged, or after this time.
 
+        A client with a store only goes away: the broker keeps its session for the next process.
+
         Returns how many publications nobody has acknowledged: they may be lost.
         """
         if self._closed:
@@ -361,9 +409,13 @@ class Client:
             if left:
                 logger.warning("%s closes before %d publications are acknowledged", self.name, left)
             if not self._closed:
-                self._record("left", self._wire)
-                self._perform(self._core.detach(leave=True))
+                if self._store is None:
+                    self._record("left", self._wire)
+                self._perform(self._core.detach(leave=self._store is None))
                 await self._end()
+                if self._store is not None:
+                    self.keep()
+                    self._store.close()
         return left
 
     async def _end(self) -> None:
@@ -461,7 +513,10 @@ class Client:
         """Announce what will be published; nothing else may be."""
         self.check()
         filter = _filter(offered)
+        if self._store is not None and filter in self._core.advertisements:
+            return
         effects = self._core.advertise(filter)
+        self._saved_filters = False
         if self._recorder is not None:
             self._recorder.fact("advertised", filter=filter)
         self._perform(effects)
@@ -470,6 +525,7 @@ class Client:
         """Withdraw it, as often as it was announced."""
         self.check()
         filter = _filter(offered)
+        self._saved_filters = False
         if self._recorder is not None:
             self._recorder.fact("unadvertised", filter=filter)
         self._perform(self._core.unadvertise(filter))
@@ -488,6 +544,10 @@ class Client:
             with suppress(OutboxFull):
                 effects = self._core.publish(attributes, payload)
                 break
+        if self._store is not None:
+            self._unsaved.append(self._core.outbox[-1])
+            self.keep()
+            self.check()
         number = self._core.published
         if self._recorder is not None:
             self._recorder.fact("published", number=number, attributes=dict(attributes))
@@ -557,14 +617,18 @@ class Client:
 
     def begin(self, subscription: Subscription) -> None:
         self.check()
-        filter, terms = subscription.filter, subscription.terms
-        effects = self._core.subscribe(filter, terms)
-        if self._recorder is not None:
-            self._recorder.fact(
-                "subscribed", filter=filter, reason=None if terms is None else m.terms_text(terms)
-            )
-        self._perform(effects)
-        self._subscriptions.setdefault(subscription.filter, []).append(subscription)
+        filter, terms, mine = subscription.filter, subscription.terms, self._core
+        kept = self._store is not None and filter in mine.subscriptions
+        if not kept or mine.terms.get(filter) != terms:
+            effects = mine.subscribe(filter, terms)
+            self._saved_filters = False
+            if self._recorder is not None:
+                reason = None if terms is None else m.terms_text(terms)
+                self._recorder.fact("subscribed", filter=filter, reason=reason)
+            self._perform(effects)
+        self._subscriptions.setdefault(filter, []).append(subscription)
+        for notification in self._unclaimed.pop(filter, ()):
+            subscription.put(notification)
 
     def end(self, subscription: Subscription) -> None:
         there = self._subscriptions.get(subscription.filter, [])
@@ -572,11 +636,32 @@ class Client:
             there.remove(subscription)
             if not there:
                 del self._subscriptions[subscription.filter]
-            if not self._closed:
+            if not self._closed and self._store is None:
                 if self._recorder is not None:
                     self._recorder.fact("unsubscribed", filter=subscription.filter)
                 self._perform(self._core.unsubscribe(subscription.filter))
         self.has_room(subscription)
+
+    def withdraw(self, wanted: Filter) -> None:
+        """Forget a subscription that was kept."""
+        while self._store is not None and wanted in self._core.subscriptions:
+            self._saved_filters = False
+            self._perform(self._core.unsubscribe(wanted))
+        for notification in self._unclaimed.pop(wanted, ()):
+            self.done(notification)
+
+    def done(self, notification: Notification) -> None:
+        """A subscription is done with it."""
+        delivery = notification.delivery
+        if self._store is None or delivery not in self._busy:
+            return
+        self._busy[delivery] -= 1
+        if not self._busy[delivery]:
+            del self._busy[delivery]
+            self._progressed[ClientId(notification.publisher)] = None
+            if not self._closed:
+                self._perform(self._core.confirm(delivery, time.monotonic_ns()))
+                self._turn.ask()
 
     def has_no_room(self, subscription: Subscription) -> None:
         """What comes is not taken, so it is not acknowledged, and the broker sends no more."""
@@ -750,9 +835,12 @@ class Client:
         wire = self._wire
         for effect in effects:
             if type(effect) is Notify:
-                notification = Notification(effect.notification)
+                notification = Notification(effect.notification, self._core.delivered)
                 if self._recorder is not None:
                     self._recorder.delivered(effect.notification, self._core.delivered)
+                if self._store is not None:
+                    self._hand_out(notification, effect.subscriptions)
+                    continue
                 for wanted in effect.subscriptions:
                     for one in self._subscriptions.get(wanted, ()):
                         one.put(notification)
@@ -779,6 +867,42 @@ class Client:
             delay = max(0, due - time.monotonic_ns()) / 1e9
             self._timer = asyncio.get_running_loop().call_later(delay, self._wake)
 
+    def _hand_out(self, notification: Notification, matching: Sequence[Filter]) -> None:
+        """To all subscriptions, which will say when they are done; or to who subscribes again."""
+        takers = [one for wanted in matching for one in self._subscriptions.get(wanted, ())]
+        unclaimed = [wanted for wanted in matching if wanted not in self._subscriptions]
+        self._busy[notification.delivery] = len(takers) + len(unclaimed)
+        for wanted in unclaimed:
+            self._unclaimed.setdefault(wanted, []).append(notification)
+        for one in takers:
+            one.put(notification)
+
+    def keep(self) -> bool:
+        """Write down what changed, before anybody hears of it; False if that cannot be done."""
+        store, mine = self._store, self._core
+        if store is None:
+            return True
+        if self._error is not None:
+            return False
+        memory = mine.memory()
+        same = memory == self._saved and self._saved_filters
+        if same and not (self._unsaved or self._progressed):
+            return True
+        held = None if self._saved_filters else mine.held()
+        progress = {who: mine.progress(who) for who in self._progressed}
+        try:
+            store.keep(memory, held, self._unsaved, self._confirmed, progress)
+        except StoreError as error:
+            said = str(error)
+            self._error = lambda: StoreError(said)
+            if self._wire is not None:
+                self._wire.abort(said)
+            self._wake_all()
+            return False
+        self._saved, self._saved_filters = memory, True
+        self._unsaved, self._progressed = [], {}
+        return True
+
     def _wake(self) -> None:
         self._timer = None
         self._step(Tick(), time.monotonic_ns())
@@ -803,6 +927,8 @@ class Client:
     def _flush(self) -> None:
         if self._wire is not None:
             self._wire.flush()
+        else:
+            self.keep()
 
 
 def connect(
@@ -820,6 +946,8 @@ def connect(
     cert: tuple[str, str] | None = None,
     account: str | None = None,
     password: str | None = None,
+    store: str | Path | None = None,
+    durability: str = "os",
 ) -> Client:
     """A client of the broker at one of these addresses. Use it with `async with`, or await it.
 
@@ -835,6 +963,10 @@ def connect(
                     brokers, and of our own certificate and its key, where brokers require one
     account         whose password it is, if the client has another name
     password        said only over TLS, or within this machine
+    store           a file in which the client remembers, so that the next process of its name goes on
+                    where this one was: its subscriptions stay, what it published is not lost, and what
+                    it was not done with comes again
+    durability      of that file: os (survives the process) or disk (survives a loss of power)
     """
     return Client(
         addresses,
@@ -850,6 +982,8 @@ def connect(
         cert=cert,
         account=account,
         password=password,
+        store=store,
+        durability=durability,
     )
 
 
