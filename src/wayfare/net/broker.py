@@ -55,6 +55,7 @@ from wayfare.net.door import Door
 from wayfare.net.frames import Frames
 from wayfare.net.limits import DEFAULT_NET_LIMITS, NetLimits, Rate
 from wayfare.net.links import Link
+from wayfare.net.logs import tell
 from wayfare.net.security import Tls, neighbour_context
 from wayfare.net.store import AnyRecord, Down, Grant, In, Out, Snapshot, Store, Ticked, Up
 
@@ -154,7 +155,14 @@ class BrokerHost:
         for name, there in self._addresses.items():
             if there is not None:
                 self._tasks.append(loop.create_task(self._call(BrokerId(name), there)))
-        logger.info("%s listens at %s", self.name, self.address)
+        tell(
+            logger,
+            logging.INFO,
+            "listening",
+            "%(broker)s listens at %(address)s",
+            broker=self.name,
+            address=self.address,
+        )
         self._door.warn(self.address)
         return self.address
 
@@ -270,7 +278,15 @@ class BrokerHost:
         if neighbour is not None:
             if neighbour.disconnect(connection) and not self.stopping:
                 self._free[neighbour.name].set()
-                logger.warning("%s lost its link to %s: %s", self.name, link, connection.reason)
+                tell(
+                    logger,
+                    logging.WARNING,
+                    "link_down",
+                    "%(broker)s lost its link to %(peer)s: %(reason)s",
+                    broker=self.name,
+                    peer=link,
+                    reason=connection.reason or "the connection was closed",
+                )
         elif self.connections.pop(link, None) is not None:
             self._step(LinkDown(LinkId(link)), self.now())
 
@@ -357,13 +373,25 @@ class BrokerHost:
         connection.admit(link.name)
         try:
             if link.connect(connection, join):
+                self._tell_linked(link, "as before")
                 return True
         except ProtocolError as error:
             connection.refuse(str(error))
             return False
-        logger.info("%s and %s are linked", self.name, link.name)
+        self._tell_linked(link, "from nothing")
         self._step(LinkUp(LinkId(link.name)), self.now())
         return True
+
+    def _tell_linked(self, link: Link, how: str) -> None:
+        tell(
+            logger,
+            logging.INFO,
+            "link_up",
+            "%(broker)s and %(peer)s are linked, %(how)s",
+            broker=self.name,
+            peer=link.name,
+            how=how,
+        )
 
     def _leave(self, link: Link) -> None:
         """Nothing counts any more that comes on the connection so far."""
@@ -397,7 +425,16 @@ class BrokerHost:
                     ssl=tls,
                 )
             except OSError as error:
-                logger.debug("%s cannot reach %s: %s", self.name, name, error)
+                tell(
+                    logger,
+                    logging.DEBUG,
+                    "unreachable",
+                    "%(broker)s cannot reach %(peer)s at %(address)s: %(reason)s",
+                    broker=self.name,
+                    peer=name,
+                    address=address,
+                    reason=error,
+                )
                 wait = min(2 * wait, RETRY_S[1])
             else:
                 if link.connection is None:
@@ -543,7 +580,14 @@ class BrokerHost:
 
     def _fail(self, error: StoreError) -> None:
         if self.failure is None:
-            logger.error("%s stops: %s", self.name, error)
+            tell(
+                logger,
+                logging.ERROR,
+                "store_failed",
+                "%(broker)s stops: %(reason)s",
+                broker=self.name,
+                reason=error,
+            )
             self.failure = error
             if self._server is not None:
                 self._server.close()  # nobody is to wait for an answer
@@ -580,12 +624,17 @@ class BrokerHost:
         full = max((len(link) for link in self.links.values()), default=0)
         if not self._congested and full > LINK_QUEUE_MAX:
             self._congested = True
+            self._tell_congested("congested", "%(broker)s has too much to tell, and pauses clients")
             for connection in self.connections.values():
                 connection.pause()
         elif self._congested and full < LINK_QUEUE_MAX // 2:
             self._congested = False
+            self._tell_congested("relieved", "%(broker)s listens to clients again")
             for connection in self.connections.values():
                 connection.resume()
+
+    def _tell_congested(self, event: str, sentence: str) -> None:
+        tell(logger, logging.WARNING, event, sentence, broker=self.name)
 
     async def _beat(self) -> None:
         """Now and then: say that we are here, and find out who is not."""

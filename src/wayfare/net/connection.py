@@ -16,6 +16,7 @@ from wayfare.core.codec import REASON_MAX, FrameDecoder, encode
 from wayfare.core.messages import PROTOCOL_VERSION, AnyMessage, Hello, Ping, Refused
 from wayfare.errors import CodecError
 from wayfare.net.limits import DEFAULT_NET_LIMITS, NetLimits
+from wayfare.net.logs import printable, tell
 from wayfare.net.security import is_loopback, names_of
 
 PING = encode(Ping())
@@ -60,6 +61,7 @@ class Connection(asyncio.Protocol):
     ) -> None:
         """A stranger is read one message at a time, and only short ones, until its owner knows it."""
         self.owner = owner
+        self._us = {"broker" if stranger else "client": name}  # for logs
         self.called = called  # we called, it did not
         self.host = ""  # of the peer, without its port
         self.tls = False
@@ -211,7 +213,7 @@ class Connection(asyncio.Protocol):
     def refuse(self, reason: str, *, again: bool = False) -> None:
         """Close, and tell the peer why."""
         if not self.closing:
-            logger.warning("closed the connection of %s: %s", self.who(), printable(reason))
+            self._tell("refused", "closed the connection of", reason)
             self.how = "refused"
             self.send(encode(Refused(reason[:REASON_MAX], again)))
             self.close(reason)
@@ -219,6 +221,18 @@ class Connection(asyncio.Protocol):
     def who(self) -> str:
         """The peer, for logs."""
         return printable(self.peer) or f"a stranger at {self.host or 'an unknown place'}"
+
+    def _tell(self, event: str, did: str, reason: str) -> None:
+        (us,) = self._us
+        tell(
+            logger,
+            logging.WARNING,
+            event,
+            f"%({us})s {did} %(peer)s: %(reason)s",
+            **self._us,
+            peer=self.who(),
+            reason=printable(reason),
+        )
 
     def close(self, reason: str = "") -> None:
         """Write what was sent, then close."""
@@ -237,17 +251,12 @@ class Connection(asyncio.Protocol):
     def abort(self, reason: str) -> None:
         """Close at once; what was sent may be lost."""
         if not self.closing:
-            logger.warning("cut off %s: %s", self.who(), printable(reason))
+            self._tell("cut_off", "cut off", reason)
             self.how = "cut"
         self.closing, self.reason = True, self.reason or reason
         self._out.clear()
         if self._transport is not None:
             self._transport.abort()
-
-
-def printable(text: str) -> str:
-    """A peer's words, for logs: one line, and nothing that a terminal obeys."""
-    return "".join(one if one.isprintable() else "?" for one in text)
 
 
 class Turn:

@@ -24,6 +24,7 @@ from wayfare.net.accounts import Account, Accounts
 from wayfare.net.addresses import Address
 from wayfare.net.connection import Connection
 from wayfare.net.limits import NetLimits, Rates
+from wayfare.net.logs import tell
 from wayfare.net.security import (
     Proving,
     Tls,
@@ -79,18 +80,22 @@ class Door:
         if is_loopback(address.host):
             return
         if self._accounts is None:
-            logger.warning(
-                "%s has no accounts: whoever reaches %s may attach, under any name",
-                self._name,
-                address,
+            self._tell(
+                "no_accounts",
+                "%(broker)s has no accounts: whoever reaches %(address)s may attach, under any name",
+                address=address,
             )
         certified = address.tls and self._tls is not None and self._tls.ca
         if self._neighbours and self._secret is None and not certified:
-            logger.warning(
-                "%s has neither a secret nor a CA: whoever reaches %s may join as its neighbour",
-                self._name,
-                address,
+            self._tell(
+                "no_secret",
+                "%(broker)s has neither a secret nor a CA: whoever reaches %(address)s may join as its"
+                " neighbour",
+                address=address,
             )
+
+    def _tell(self, event: str, sentence: str, **facts: Any) -> None:
+        tell(logger, logging.WARNING, event, sentence, broker=self._name, **facts)
 
     # All connections
 
@@ -178,11 +183,11 @@ class Door:
             connection.refuse(f"{peer} showed a certificate of {shown}: it needs one of its name")
             return False
         if self._secret is not None and not connection.private:
-            logger.warning(
-                "what %s and %s say to each other can be read, and changed, on the way:"
+            self._tell(
+                "not_private",
+                "what %(broker)s and %(peer)s say to each other can be read, and changed, on the way:"
                 " use wayfares://",
-                self._name,
-                peer,
+                peer=peer,
             )
         self._proving.pop(connection, None)
         return True
@@ -253,7 +258,11 @@ class Door:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(HASHING_THREADS, "wayfare-login")
         if trouble := accounts.refresh():
-            logger.error("%s goes on with the accounts that it has: %s", self._name, trouble)
+            self._tell(
+                "accounts_unread",
+                "%(broker)s goes on with the accounts that it has: %(reason)s",
+                reason=trouble,
+            )
         good = await loop.run_in_executor(
             self._threads, accounts.verify, login.name, login.password
         )
