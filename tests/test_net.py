@@ -6,8 +6,12 @@ import pytest
 
 import wayfare
 from live import settled, tree, until
+from wayfare.core import messages as m
+from wayfare.core.codec import FrameDecoder, encode
+from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
 from wayfare.errors import CannotConnect, Closed, NotAdvertised, Refused
+from wayfare.net.frames import Frames
 
 LINE = ("porto-lisbon", "faro-lisbon")
 
@@ -219,3 +223,33 @@ async def test_nothing_is_left_behind():
     await asyncio.sleep(0.05)
     assert asyncio.all_tasks() == before
     assert all(not one.core.border.by_link for one in net.brokers.values())
+
+
+@pytest.mark.parametrize(
+    "number", [0, 127, 128, 2**8 - 1, 2**8, 2**16 - 1, 2**16, 2**32 - 1, 2**32, 2**63 - 1]
+)
+@pytest.mark.parametrize("payload", [b"", b"x" * 70_000])
+def test_a_delivery_of_shared_bytes_is_its_frame(number, payload):
+    message = m.Deliver(number, m.Notification("tom", 7, {"x": 1}, payload))
+    assert Frames().of(message) == encode(message)
+
+
+@live
+async def test_publications_that_come_together_are_acknowledged_together():
+    """And in front of what is said later."""
+    async with tree(*LINE) as net:
+        address = net.brokers["porto"].address
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        offered = (Filter.parse("x > 0"),)
+        first = m.Attach("tom", 1, 0, (), offered)
+        said = [m.Publish(i, {"x": i}) for i in range(1, 11)]
+        writer.write(b"".join(map(encode, [m.Hello(m.PROTOCOL_VERSION, "tom"), first])))
+        decoder, heard = FrameDecoder(), []
+        while len(heard) < 2:
+            heard += decoder.feed(await reader.read(65536))
+        writer.write(b"".join(map(encode, [*said, first])))  # who attaches twice is refused
+        while data := await reader.read(65536):
+            heard += decoder.feed(data)
+        writer.close()
+    assert [type(one) for one in heard] == [m.Hello, m.Welcome, m.Published, m.Refused]
+    assert heard[2] == m.Published(10)

@@ -20,9 +20,11 @@ from pathlib import Path
 from wayfare.errors import UsageError
 from wayfare.net.addresses import Address
 from wayfare.net.broker import BrokerHost
+from wayfare.net.limits import NetLimits
 
 HERE = "127.0.0.1"
 START_S = 20.0  # that a broker may take until it listens
+RATE = 10_000_000  # messages a second from one client: more than there can be
 QUIET_S = 3600.0  # between two heartbeats: load generators neither send nor understand them
 
 _spawn = get_context("spawn")
@@ -98,7 +100,9 @@ async def _broker(
     pipe: Pipe, name: str, near: Mapping[str, int | None], heartbeat_s: float
 ) -> None:
     neighbours = {one: None if port is None else Address(HERE, port) for one, port in near.items()}
-    broker = BrokerHost(name, neighbours, heartbeat_s=heartbeat_s)
+    broker = BrokerHost(
+        name, neighbours, heartbeat_s=heartbeat_s, net_limits=NetLimits(messages_per_second=RATE)
+    )
     address = await broker.start(Address(HERE, 0))
     stop = asyncio.Event()
     asyncio.get_running_loop().add_reader(pipe.fileno(), stop.set)

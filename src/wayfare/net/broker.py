@@ -37,12 +37,14 @@ from wayfare.core.messages import (
     BrokerId,
     Challenge,
     ClientId,
+    Deliver,
     Hello,
     Join,
     LinkId,
     Login,
     Ping,
     Proof,
+    Published,
     Refused,
     Took,
 )
@@ -232,10 +234,9 @@ class BrokerHost:
             )
 
     def on_messages(self, connection: Connection, messages: list[AnyMessage]) -> None:
-        link = connection.link
-        if not link:
+        if not connection.link:
             messages = self._meet(connection, messages)
-            link = connection.link
+        link = LinkId(connection.link)
         neighbour = self.links.get(BrokerId(link)) if messages else None
         now = self.now()
         if messages and neighbour is None:
@@ -243,20 +244,19 @@ class BrokerHost:
         for message in messages:
             if connection.closing:
                 return  # what comes behind is not for anybody
-            kind = type(message)
-            if kind is Ping:
+            if type(message) is Ping:
                 continue
             if neighbour is None:
-                if isinstance(message, Attach) and message.client != connection.peer:
+                if type(message) is Attach and message.client != connection.peer:
                     connection.refuse(f"{connection.peer} attaches as {message.client}")
                     return
-                self._step(Received(LinkId(link), message), now)
+                self._step(Received(link, message), now)
             elif neighbour.connection is not connection:
                 return  # there is a newer one, and what was not taken comes there
             elif isinstance(message, Took):
                 self._forget(neighbour, connection, message)
             else:
-                self._step(Received(LinkId(link), message), now)
+                self._step(Received(link, message), now)
                 neighbour.take()
 
     def on_closed(self, connection: Connection) -> None:
@@ -463,20 +463,34 @@ class BrokerHost:
             self._wake_at(due, now)
 
     def _perform(self, effects: list[Effect]) -> None:
-        frames, connections, links = self._frames, self.connections, self.links
+        frames, connections = self._frames, self.connections
         for effect in effects:
             if type(effect) is Send:
                 connection = connections.get(effect.link)
-                if connection is not None:
-                    connection.send(frames.of(effect.message))
-                elif (neighbour := links.get(BrokerId(effect.link))) is not None:
-                    frame = frames.of(effect.message)
-                    neighbour.send(frame)
-                    if self._store is not None:
-                        self._store.append(Out(0, effect.link, frame))
-                    self._mind_congestion()
+                message = effect.message
+                if connection is None:
+                    self._send_on(effect)
+                elif type(message) is Deliver:
+                    if not connection.out:
+                        self.on_output(connection)
+                    connection.out.append(frames.of(message))
+                elif type(message) is Published:
+                    connection.acknowledge(message)
+                else:
+                    connection.send(frames.of(message))
             elif type(effect) is Close:
                 self._close(effect)
+
+    def _send_on(self, effect: Send) -> None:
+        """To a neighbour; a client that is gone gets nothing."""
+        neighbour = self.links.get(BrokerId(effect.link))
+        if neighbour is not None:
+            frame = self._frames.of(effect.message)
+            neighbour.send(frame)
+            if self._store is not None:
+                self._store.append(Out(0, effect.link, frame))
+            if len(neighbour) > LINK_QUEUE_MAX:
+                self._mind_congestion()
 
     def _close(self, effect: Close) -> None:
         connection = self.connections.pop(effect.link, None)

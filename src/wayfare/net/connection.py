@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from wayfare.core.codec import REASON_MAX, FrameDecoder, encode
-from wayfare.core.messages import PROTOCOL_VERSION, AnyMessage, Hello, Ping, Refused
+from wayfare.core.messages import PROTOCOL_VERSION, AnyMessage, Hello, Ping, Published, Refused
 from wayfare.errors import CodecError
 from wayfare.net.limits import DEFAULT_NET_LIMITS, NetLimits
 from wayfare.net.logs import printable, tell
@@ -85,7 +85,8 @@ class Connection(asyncio.Protocol):
         self._pauses: set[str] = set()  # why it is not read
         self._held: bytearray | None = None  # what was read while nobody may see it
         self._closing: asyncio.TimerHandle | None = None
-        self._out: list[bytes] = [encode(Hello(PROTOCOL_VERSION, name))]
+        self.out: list[bytes] = [encode(Hello(PROTOCOL_VERSION, name))]  # what was sent
+        self._published: Published | None = None  # the last one, which is enough
 
     # What asyncio calls
 
@@ -138,7 +139,7 @@ class Connection(asyncio.Protocol):
             self.how = "lost"
         self.closing = True
         self._transport = None
-        self._out.clear()
+        self.out.clear()
         if self._closing is not None:
             self._closing.cancel()
         if exc is not None and not self.reason:
@@ -148,9 +149,16 @@ class Connection(asyncio.Protocol):
     # What the owner calls
 
     def send(self, frame: bytes) -> None:
-        if not self._out:
+        if not self.out:
             self.owner.on_output(self)
-        self._out.append(frame)
+        self._put_published()
+        self.out.append(frame)
+
+    def acknowledge(self, message: Published) -> None:
+        """Send this, unless another one follows in this turn of the loop: that says this, too."""
+        if self._published is None and not self.out:
+            self.owner.on_output(self)
+        self._published = message
 
     def count_in(self, traffic: Traffic) -> None:
         """What went over this connection, and will, counts there."""
@@ -159,13 +167,19 @@ class Connection(asyncio.Protocol):
 
     def flush(self) -> None:
         """Write what was sent."""
-        if self._out and self._transport is not None:
-            data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
-            self.traffic.messages_out += len(self._out)
+        self._put_published()
+        if self.out and self._transport is not None:
+            data = self.out[0] if len(self.out) == 1 else b"".join(self.out)
+            self.traffic.messages_out += len(self.out)
             self.traffic.bytes_out += len(data)
-            self._out = []
+            self.out = []
             self.spoken = True
             self._transport.write(data)
+
+    def _put_published(self) -> None:
+        if self._published is not None:
+            self.out.append(encode(self._published))
+            self._published = None
 
     def admit(self, link: str) -> None:
         """It is known who is there: from now on read whatever comes."""
@@ -254,7 +268,7 @@ class Connection(asyncio.Protocol):
             self._tell("cut_off", "cut off", reason)
             self.how = "cut"
         self.closing, self.reason = True, self.reason or reason
-        self._out.clear()
+        self.out.clear()
         if self._transport is not None:
             self._transport.abort()
 

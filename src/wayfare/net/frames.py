@@ -1,17 +1,22 @@
 """Frames of messages: a notification is encoded once, however many connections it goes to.
 
-A `Deliver` is a small header of its own, with the delivery number, in front of bytes that all share.
+A `Deliver` is a small head of its own, with the delivery number, in front of bytes that all share.
 """
 
 from __future__ import annotations
+
+from struct import Struct
 
 import msgspec
 
 from wayfare.core.codec import encode
 from wayfare.core.messages import AnyMessage, Deliver, Gap, Notification
 
-_encoder = msgspec.msgpack.Encoder()
-_DELIVER = b"\x93\x15"  # an array of three, of which the first is the tag: see codec, Deliver
+_encode = msgspec.msgpack.Encoder().encode
+# The length of the frame, an array of three, the tag of `Deliver`; then a number of 5 or 3 bytes.
+_head = Struct(">I2B").pack
+_head_5 = Struct(">I3BI").pack
+_head_3 = Struct(">I3BH").pack
 
 
 class Frames:
@@ -30,10 +35,13 @@ class Frames:
             self.gaps += type(message) is Gap
             return encode(message)
         self.deliveries += 1
-        notification = message.notification
-        if notification is not self._last:
-            self._last = notification
-            self._body = _encoder.encode(notification)
-        head = _DELIVER + _encoder.encode(message.number)
-        length = len(head) + len(self._body)
-        return length.to_bytes(4, "big") + head + self._body
+        if message.notification is not self._last:
+            self._last = message.notification
+            self._body = _encode(self._last)
+        number, body = message.number, self._body
+        if 0xFFFF < number <= 0xFFFF_FFFF:
+            return _head_5(len(body) + 7, 0x93, 0x15, 0xCE, number) + body
+        if 0xFF < number <= 0xFFFF:
+            return _head_3(len(body) + 5, 0x93, 0x15, 0xCD, number) + body
+        encoded = _encode(number)
+        return _head(len(encoded) + len(body) + 2, 0x93, 0x15) + encoded + body
