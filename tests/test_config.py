@@ -172,7 +172,7 @@ window = 0
         ('name = "a"\nlisten = "b:99999"', ':2: listen is "b:99999": give a text like'),
         (
             'name = "a"\nlisten = "wayfares://b"',
-            ':2: listen is "wayfares://b": there is no TLS yet',
+            ':2: listen is "wayfares://b": there are no keys for certificates yet',
         ),
         ('name = "a"\nheartbeat = true', ":2: heartbeat is true: give seconds"),
         ('name = "a"\nheartbeat = -1', ":2: heartbeat is -1: give seconds"),

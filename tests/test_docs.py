@@ -1,6 +1,7 @@
 """The documentation is true: examples run, links resolve, traces and tables are those of the code.
 
-```python       is executed, top to bottom, all blocks of a page in one namespace
+```python       is executed, top to bottom, all blocks of a page in one namespace; with the network that the
+                page starts by `wayfare network up`, but at free ports
 ```sh           lines that begin with `wayfare` are understood by the command line
 ```trace NAME   lines of that scenario's trace, in order; `...` stands for lines left out
 """
@@ -8,8 +9,12 @@
 import ast
 import doctest
 import importlib
+import json
 import re
 import shlex
+import subprocess
+import sys
+from contextlib import contextmanager
 from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import NamedTuple, get_args
@@ -20,6 +25,7 @@ from wayfare import cli, eventlog
 from wayfare.cli import sim as sim_command
 from wayfare.core import messages
 from wayfare.core.history import Limits
+from wayfare.net import config
 from wayfare.sim import scenario
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -129,10 +135,39 @@ def run(page, found):
             exec(compile(code, page, "exec"), namespace)
 
 
+@contextmanager
+def network_of(page, folder):
+    """The network that a page starts: for each address that the page has, where the broker really is."""
+    found = re.search(r"^wayfare network up (\S+)", page.read_text("utf-8"), re.MULTILINE)
+    if found is None:
+        yield {}
+        return
+    city = config.read(ROOT / found[1])
+    links = [list(pair) for pair in city.links]
+    file = folder / "city.toml"
+    file.write_text(f"links = {json.dumps(links)}\n")
+    command = [sys.executable, "-m", "wayfare", "network", "up", str(file), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            rows = [json.loads(process.stdout.readline()) for _ in city.brokers]
+            at = {row["name"]: row["address"].removeprefix("wayfare://") for row in rows}
+            yield {f"{city.host}:{port}": at[name] for name, port in city.brokers.items()}
+        finally:
+            process.terminate()
+
+
 @pytest.mark.parametrize("page", pages_with("python"), ids=name_of)
 def test_examples_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run(str(page), blocks_of(page))
+    with network_of(page, tmp_path) as addresses:
+        found = blocks_of(page)
+        if addresses:
+            pattern = "|".join(map(re.escape, addresses))
+            found = [
+                one._replace(text=re.sub(pattern, lambda at: addresses[at[0]], one.text))
+                for one in found
+            ]
+        run(str(page), found)
 
 
 def dead_links(page):
@@ -165,9 +200,10 @@ def test_commands_are_understood(page):
     for block in blocks_of(page):
         if block.info.split()[:1] == ["sh"]:
             for line in block.text.splitlines():
-                words = shlex.split(line, comments=True)
-                if words[:1] == ["wayfare"]:
-                    check_command(words[1:])
+                for command in line.split(" | "):
+                    words = shlex.split(command, comments=True)
+                    if words[:1] == ["wayfare"]:
+                        check_command(words[1:])
 
 
 def check_command(words):

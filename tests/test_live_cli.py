@@ -15,6 +15,9 @@ import pytest
 from test_cli import BUFFERED, heed_ctrl_c
 from wayfare import cli
 from wayfare.cli import completion, notation
+from wayfare.cli.roam import Tally
+from wayfare.core import messages as m
+from wayfare.net.client import Notification
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "docs" / "examples"
 COMMAND = [sys.executable, "-m", "wayfare"]
@@ -528,28 +531,44 @@ def test_roam_sums_up_when_it_is_stopped():
         assert out == "0 moves: 0 received, 0 twice, 0 out of order, 0 lost\n"
 
 
-def test_roam_without_support_is_told_apart(tmp_path):
-    """Under `naive` it misses what is published while it moves, but is told nothing: numbers show it."""
-    file = tmp_path / "city.toml"
-    file.write_text('links = [["a", "b"]]\nrelocation = "naive"\n')
-    with program("network", "up", str(file), "--json") as up:
-        at = [json.loads(up.line())["address"] for _ in range(2)]
-        with program("pub", at[0], "x=1", "--every", "0.005"):
-            _, out, _ = wayfare(
-                "roam",
-                "x > 0",
-                "--through",
-                ",".join(at),
-                "--every",
-                "0.3",
-                "--rounds",
-                "4",
-                "--json",
-            )
-        numbers = [
-            one["number"] for line in out.splitlines() if "number" in (one := json.loads(line))
-        ]
-        assert len(numbers) < numbers[-1] - numbers[0] + 1
+def test_a_tally_counts_as_the_application_sees_it(capsys):
+    tally = Tally()
+    for publisher, number in (
+        ("p", 7),
+        ("q", 1),
+        ("p", 9),
+        ("p", 8),
+        ("p", 9),
+        ("q", 1),
+        ("p", 10),
+    ):
+        tally.take(Notification(m.Notification(publisher, number, {}, b"")))
+    assert tally.facts() == {
+        "received": 7,
+        "duplicates": 2,
+        "out_of_order": 1,
+        "lost": 0,
+        "unsure": 0,
+        "moves": 0,
+    }
+    assert tally.code() == 1
+    tally.lose(3, "too many")
+    tally.lose(0, "nobody knows")
+    assert capsys.readouterr().err.splitlines() == [
+        "wayfare: 3 notifications were lost: too many",
+        "wayfare: notifications may have been lost: nobody knows",
+    ]
+    assert str(tally) == (
+        "0 moves: 7 received, 2 twice, 1 out of order, 3 lost (and 1 times something may be)"
+    )
+
+
+@pytest.mark.parametrize("wrong", ["duplicates", "out_of_order", "lost", "unsure"])
+def test_whatever_went_wrong_is_in_the_exit_code(wrong):
+    tally = Tally()
+    assert tally.code() == 0
+    setattr(tally, wrong, 1)
+    assert tally.code() == 1
 
 
 # What Tab offers, and help

@@ -86,7 +86,7 @@ def _address(value: Any) -> Address:
     except UsageError:
         raise ValueError(f'give a text like "127.0.0.1:{PORT}"') from None
     if address.tls:
-        raise ValueError("there is no TLS yet, so write wayfare://host:port")
+        raise ValueError("there are no keys for certificates yet, so write wayfare://host:port")
     return address
 
 
