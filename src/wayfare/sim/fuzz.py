@@ -149,7 +149,10 @@ class Fuzz:
             publishers = [one for one in publishers if one.name not in self.movers]
         self.publishers = publishers[:20]
         for client in self.clients:
-            play(self.world, client.name, self._stays(client))
+            stays = self._stays(client)
+            play(self.world, client.name, stays)
+            if job.mobile == "both" and client in self.publishers:
+                self._publish_on_arrival(client, stays)
         if job.faults:
             names = [client.name for client in self.clients]
             edges = self.world.edges
@@ -191,6 +194,13 @@ class Fuzz:
         away = random.choice([0, long // 2, 60_000 * MS_NS if long > 1000 * MS_NS else long])
         end = min(self.until_ns, random.choice([5, 20]) * long)
         return random_walk(random, places, end, (max(1, long // 10), long), (0, away), late=0.4)
+
+    def _publish_on_arrival(self, client: ClientHost, stays: list[Stay]) -> None:
+        """That is when a publisher that moves may lose something."""
+        random = self.random
+        for stay in random.sample(stays, k=min(len(stays), random.choice([0, 3, 10]))):
+            after = random.choice([0, 5, 50, 500]) * MS_NS
+            self.world.agenda.at(stay.from_ns + after, self._offer, client)
 
     def run(self) -> Verdict:
         random, agenda = self.random, self.world.agenda
