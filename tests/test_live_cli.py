@@ -113,18 +113,14 @@ def subscriber(address, wanted, *options):
 # Brokers
 
 
-@pytest.mark.parametrize(
-    ("how", "code", "says"),
-    [(signal.SIGTERM, 0, ""), (signal.SIGINT, 130, "wayfare: stopped\n")],
-    ids=["SIGTERM", "Ctrl-C"],
-)
-def test_a_broker_says_where_it_listens_and_stops_cleanly(how, code, says):
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+def test_a_broker_says_where_it_listens_and_stops_cleanly(how):
     with program("broker", "--name", "lisbon", "--listen", "127.0.0.1:0") as one:
         name, listens, at, address = one.line().split()
         assert (name, listens, at) == ("lisbon", "listens", "at")
         with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))) as stranger:
             assert stranger.recv(100), "it says hello"
-            assert one.stop(how) == (code, "", says)
+            assert one.stop(how) == (0, "", "")
 
 
 def test_a_broker_stops_while_clients_are_there():
@@ -243,7 +239,7 @@ def test_a_network_shows_its_brokers_and_stops(tmp_path, how):
         assert len({row[0] for row in rows.values()}) == 4
         assert rows["lisbon"][1:] == ["porto,", "faro,", "evora"]
         ports = [int(row[0].rpartition(":")[2]) for row in rows.values()]
-        assert one.stop(how)[0] == (130 if how == signal.SIGINT else 0)
+        assert one.stop(how)[0] == 0
     for port in ports:
         with socket.create_server(("127.0.0.1", port)):
             pass  # nobody is there any more

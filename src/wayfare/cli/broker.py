@@ -27,11 +27,13 @@ EXAMPLES = """examples:
   wayfare broker --name porto --listen 0.0.0.0:7410 --neighbour lisbon=10.0.0.1:7410
                                                     porto, which calls lisbon
 
-It runs until Ctrl-C or SIGTERM. All keys of the file: docs/configuration.md, `wayfare config keys`.
+It runs until Ctrl-C or SIGTERM; told twice, it stops at once. All keys of the file: docs/configuration.md, `wayfare config keys`.
 """
 
 NETWORK_EXAMPLES = """examples:
   wayfare network up city.toml              a whole tree on this machine, until Ctrl-C
+  wayfare network up city.toml --status 9410
+                                            with metrics at http://127.0.0.1:9410/metrics
   wayfare network up city.toml --json       one JSON object a line: name, address, neighbours
 """
 
@@ -56,7 +58,8 @@ def add_parser(commands: Any) -> None:
         help="without a file: a neighbour, and where to call it; without an address, it calls",
     )
     one.add_argument("--json", action="store_true", help="say where it listens as a JSON object")
-    running.add_log_level(one)
+    _add_status(one)
+    running.add_log_options(one)
     one.set_defaults(run=run_broker)
 
     many = commands.add_parser(
@@ -75,8 +78,22 @@ def add_parser(commands: Any) -> None:
     )
     up.add_argument("file", type=Path, metavar="FILE", help="brokers and links, in TOML")
     up.add_argument("--json", action="store_true", help="one JSON object a line, a broker each")
-    running.add_log_level(up)
+    _add_status(up)
+    running.add_log_options(up)
     up.set_defaults(run=run_network)
+
+
+def _add_status(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--status",
+        type=running.place,
+        metavar="[HOST:]PORT",
+        help="answer /metrics, /health and /status over HTTP there; without a host, on this machine",
+    )
+
+
+def _status(arguments: argparse.Namespace, settings: config.Settings) -> config.Status:
+    return config.Status(*arguments.status) if arguments.status else settings.status
 
 
 # One broker
@@ -84,9 +101,11 @@ def add_parser(commands: Any) -> None:
 
 def run_broker(arguments: argparse.Namespace) -> int:
     site = _site(arguments)
-    running.start_log(arguments.log_level)
+    running.start_log(arguments.log_level, arguments.log_format)
     host = network.host(site.name, site.neighbours, site.settings)
-    return running.run(_serve(host, site.listen, arguments.json), lambda: _code([host]))
+    endpoint = network.Telling([host], _status(arguments, site.settings))
+    work = _serve(host, site.listen, endpoint, arguments.json)
+    return running.serve(work, lambda: _code([host]))
 
 
 def _site(arguments: argparse.Namespace) -> config.Broker:
@@ -112,17 +131,29 @@ def _site(arguments: argparse.Namespace) -> config.Broker:
     return site
 
 
-async def _serve(host: BrokerHost, listen: Address, as_json: bool) -> int:
+async def _serve(host: BrokerHost, listen: Address, telling: network.Telling, as_json: bool) -> int:
     try:
         address = await network.listen(host, listen)
-        if as_json:
-            print(json.dumps({"name": host.name, "address": str(address)}), flush=True)
-        else:
-            print(f"{host.name} listens at {address}", flush=True)
-        await host.failed.wait()
+        async with telling as status:
+            if as_json:
+                facts = {"name": host.name, "address": str(address)} | _where(status)
+                print(json.dumps(facts), flush=True)
+            else:
+                print(f"{host.name} listens at {address}", flush=True)
+                _say_where(status)
+            await host.failed.wait()
     finally:
-        await host.stop()
+        await network.stop([host])
     return _code([host])
+
+
+def _where(status: str) -> dict[str, str]:
+    return {"status": status} if status else {}
+
+
+def _say_where(status: str) -> None:
+    if status:
+        print(f"metrics, health and status are at {status}", flush=True)
 
 
 def _code(hosts: Iterable[BrokerHost]) -> int:
@@ -139,22 +170,26 @@ def run_network(arguments: argparse.Namespace) -> int:
         raise UsageError(
             f"{arguments.file} is one broker: start it with wayfare broker --config {arguments.file}"
         )
-    running.start_log(arguments.log_level)
+    running.start_log(arguments.log_level, arguments.log_format)
     brokers: dict[str, BrokerHost] = {}
-    work = _serve_all(city, brokers, arguments.json)
-    return running.run(work, lambda: _code(brokers.values()))
+    work = _serve_all(city, brokers, _status(arguments, city.settings), arguments.json)
+    return running.serve(work, lambda: _code(brokers.values()))
 
 
-async def _serve_all(city: config.Network, brokers: dict[str, BrokerHost], as_json: bool) -> int:
+async def _serve_all(
+    city: config.Network, brokers: dict[str, BrokerHost], where: config.Status, as_json: bool
+) -> int:
     brokers |= await network.start(city)
     try:
-        if as_json:
-            for facts in _facts(brokers):
-                print(json.dumps(facts), flush=True)
-        else:
-            _show(_facts(brokers))
-        failing = [asyncio.create_task(one.failed.wait()) for one in brokers.values()]
-        await asyncio.wait(failing, return_when=asyncio.FIRST_COMPLETED)
+        async with network.Telling(brokers.values(), where) as status:
+            if as_json:
+                for facts in _facts(brokers):
+                    print(json.dumps(facts | _where(status)), flush=True)
+            else:
+                _show(_facts(brokers))
+                _say_where(status)
+            failing = [asyncio.create_task(one.failed.wait()) for one in brokers.values()]
+            await asyncio.wait(failing, return_when=asyncio.FIRST_COMPLETED)
     finally:
         await network.stop(brokers.values())
     return _code(brokers.values())

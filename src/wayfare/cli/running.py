@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -12,24 +12,35 @@ from contextlib import suppress
 from math import isfinite
 from typing import Any
 
-LEVELS = ("debug", "info", "warning", "error")
+from wayfare.net import logs
 
 
 def run(work: Coroutine[Any, Any, int], when_told: Callable[[], int] = lambda: 0) -> int:
     """Run it to its end. Ctrl-C cancels it, as SIGTERM does; but that is a proper end, with this code."""
-    return asyncio.run(_heed(work, when_told))
+    return asyncio.run(_heed(work, when_told, [signal.SIGTERM]))
 
 
-async def _heed(work: Coroutine[Any, Any, int], when_told: Callable[[], int]) -> int:
+def serve(work: Coroutine[Any, Any, int], when_told: Callable[[], int]) -> int:
+    """Run it until Ctrl-C or SIGTERM, which both are its proper end; told twice, it ends at once."""
+    return asyncio.run(_heed(work, when_told, [signal.SIGTERM, signal.SIGINT]))
+
+
+async def _heed(
+    work: Coroutine[Any, Any, int], when_told: Callable[[], int], signals: list[signal.Signals]
+) -> int:
     loop = asyncio.get_running_loop()
     task, told = loop.create_task(work), asyncio.Event()
 
-    def stop() -> None:
+    def stop(by: signal.Signals) -> None:
+        if told.is_set():
+            tell("stopped at once")
+            os._exit(128 + by)
         told.set()
         task.cancel()
 
     with suppress(NotImplementedError):  # where there are no signals
-        loop.add_signal_handler(signal.SIGTERM, stop)
+        for one in signals:
+            loop.add_signal_handler(one, stop, one)
     try:
         return await task
     except asyncio.CancelledError:
@@ -38,16 +49,17 @@ async def _heed(work: Coroutine[Any, Any, int], when_told: Callable[[], int]) ->
         raise
 
 
-def add_log_level(parser: argparse.ArgumentParser) -> None:
+def add_log_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--log-level", choices=LEVELS, default="warning", help="on stderr (default: warning)"
+        "--log-level", choices=logs.LEVELS, default="warning", help="on stderr (default: warning)"
+    )
+    parser.add_argument(
+        "--log-format", choices=logs.FORMATS, default="text", help="of a line (default: text)"
     )
 
 
-def start_log(level: str) -> None:
-    logging.basicConfig(
-        level=level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
-    )
+def start_log(level: str, format: str = "text") -> None:
+    logs.start(level, format, sys.stderr)
 
 
 def tell(sentence: str) -> None:
@@ -63,6 +75,14 @@ def seconds(text: str) -> float:
     if not isfinite(value) or value < 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no time: give seconds, like 2.5")
     return value
+
+
+def place(text: str) -> tuple[str, int]:
+    """`PORT`, here, or `HOST:PORT`."""
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no place: give a port, or host:port")
+    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 def count(text: str) -> int:

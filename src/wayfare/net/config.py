@@ -58,6 +58,13 @@ class Durability(msgspec.Struct, frozen=True):
     directory: str = ""
 
 
+class Status(msgspec.Struct, frozen=True):
+    """Where a process tells about its brokers over HTTP; without a port, nowhere."""
+
+    host: str = "127.0.0.1"
+    port: int | None = None
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What all brokers of a network have in common, or one broker for itself."""
 
@@ -66,6 +73,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_s: float
     limits: Limits
     durability: Durability
+    status: Status = Status()
 
 
 class Broker(msgspec.Struct, frozen=True):
@@ -187,6 +195,13 @@ KEYS = (
         None,
         "where it is kept, for os and disk; relative to the file",
     ),
+    Key(
+        "status.port",
+        NUMBERED,
+        None,
+        "where /metrics, /health and /status are answered over HTTP; without it, nowhere",
+    ),
+    Key("status.host", TEXT, Status().host, "the same: the address, which is this machine only"),
 )
 
 
@@ -312,6 +327,7 @@ class _Reading:
             heartbeat_s=got["heartbeat"] / DURATIONS_NS["s"],
             limits=Limits(**limits),
             durability=self._durability(),
+            status=Status(got["status.host"], got.get("status.port")),
         )
 
     def _durability(self) -> Durability:

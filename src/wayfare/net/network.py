@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Iterable, Mapping
@@ -14,9 +15,15 @@ from wayfare.errors import UsageError
 from wayfare.net import config
 from wayfare.net.addresses import Address
 from wayfare.net.broker import BrokerHost
+from wayfare.net.http import Endpoint
+from wayfare.net.logs import tell
 from wayfare.net.store import Store
 
+STOP_S = 10.0  # that stopping may take
 LINKED_S = 10.0  # that brokers of one process may take to find each other
+
+
+logger = logging.getLogger("wayfare.broker")
 
 
 def host(
@@ -40,12 +47,15 @@ async def listen(broker: BrokerHost, address: Address) -> Address:
     """Start a broker there; UsageError if it cannot listen."""
     try:
         return await broker.start(address)
-    except socket.gaierror as error:
-        reason = f"{error.strerror}; give a name or an address of this machine"
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        reason += "; choose another address, or stop what listens there"
-    raise UsageError(f"{broker.name} cannot listen at {address}: {reason}")
+        raise UsageError(f"{broker.name} cannot listen at {address}: {_why_not(error)}") from None
+
+
+def _why_not(error: OSError) -> str:
+    if isinstance(error, socket.gaierror):
+        return f"{error.strerror}; give a name or an address of this machine"
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return f"{reason}; choose another address, or stop what listens there"
 
 
 async def start(network: config.Network) -> dict[str, BrokerHost]:
@@ -66,8 +76,41 @@ async def start(network: config.Network) -> dict[str, BrokerHost]:
 
 
 async def stop(brokers: Iterable[BrokerHost]) -> None:
-    """All at once, so that none wonders where another one is."""
-    await asyncio.gather(*(one.stop() for one in brokers))
+    """All at once, so that none wonders where another one is. Peers that do not go are left behind."""
+    try:
+        async with asyncio.timeout(STOP_S):
+            await asyncio.gather(*(one.stop() for one in brokers))
+    except TimeoutError:
+        tell(
+            logger,
+            logging.WARNING,
+            "stopped_late",
+            "some connections did not close within %(seconds)g s: they are left behind",
+            seconds=STOP_S,
+        )
+
+
+class Telling:
+    """While this is entered, the process tells about its brokers over HTTP, if it is to."""
+
+    def __init__(self, brokers: Iterable[BrokerHost], where: config.Status) -> None:
+        self._where, self._endpoint = where, Endpoint(brokers)
+
+    async def __aenter__(self) -> str:
+        """The address where it does, or nothing."""
+        if self._where.port is None:
+            return ""
+        host = f"[{self._where.host}]" if ":" in self._where.host else self._where.host
+        try:
+            _, port = await self._endpoint.start(self._where.host, self._where.port)
+        except OSError as error:
+            raise UsageError(
+                f"cannot tell the status at {host}:{self._where.port}: {_why_not(error)}"
+            ) from None
+        return f"http://{host}:{port}"
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._endpoint.stop()
 
 
 async def _linked(brokers: Iterable[BrokerHost]) -> None:
