@@ -348,6 +348,12 @@ def test_what_ascii_lacks_is_replaced(tmp_path: Path) -> None:
 # Benches
 
 
+LONG = ("move", "roam")  # brokers in many processes
+every_bench = pytest.mark.parametrize(
+    "what", [pytest.param(one, marks=pytest.mark.slow) if one in LONG else one for one in BENCHES]
+)
+
+
 @cache
 def measured(what: str) -> list[dict[str, Any]]:
     done = wayfare("bench", what, "--quick", "--json")
@@ -355,14 +361,14 @@ def measured(what: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("what", BENCHES)
+@every_bench
 def test_benches_print_one_json_object_per_line(what: str) -> None:
     rows = measured(what)
     assert rows
     assert all(isinstance(row, dict) for row in rows)
 
 
-@pytest.mark.parametrize("what", BENCHES)
+@every_bench
 def test_no_figure_of_a_bench_is_cut_in_80_columns(what: str) -> None:
     rows = measured(what)
     drawn = draw(rows, 80)

@@ -12,10 +12,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection as Pipe
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from typing import Any
 
 from wayfare.errors import UsageError
 from wayfare.net.addresses import Address
@@ -28,6 +31,7 @@ RATE = 10_000_000  # messages a second from one client: more than there can be
 QUIET_S = 3600.0  # between two heartbeats: load generators neither send nor understand them
 
 _spawn = get_context("spawn")
+Work = Callable[..., Coroutine[Any, Any, None]]
 
 
 class Process:
@@ -58,57 +62,114 @@ class Process:
 
 @contextlib.contextmanager
 def brokers(
-    edges: Sequence[tuple[str, str]] = (), heartbeat_s: float = QUIET_S
+    edges: Sequence[tuple[str, str]] = (), heartbeat_s: float = QUIET_S, delay_s: float = 0.0
 ) -> Iterator[dict[str, Process]]:
-    """A process for each broker of a tree; of an edge, the second one calls the first."""
+    """A process for each broker of a tree; of an edge, the second one calls the first.
+
+    With a delay, a process for each link that holds back what it carries, in both directions.
+    """
     names = list(dict.fromkeys(name for edge in edges for name in edge)) or ["lisbon"]
     running: dict[str, Process] = {}
-    stop = []
+    stop: list[tuple[Pipe, SpawnProcess]] = []
     try:
         for name in names:
             near: dict[str, int | None] = {}
             for a, b in edges:
                 if name == b:
                     near[a] = running[a].port
+                    if delay_s:
+                        near[a] = _start(stop, _delay, running[a].port, delay_s).port
                 elif name == a:
                     near[b] = None
-            ours, theirs = _spawn.Pipe()
-            process = _spawn.Process(target=_serve, args=(theirs, name, near, heartbeat_s))
-            process.start()
-            stop.append((ours, process))
-            if not ours.poll(START_S):
-                raise UsageError(f"broker {name} did not start within {START_S:g} s")
-            assert process.pid is not None
-            running[name] = Process(process.pid, ours.recv())
+            running[name] = _start(stop, _broker, name, near, heartbeat_s)
         yield running
     finally:
-        for ours, _ in stop:
+        for pipe, _ in stop:
             with contextlib.suppress(OSError):
-                ours.send("stop")
+                pipe.send("stop")
         for _, process in stop:
             process.join(START_S)
             if process.is_alive():
                 process.kill()
 
 
-def _serve(pipe: Pipe, name: str, near: Mapping[str, int | None], heartbeat_s: float) -> None:
+def _start(stop: list[tuple[Pipe, SpawnProcess]], work: Work, *arguments: Any) -> Process:
+    """Do that work in another process, until it is told to stop."""
+    ours, theirs = _spawn.Pipe()
+    process = _spawn.Process(target=_serve, args=(theirs, work, arguments))
+    process.start()
+    theirs.close()
+    stop.append((ours, process))
+    if not ours.poll(START_S):
+        raise UsageError(f"{arguments[0]} did not start within {START_S:g} s")
+    assert process.pid is not None
+    return Process(process.pid, ours.recv())
+
+
+def _serve(pipe: Pipe, work: Work, arguments: tuple[Any, ...]) -> None:
     logging.disable(logging.WARNING)
-    asyncio.run(_broker(pipe, name, near, heartbeat_s))
+    asyncio.run(work(pipe, *arguments))
+
+
+async def _until_stopped(pipe: Pipe, port: int) -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_reader(pipe.fileno(), stop.set)
+    pipe.send(port)
+    await stop.wait()
 
 
 async def _broker(
     pipe: Pipe, name: str, near: Mapping[str, int | None], heartbeat_s: float
 ) -> None:
     neighbours = {one: None if port is None else Address(HERE, port) for one, port in near.items()}
-    broker = BrokerHost(
-        name, neighbours, heartbeat_s=heartbeat_s, net_limits=NetLimits(messages_per_second=RATE)
-    )
+    limits = NetLimits(messages_per_second=RATE)
+    broker = BrokerHost(name, neighbours, heartbeat_s=heartbeat_s, net_limits=limits)
     address = await broker.start(Address(HERE, 0))
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_reader(pipe.fileno(), stop.set)
-    pipe.send(address.port)
-    await stop.wait()
+    await _until_stopped(pipe, address.port)
     await broker.stop()
+
+
+async def _delay(pipe: Pipe, port: int, delay_s: float) -> None:
+    """Accept connections, and let each reach that port, late."""
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Late(delay_s, port), HERE, 0)
+    await _until_stopped(pipe, server.sockets[0].getsockname()[1])
+    server.close()
+
+
+class Late(asyncio.Protocol):
+    """One end of a connection that takes its time: what it reads, the other end writes later."""
+
+    def __init__(self, delay_s: float, port: int | None = None) -> None:
+        self._delay_s = delay_s
+        self._port = port  # where the other end has to go, if it is not there yet
+        self._waiting: deque[bytes] = deque()
+        self._calling: asyncio.Task[None] | None = None
+        self.other: Late | None = None
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        if self._port is not None:
+            transport.pause_reading()
+            calling = self._call(transport, self._port)
+            self._calling = asyncio.get_running_loop().create_task(calling)
+
+    async def _call(self, transport: asyncio.Transport, port: int) -> None:
+        loop = asyncio.get_running_loop()
+        _, self.other = await loop.create_connection(lambda: Late(self._delay_s), HERE, port)
+        self.other.other = self
+        transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        self._waiting.append(data)
+        asyncio.get_running_loop().call_later(self._delay_s, self._pass_on)
+
+    def _pass_on(self) -> None:
+        data = self._waiting.popleft()
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.write(data)
 
 
 MOSQUITTO = """per_listener_settings false

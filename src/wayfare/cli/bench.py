@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from wayfare.bench import backlog, broker, covering, matching, sim
+from wayfare.bench import backlog, broker, covering, matching, move, roam, sim
 
 EXAMPLES = """examples:
   wayfare bench matching            notifications against 1k, 10k and 100k filters
@@ -20,6 +20,8 @@ EXAMPLES = """examples:
   wayfare bench sim --json          simulated messages beside a bare heap loop, and a whole city
   wayfare bench backlog             memory of notifications that wait for many clients
   wayfare bench broker              a live broker beside mosquitto, if that is installed
+  wayfare bench move                from attaching elsewhere to the first notification
+  wayfare bench roam                1,000 clients among seven brokers for a minute
 """
 
 BENCHES: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {
@@ -28,6 +30,8 @@ BENCHES: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {
     "sim": sim.run,
     "backlog": backlog.run,
     "broker": broker.run,
+    "move": move.run,
+    "roam": roam.run,
 }
 GAPS = ("  ", " ")  # between two columns, the first that fits
 QUICK: dict[str, dict[str, Any]] = {
@@ -36,6 +40,8 @@ QUICK: dict[str, dict[str, Any]] = {
     "sim": {},
     "backlog": {},
     "broker": {},
+    "move": {"subscriptions": (1, 10)},
+    "roam": {},
 }
 
 
