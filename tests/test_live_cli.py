@@ -1,13 +1,15 @@
 """Brokers and clients of the command line: real processes on loopback."""
 
+import asyncio
 import json
 import os
 import shlex
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,10 @@ from wayfare import cli
 from wayfare.cli import completion, notation
 from wayfare.cli.roam import Tally
 from wayfare.core import messages as m
+from wayfare.errors import UsageError
+from wayfare.net import config
 from wayfare.net.client import Notification
+from wayfare.net.network import start
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "docs" / "examples"
 COMMAND = [sys.executable, "-m", "wayfare"]
@@ -174,6 +179,7 @@ def test_a_memory_of_another_broker_is_refused(tmp_path):
             if name == "lisbon":
                 assert one.line().startswith("lisbon listens at ")
                 assert one.stop() == (0, "", "")
+                assert is_put_away(tmp_path / "memory")
             else:
                 code, out, err = one.end()
                 assert (code, out, err.count("\n")) == (2, "", 1)
@@ -187,7 +193,16 @@ def test_each_broker_of_a_network_has_a_memory_of_its_own(tmp_path):
         with program("network", "up", str(file), "--json") as one:
             assert [json.loads(one.line())["name"] for _ in range(2)] == ["a", "b"]
             assert one.stop() == (0, "", "")
-    assert {path.parent.name for path in (tmp_path / "all").rglob("broker.db")} == {"a", "b"}
+            assert is_put_away(tmp_path / "all" / "a") and is_put_away(tmp_path / "all" / "b")
+    assert {path.name for path in (tmp_path / "all").iterdir()} == {"a", "b"}
+
+
+def is_put_away(directory):
+    """Whether a broker has stopped in peace: a snapshot, and no journal."""
+    with closing(sqlite3.connect(directory / "broker.db")) as db:
+        (snapshots,) = db.execute("SELECT count(*) FROM snapshot").fetchone()
+        (turns,) = db.execute("SELECT count(*) FROM journal").fetchone()
+    return (snapshots, turns) == (1, 0)
 
 
 def test_brokers_in_processes_of_their_own_are_linked():
@@ -221,6 +236,19 @@ def test_a_host_that_is_not_here_is_one_clear_sentence():
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("wayfare: a cannot listen at wayfare://nowhere.invalid:7410: ")
     assert err.endswith("; give a name or an address of this machine\n")
+
+
+def test_nothing_of_a_network_is_left_when_a_part_cannot_start():
+    async def attempt():
+        before = asyncio.all_tasks()
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            ports = f"[brokers]\na = 0\nb = {taken.getsockname()[1]}\n"
+            city = config.parse(f'links = [["a", "b"]]\n{ports}')
+            with pytest.raises(UsageError, match="b cannot listen"):
+                await start(city)
+        return asyncio.all_tasks() - before
+
+    assert asyncio.run(attempt()) == set()
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
@@ -579,6 +607,7 @@ COMPLETED = [
     ("broker --log-level ", "debug info warning error"),
     ("sim fuzz --routing m", "merging"),
     ("sim fuzz --see", "--seeds"),
+    ("sim ", "fuzz roaming city"),
     ("roam --th", "--through"),
     ("completion ", "bash zsh fish"),
 ]
