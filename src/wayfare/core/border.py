@@ -17,7 +17,7 @@ from wayfare.core import messages as m
 from wayfare.core.counts import MILLISECOND_NS, Histogram
 from wayfare.core.effects import Close, Effect, Send
 from wayfare.core.filters import Filter
-from wayfare.core.history import Kept, Limits, Stored, size_of
+from wayfare.core.history import Kept, Limits, Past, Stored, size_of
 from wayfare.core.messages import BrokerId, ClientId, LinkId, Notification
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.routing import Routing, near_and_here
@@ -25,6 +25,7 @@ from wayfare.core.sessions import Session, Tombstone, Wait, Wanted, wanted_of
 from wayfare.errors import ProtocolError
 
 OVERTAKEN = "a publisher moved, and its old broker did not answer: some of it may be missing"
+FORGOTTEN_PAST = "its broker does not remember so much of the past"
 TOMBSTONES_MAX = 10_000  # the oldest are forgotten before their time
 HANDOVERS_NS = [
     MILLISECOND_NS * ms
@@ -38,6 +39,8 @@ class Border:
     def __init__(self, neighbours: Sequence[BrokerId], routing: str, limits: Limits) -> None:
         self.limits = limits
         self.routing = Routing(neighbours, STRATEGIES[routing])
+        self.past = Past()
+        self._remembers = limits.past_count > 0
         self.by_link: dict[LinkId, Session] = {}
         self.tombstones: dict[ClientId, Tombstone] = {}
         self._sessions: dict[ClientId, dict[int, Session]] = {}
@@ -195,6 +198,8 @@ class Border:
     def route(self, notification: Notification, came_from: LinkId | None, now: int) -> list[Effect]:
         """Send a notification on to every neighbour and session that wants it."""
         self.routed += 1
+        if self._remembers:
+            self.past.put(notification, now, self.limits)
         found = self._find(notification.attributes)
         if len(found) == 1:  # the usual case
             near, here = found[0].near, found[0].here
@@ -286,6 +291,18 @@ class Border:
             return self.route(notification, None, now)
         doubt.since = doubt.since or message.number
         return self.route_uncertain(m.Uncertain(notification, doubt.since), None, now)
+
+    def recall(self, session: Session, filter: Filter, since_ns: int, now: int) -> list[Effect]:
+        """Send a session what came by before it subscribed, as far as that is in order."""
+        if self.past.forgotten > now - since_ns or not self._remembers:
+            session.backlog.lose(1, FORGOTTEN_PAST, exact=False)
+        for notification, came in self.past.since(now - since_ns, filter):
+            stored = Stored(notification, size_of(notification))
+            if session.wait is not None:
+                self._hold(session, stored, now)
+            elif session.marks.pass_on(notification, now):
+                self.put(session, [(stored, came)])
+        return self.push(session)
 
     def route_uncertain(
         self, message: m.Uncertain, came_from: LinkId | None, now: int

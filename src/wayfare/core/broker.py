@@ -326,6 +326,8 @@ class Broker:
             self.border.check_room(session.subscriptions)
             self.routing.subscribe(session.client, message.filter, session.place)
         session.subscriptions[message.filter] = message.terms
+        if message.since_ns:
+            return self.border.recall(session, message.filter, message.since_ns, now)
         return []
 
     def on_unsubscribe(self, session: Session, message: m.Unsubscribe, now: int) -> list[Effect]:

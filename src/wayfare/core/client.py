@@ -109,6 +109,7 @@ class Client:
         self._outbox_max = outbox_max
         self._digest_from = digest_from
         self._local: dict[Filter, BrokerId] = {}  # local subscriptions, and where they were made
+        self._recalls: dict[Filter, int] = {}  # how much of the past is still to be asked for
         self._characters = 0  # of all filters that are held
         self._wanted: FilterIndex[Filter] = FilterIndex()
         self._marks = Marks(MARKS_AGE_NS) if once else None
@@ -188,12 +189,20 @@ class Client:
             self.welcomed = False
         return [] if link is None else [Send(link, m.Detach(leave)), Close(link, "detached")]
 
-    def subscribe(self, filter: Filter, terms: m.Terms | None = None) -> list[Effect]:
-        """Subscribe, and with `terms` say what of what is missed is wanted; the last ones count."""
+    def subscribe(
+        self, filter: Filter, terms: m.Terms | None = None, since_ns: int = 0
+    ) -> list[Effect]:
+        """Subscribe, and with `terms` say what of what is missed is wanted; the last ones count.
+
+        With `since_ns`, also what came by within that time, as far as the broker remembers, and
+        nothing of a publisher that is older than what this client has of it.
+        """
         if terms is not None:
             m.check_terms(terms)
         first = self._count_up(self.subscriptions, filter)
-        if not first and terms == self.terms.get(filter):
+        if since_ns and self.link is None:
+            self._recalls[filter] = since_ns
+        if not first and not since_ns and terms == self.terms.get(filter):
             return []
         if first:
             self._wanted.add(filter, filter)
@@ -203,7 +212,7 @@ class Client:
             self.terms[filter] = terms
             if terms.local:
                 self._local[filter] = self.previous[0][0] if self.link else BrokerId("")
-        return self._say(m.Subscribe(filter, terms))
+        return self._say(m.Subscribe(filter, terms, since_ns))
 
     def unsubscribe(self, filter: Filter) -> list[Effect]:
         if not self._count_down(self.subscriptions, filter):
@@ -213,6 +222,7 @@ class Client:
 
     def _forget_subscription(self, filter: Filter) -> None:
         self._wanted.remove(filter)
+        self._recalls.pop(filter, None)
         self.terms.pop(filter, None)
         self._local.pop(filter, None)
 
@@ -418,7 +428,12 @@ class Client:
         self.previous = self.previous[:1]
         self.welcomed = True
         self._forget_published(message.published)
-        return []
+        recalls, self._recalls = self._recalls, {}
+        return [
+            effect
+            for one, since_ns in recalls.items()
+            for effect in self._say(m.Subscribe(one, self.terms.get(one), since_ns))
+        ]
 
     def on_deliver(self, message: m.Deliver, now: int) -> list[Effect]:
         raise ProtocolError(f"delivery {message.number} after {self.delivered}")

@@ -221,6 +221,7 @@ def _check_filter(message: Any) -> None:
 
 def _check_subscribe(message: m.Subscribe) -> None:
     _check_filter(message)
+    _check_number(message.since_ns)
     if message.terms is not None:
         m.check_terms(message.terms)
 

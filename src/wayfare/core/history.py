@@ -42,11 +42,16 @@ class Limits(msgspec.Struct, frozen=True):
     delay_ns: int = 10 * SECOND_NS  # that `delayed` advertises for a publisher that left
     prepared_ns: int = 60 * SECOND_NS  # that `prefetching` advertises for one that may come
     tombstone_ns: int = 3600 * SECOND_NS  # that an attachment may be under way
+    past_count: int = 0  # notifications that came by last, for who subscribes to the past
+    past_bytes: int = 16 * 1024 * 1024
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            if getattr(self, name) < 1:
-                raise UsageError(f"the limit {name} is {getattr(self, name)}; it is at least 1")
+            least = 0 if name == "past_count" else 1
+            if getattr(self, name) < least:
+                raise UsageError(
+                    f"the limit {name} is {getattr(self, name)}; it is at least {least}"
+                )
 
 
 def size_of(notification: Notification | Publish) -> int:
@@ -101,6 +106,35 @@ class Marks:
         for publisher, number in marks.items():
             if number > self.of(publisher):
                 self.recent[publisher] = number
+
+
+NEVER = -(2**62)
+
+
+class Past:
+    """What came by last, whoever wanted it: for clients that subscribe to the past."""
+
+    __slots__ = ("bytes", "forgotten", "kept")
+
+    def __init__(self) -> None:
+        self.kept: deque[tuple[int, Notification]] = deque()  # and when it came
+        self.bytes = 0
+        self.forgotten = NEVER  # when the last one came that is not kept any more
+
+    def put(self, notification: Notification, now: int, limits: Limits) -> None:
+        self.kept.append((now, notification))
+        self.bytes += size_of(notification)
+        while len(self.kept) > limits.past_count or self.bytes > limits.past_bytes:
+            self.forgotten, oldest = self.kept.popleft()
+            self.bytes -= size_of(oldest)
+
+    def since(self, time: int, filter: Filter) -> list[tuple[Notification, int]]:
+        """What matches of what came since then, the oldest first, and when."""
+        return [
+            (notification, came)
+            for came, notification in self.kept
+            if came >= time and filter.matches(notification.attributes)
+        ]
 
 
 class Stored(msgspec.Struct, frozen=True, eq=False, weakref=True):

@@ -238,6 +238,7 @@ class Detach(Message, frozen=True, tag=11):
 class Subscribe(Message, frozen=True, tag=12):
     filter: Filter
     terms: Terms | None = None
+    since_ns: int = 0  # so much of the past is wanted, too
 
 
 class Unsubscribe(Message, frozen=True, tag=13):

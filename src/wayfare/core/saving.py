@@ -107,6 +107,8 @@ class Saved(msgspec.Struct, array_like=True):
     sessions: list[SavedSession]
     notifications: list[Notification]
     astray: list[Request]
+    past: list[tuple[int, int]]  # when it came, and the place of the notification
+    forgotten: int
     grants: dict[LinkId, Grants]  # of connections, which may say more before they end
 
 
@@ -141,6 +143,8 @@ def save(
         [_saved_session(one, places) for one in border.all()],
         places.notifications,
         relocation.astray() if isinstance(relocation, Handoff) else [],
+        [(came, places.place(one)) for came, one in border.past.kept],
+        border.past.forgotten,
         grants,
     )
     return _encoder.encode(saved)
@@ -179,6 +183,9 @@ def load(
     border.next_place = saved.next_place
     if isinstance(relocation, Handoff):
         relocation.take_astray(saved.astray)
+    for came, place in saved.past:
+        border.past.put(saved.notifications[place], came, border.limits)
+    border.past.forgotten = max(border.past.forgotten, saved.forgotten)
     grants.update(saved.grants)
     border.routing.updates()  # the neighbours know
     border.wait_for(0)  # the first tick finds out what is due
@@ -192,7 +199,9 @@ class _Places:
         self._places: dict[tuple[ClientId, int], int] = {}
 
     def of(self, stored: Stored) -> int:
-        notification = stored.notification
+        return self.place(stored.notification)
+
+    def place(self, notification: Notification) -> int:
         key = notification.publisher, notification.number
         if key not in self._places:
             self._places[key] = len(self.notifications)

@@ -119,10 +119,17 @@ class Subscription(AsyncIterator[Notification]):
     """Notifications that match a filter, one after the other. Made by `Client.subscribe`."""
 
     def __init__(
-        self, client: Client, wanted: Filter, terms: Terms | None, queue: int, policy: str
+        self,
+        client: Client,
+        wanted: Filter,
+        terms: Terms | None,
+        since_ns: int,
+        queue: int,
+        policy: str,
     ) -> None:
         self.filter = wanted
         self.terms = terms
+        self.since_ns = since_ns
         self.dropped = 0  # that did not fit the queue
         self._client = client
         self._queue: deque[Notification] = deque()
@@ -488,6 +495,7 @@ class Client:
         younger: float | None = None,
         key: str | None = None,
         local: bool = False,
+        since: float = 0.0,
         queue: int | None = None,
         policy: str | None = None,
     ) -> Subscription:
@@ -496,6 +504,8 @@ class Client:
         last, younger, key   of what is missed while away: the last so many, those younger than so
                              many seconds, or the newest for each value of an attribute
         local                it stays behind when the client goes to another broker
+        since                also what came by in the last so many seconds, as far as the broker
+                             remembers (its limit `past_count`) and as it is in order
         queue, policy        how many may wait for the application, and what happens with more:
                              wait (then nothing comes, for no subscription), drop_oldest or
                              drop_newest
@@ -507,7 +517,9 @@ class Client:
         if last is not None or younger is not None or key is not None or local:
             younger_ns = None if younger is None else int(younger * 1e9)
             terms = Terms(last, younger_ns, key, local)
-        return Subscription(self, _filter(wanted), terms, queue, policy)
+        if not 0 <= since < 1e9:
+            raise UsageError("since is a number of seconds, and not negative")
+        return Subscription(self, _filter(wanted), terms, int(since * 1e9), queue, policy)
 
     async def advertise(self, offered: Wanted) -> None:
         """Announce what will be published; nothing else may be."""
@@ -619,8 +631,9 @@ class Client:
         self.check()
         filter, terms, mine = subscription.filter, subscription.terms, self._core
         kept = self._store is not None and filter in mine.subscriptions
-        if not kept or mine.terms.get(filter) != terms:
-            effects = mine.subscribe(filter, terms)
+        since_ns = subscription.since_ns
+        if not kept or since_ns or mine.terms.get(filter) != terms:
+            effects = mine.subscribe(filter, terms, since_ns)
             self._saved_filters = False
             if self._recorder is not None:
                 reason = None if terms is None else m.terms_text(terms)

@@ -26,6 +26,7 @@ from wayfare.net.broker import HEARTBEAT_S
 from wayfare.net.kinds import (
     ADDRESS,
     COUNT,
+    COUNT_OR_NONE,
     DURATION,
     DURATIONS_NS,
     LINKS,
@@ -129,7 +130,7 @@ def _limit(field: str, about: str) -> Key:
         )
     if field.endswith("_bytes"):
         return Key(f"limits.{field}", SIZE, written(value, SIZES), about)
-    return Key(f"limits.{field}", COUNT, value, about)
+    return Key(f"limits.{field}", COUNT if value else COUNT_OR_NONE, value, about)
 
 
 # By field of `Limits`. Not here: what only the published algorithms for publishers use, which the simulator runs.
@@ -146,6 +147,8 @@ LIMITS = {
         ("answer_ns", "that a client waits for its old broker"),
         ("marks_age_ns", "that a copy of a notification may be under way"),
         ("tombstone_ns", "that an attachment may be under way"),
+        ("past_count", "notifications that came by last, for who subscribes with `since`"),
+        ("past_bytes", "the same, in bytes"),
     )
 }
 

@@ -49,6 +49,12 @@ def _count(value: Any) -> int:
     return value
 
 
+def _count_or_none(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError("give a whole number, or 0 for none")
+    return value
+
+
 def _port(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= 65535:
         raise ValueError("give a port from 1 to 65535, or 0 for any that is free")
@@ -125,6 +131,7 @@ def meant(value: Any, known: Iterable[str]) -> str:
 TEXT = Kind("text", _text)
 NAMED = Kind("name", _name)
 COUNT = Kind("number", _count)
+COUNT_OR_NONE = Kind("number, or 0", _count_or_none)
 NUMBERED = Kind("port", _port)
 DURATION = Kind("duration", _duration)
 SIZE = Kind("size", _size)

@@ -10,6 +10,7 @@ from random import Random
 
 import msgspec
 
+from wayfare.core.border import FORGOTTEN_PAST
 from wayfare.core.client import DIGEST_FROM
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
@@ -121,11 +122,15 @@ class Fuzz:
     def __init__(self, job: Job) -> None:
         # The same run under every strategy: what clients do follows from the seed alone.
         self.random = random = Random(job.seed)
+        self.past = Random(-1 - job.seed)  # of its own, so that the rest is as without it
+        self.remembering = self.past.random() < 0.2
         self.with_faults = job.faults
         self.world = World(
             job.seed,
             job.routing,
-            limits=self._limits(),
+            limits=msgspec.structs.replace(
+                self._limits(), past_count=self.past.choice([5, 50]) if self.remembering else 0
+            ),
             relocation=job.relocation,
             digest_from=random.choice([0, 20, DIGEST_FROM, DIGEST_FROM]),
             client_link=random.choice([CLIENT_LINK, CLIENT_LINK, SLOW_CLIENT_LINK]),
@@ -232,6 +237,7 @@ class Fuzz:
         small = self.world.limits.backlog_count < Limits().backlog_count
         for event in self.world.events:
             expected = small and (event.reason or "").startswith("backlog_")
+            expected |= self.remembering and event.reason == FORGOTTEN_PAST
             if event.kind == "lost" and not (expected or self.with_faults):
                 yield Violation("gap", f"{event.client} was told of a loss: {event.reason}")
 
@@ -242,13 +248,19 @@ class Fuzz:
         subscriptions = client.core.subscriptions
         draw = random.random()
         if draw < 0.12 or not subscriptions:
-            client.subscribe(random_filter(random), random_terms(random))
+            since_ns = self._since_ns()
+            client.subscribe(random_filter(random), random_terms(random), since_ns)
         elif draw < 0.20:
             client.unsubscribe(random.choice(list(subscriptions)))
         elif draw < 0.21 and client.connection is not None:
             client.detach(leave=True)
         elif self.publishers:
             self._offer(random.choice(self.publishers))
+
+    def _since_ns(self) -> int:
+        if not self.remembering or self.past.random() < 0.5:
+            return 0
+        return self.past.randint(1, self.until_ns)
 
     def _offer(self, client: ClientHost) -> None:
         """A publisher advertises, withdraws or publishes."""

@@ -275,9 +275,11 @@ class ClientHost(Host):
         else:
             self.connection.break_off(noticed=False)
 
-    def subscribe(self, filter: str | Filter | Condition, terms: Terms | None = None) -> Filter:
+    def subscribe(
+        self, filter: str | Filter | Condition, terms: Terms | None = None, since_ns: int = 0
+    ) -> Filter:
         wanted = as_filter(filter)
-        effects = self.core.subscribe(wanted, terms)
+        effects = self.core.subscribe(wanted, terms, since_ns)
         self.world.log(
             "subscribed", client=self.name, filter=wanted, reason=terms and terms_text(terms)
         )
