@@ -255,7 +255,7 @@ def test_nothing_of_a_network_is_left_when_a_part_cannot_start():
 def test_a_network_shows_its_brokers_and_stops(tmp_path, how):
     file = tmp_path / "city.toml"
     text = (EXAMPLES / "city.toml").read_text("utf-8")
-    for port in (7410, 7411, 7412, 7413):
+    for port in (7410, 7411, 7412, 7413, 9410):
         text = text.replace(f"= {port}", "= 0")
     file.write_text(text, "utf-8")
     with program("network", "up", str(file)) as one:
@@ -598,7 +598,7 @@ def test_whatever_went_wrong_is_in_the_exit_code(wrong):
 # What Tab offers, and help
 
 COMPLETED = [
-    ("", "demo broker network pub sub roam config sim bench completion"),
+    ("", "demo broker network pub sub roam top config sim bench completion"),
     ("ne", "network"),
     ("network ", "up"),
     ("config ", "check keys"),

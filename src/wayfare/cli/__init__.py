@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from wayfare.cli import bench, broker, completion, config, demo, pub, roam, sim, sub
+from wayfare.cli import bench, broker, completion, config, demo, pub, roam, sim, sub, top
 from wayfare.errors import WayfareError
 
 EXAMPLES = """examples:
@@ -21,6 +21,7 @@ EXAMPLES = """examples:
   wayfare network up city.toml          brokers on this machine, until Ctrl-C
   wayfare sub 127.0.0.1:7410 "free > 0" what is published, as it comes
   wayfare pub 127.0.0.1:7411 "free=3"   publish something at another broker
+  wayfare top city.toml                 what these brokers do, live
   wayfare sim                           the scenarios that come with Wayfare
   wayfare sim uncovering                play one of them
   wayfare sim fuzz --seeds 1000         random runs on all cores, judged by the oracle
@@ -38,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     )
     out.add_argument("--version", action="version", version=f"wayfare {version('wayfare')}")
     commands = out.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for part in (demo, broker, pub, sub, roam, config, sim, bench, completion):
+    for part in (demo, broker, pub, sub, roam, top, config, sim, bench, completion):
         part.add_parser(commands)
     return out
 

@@ -11,6 +11,7 @@ the names of brokers, and changes nothing.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -20,12 +21,15 @@ from importlib.metadata import version
 import msgspec
 
 from wayfare.core.counts import MILLISECOND_NS, Histogram
+from wayfare.errors import CannotConnect
 from wayfare.net.broker import BrokerHost
 from wayfare.net.metrics import Metrics
 from wayfare.net.status import Spread, Status, health_of, status_of
 
+PORT = 9410  # where to ask, if nobody says
 REQUEST_BYTES = 8_192  # of a request, with all its headers
 REQUEST_S = 5.0  # that a request may take, and that its answer may
+STATUS_BYTES = 16 * 1024 * 1024  # of an answer that somebody else gives
 CONNECTIONS_MAX = 32  # at a time; others are closed
 LAG_EVERY_S = 0.5
 LAGS_NS = [MILLISECOND_NS * ms for ms in (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000)]
@@ -33,6 +37,51 @@ JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 
 Answer = tuple[HTTPStatus, str, bytes]
+
+
+# Asking
+
+
+async def fetch(host: str, port: int) -> Status:
+    """The status that a process tells there; CannotConnect if none is told."""
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        async with asyncio.timeout(REQUEST_S):
+            body = await _get(host, port, where)
+    except TimeoutError:
+        reason = f"no answer within {REQUEST_S:g} s"
+    except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+        known = isinstance(error, OSError) and error.errno is not None and error.errno > 0
+        reason = os.strerror(error.errno) if known else str(error)  # type: ignore[union-attr,arg-type]
+    else:
+        try:
+            return msgspec.json.decode(body, type=Status)
+        except msgspec.DecodeError as error:
+            raise CannotConnect(
+                f"what {where} tells is no status of this release ({error}): see what listens there"
+            ) from None
+    raise CannotConnect(
+        f"cannot ask {where} for its status: {reason}; start the broker with --status {port}, or say"
+        " where it tells its status"
+    )
+
+
+async def _get(host: str, port: int, where: str) -> bytes:
+    reader, writer = await asyncio.open_connection(host, port, limit=REQUEST_BYTES)
+    try:
+        writer.write(f"GET /status HTTP/1.1\r\nHost: {where}\r\nConnection: close\r\n\r\n".encode())
+        await reader.readuntil(b"\r\n\r\n")
+        body = bytearray()
+        while piece := await reader.read(65_536):
+            body += piece
+            if len(body) > STATUS_BYTES:
+                raise OSError(f"an answer of more than {STATUS_BYTES} bytes")
+        return bytes(body)
+    finally:
+        writer.transport.abort()
+
+
+# Telling
 
 
 class Endpoint:
