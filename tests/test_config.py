@@ -7,10 +7,12 @@ import pytest
 
 from wayfare.core.history import Limits
 from wayfare.errors import ConfigError, UsageError
-from wayfare.net import config
+from wayfare.net import config, network
 from wayfare.net.addresses import Address
 from wayfare.net.broker import HEARTBEAT_S
 from wayfare.net.kinds import DURATION, SIZE
+from wayfare.net.limits import NetLimits
+from wayfare.net.security import Tls
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 EXAMPLES = DOCS / "examples"
@@ -98,6 +100,72 @@ def test_defaults_mean_what_the_core_has():
         assert key.kind.read(key.default) == getattr(Limits(), field)
 
 
+def test_every_limit_of_the_live_host_has_a_key_with_its_default():
+    assert {*config.NET_LIMITS} == {*NetLimits.__struct_fields__}
+    assert config.parse('name = "x"').settings.net_limits == NetLimits()
+    text = 'name = "x"\n[limits]\nstrangers = 7\ngreeting = "500ms"\nwrite_bytes = "1MiB"'
+    assert config.parse(text).settings.net_limits == NetLimits(
+        strangers=7, greeting_s=0.5, write_bytes=2**20
+    )
+
+
+def test_files_are_relative_to_the_configuration():
+    text = """
+        name = "lisbon"
+        listen = "wayfares://0.0.0.0"
+        secret_file = "secret"
+        accounts = "/var/accounts.toml"
+        neighbours = { porto = "wayfares://porto.example" }
+        [tls]
+        cert = "lisbon.pem"
+        key = "lisbon.key"
+        ca = "ca.pem"
+        require = true
+    """
+    site = config.parse(text, "etc/site.toml")
+    assert (site.listen.tls, site.neighbours["porto"].tls) == (True, True)
+    assert site.settings.security == config.Security(
+        Tls("etc/lisbon.pem", "etc/lisbon.key", "etc/ca.pem", require=True),
+        "etc/secret",
+        "/var/accounts.toml",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('tls.cert = "c"', "tls.key is missing: a certificate has a key"),
+        ('tls.key = "k"', "tls.cert is missing: a certificate has a key"),
+        ("tls.require = true", "tls.require is true: say in tls.ca who signs for clients"),
+        ("tls.require = 1", "tls.require is 1: give true or false"),
+    ],
+)
+def test_mistakes_of_certificates(text, says):
+    (told,) = mistakes(f'name = "a"\n{text}')
+    assert says in told
+
+
+@pytest.mark.parametrize("key", ["secret_file", "accounts"])
+def test_a_broker_does_not_start_without_a_file_that_it_needs(tmp_path, key):
+    file = tmp_path / "site.toml"
+    file.write_text(f'name = "a"\n{key} = "nowhere"', "utf-8")
+    site = config.read(file)
+    with pytest.raises(UsageError, match=r"cannot read the .*nowhere"):
+        network.host(site.name, site.neighbours, site.settings)
+
+
+def test_a_secret_is_the_first_line_of_its_file(tmp_path):
+    (tmp_path / "secret").write_text("correct horse battery\nmore\n", "utf-8")
+    file = tmp_path / "site.toml"
+    file.write_text('name = "a"\nsecret_file = "secret"', "utf-8")
+    site = config.read(file)
+    host = network.host(site.name, site.neighbours, site.settings)
+    assert host._door._secret == "correct horse battery"
+    (tmp_path / "secret").write_text("short\n", "utf-8")
+    with pytest.raises(UsageError, match="a shared secret has at least 16 characters"):
+        network.host(site.name, site.neighbours, site.settings)
+
+
 def test_a_network_is_links():
     city = config.parse('links = [["a", "b"], ["c", "b"]]\nrouting = "simple"')
     assert isinstance(city, config.Network)
@@ -172,7 +240,7 @@ window = 0
         ('name = "a"\nlisten = "b:99999"', ':2: listen is "b:99999": give a text like'),
         (
             'name = "a"\nlisten = "wayfares://b"',
-            ':2: listen is "wayfares://b": there are no keys for certificates yet',
+            ':2: listen is "wayfares://b:7410": say tls.cert and tls.key',
         ),
         ('name = "a"\nheartbeat = true', ":2: heartbeat is true: give seconds"),
         ('name = "a"\nheartbeat = -1', ":2: heartbeat is -1: give seconds"),

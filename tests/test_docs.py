@@ -26,6 +26,7 @@ from wayfare.cli import sim as sim_command
 from wayfare.core import messages
 from wayfare.core.history import Limits
 from wayfare.net import config
+from wayfare.net.limits import NetLimits
 from wayfare.sim import scenario
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -336,6 +337,8 @@ def limits():
                 yield name, getattr(importlib.import_module(dotted), name), module
     for name in Limits.__struct_fields__:
         yield f"Limits.{name}", getattr(Limits(), name), "core/history.py"
+    for name in NetLimits.__struct_fields__:
+        yield f"NetLimits.{name}", getattr(NetLimits(), name), "net/limits.py"
 
 
 @pytest.mark.parametrize(("name", "value", "module"), [*limits()])

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from wayfare.cli import bench, broker, completion, config, demo, pub, roam, sim, sub, top
+from wayfare.cli import account, bench, broker, completion, config, demo, pub, roam, sim, sub, top
 from wayfare.errors import WayfareError
 
 EXAMPLES = """examples:
@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     )
     out.add_argument("--version", action="version", version=f"wayfare {version('wayfare')}")
     commands = out.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for part in (demo, broker, pub, sub, roam, top, config, sim, bench, completion):
+    for part in (demo, broker, pub, sub, roam, top, config, account, sim, bench, completion):
         part.add_parser(commands)
     return out
 

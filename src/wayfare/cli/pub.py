@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from itertools import count, islice
 from typing import Any
 
-from wayfare.cli import notation, running
+from wayfare.cli import identity, notation, running
 from wayfare.core.filters import Filter
 from wayfare.core.predicates import Value
 from wayfare.errors import UsageError
@@ -66,6 +66,7 @@ def add_parser(commands: Any) -> None:
         metavar="SECONDS",
         help="for a connection, and for an acknowledgement (default 10)",
     )
+    identity.add_options(one)
     one.set_defaults(run=run)
 
 
@@ -125,7 +126,9 @@ async def _publish(
     announced: set[Filter] = set()
     similar = notation.alike if a.json else notation.exactly
     published = 0
-    async with connect(a.address.split(","), a.id, timeout=a.timeout) as client:
+    async with connect(
+        a.address.split(","), a.id, timeout=a.timeout, **identity.options(a)
+    ) as client:
         try:
             async for attributes, payload in what:
                 filter = offered or similar(attributes)

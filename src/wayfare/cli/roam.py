@@ -7,7 +7,7 @@ import asyncio
 import json
 from typing import Any
 
-from wayfare.cli import notation, running
+from wayfare.cli import identity, notation, running
 from wayfare.cli.sub import tell_lost
 from wayfare.core.filters import Filter
 from wayfare.errors import UsageError
@@ -95,6 +95,7 @@ def add_parser(commands: Any) -> None:
         metavar="SECONDS",
         help="for a connection (default 10)",
     )
+    identity.add_options(one)
     one.set_defaults(run=run)
 
 
@@ -111,7 +112,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _roam(a: argparse.Namespace, wanted: Filter, through: list[str], tally: Tally) -> int:
     async with (
-        connect(through[0], a.id, timeout=a.timeout, on_lost=tally.lose) as client,
+        connect(
+            through[0], a.id, timeout=a.timeout, on_lost=tally.lose, **identity.options(a)
+        ) as client,
         client.subscribe(wanted) as some,
     ):
         if not a.json:

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 from typing import Any
 
-from wayfare.cli import notation, running
+from wayfare.cli import identity, notation, running
 from wayfare.core.filters import Filter
 from wayfare.net.client import connect
 
@@ -47,6 +47,7 @@ def add_parser(commands: Any) -> None:
         metavar="SECONDS",
         help="for a connection (default 10)",
     )
+    identity.add_options(one)
     one.set_defaults(run=run)
 
 
@@ -71,7 +72,13 @@ class _Subscribing:
         a = self.arguments
         show = notation.as_json if a.json else notation.as_text
         async with (
-            connect(a.address.split(","), a.id, timeout=a.timeout, on_lost=tell_lost) as client,
+            connect(
+                a.address.split(","),
+                a.id,
+                timeout=a.timeout,
+                on_lost=tell_lost,
+                **identity.options(a),
+            ) as client,
             client.subscribe(self.wanted) as some,
         ):
             running.tell(f"subscribed to {self.wanted} at {client.broker}")

@@ -29,6 +29,7 @@ from wayfare.net.kinds import (
     COUNT_OR_NONE,
     DURATION,
     DURATIONS_NS,
+    FLAG,
     LINKS,
     MODE,
     NAME,
@@ -46,6 +47,8 @@ from wayfare.net.kinds import (
     shown,
     written,
 )
+from wayfare.net.limits import DEFAULT_NET_LIMITS, NetLimits
+from wayfare.net.security import Tls
 
 Place = tuple[str | int, ...]  # ("limits", "away"), ("links", 3)
 
@@ -66,6 +69,14 @@ class Status(msgspec.Struct, frozen=True):
     port: int | None = None
 
 
+class Security(msgspec.Struct, frozen=True):
+    """Who may come in: files."""
+
+    tls: Tls | None = None
+    secret_file: str = ""
+    accounts: str = ""
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What all brokers of a network have in common, or one broker for itself."""
 
@@ -75,6 +86,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
     durability: Durability
     status: Status = Status()
+    security: Security = Security()
+    net_limits: NetLimits = DEFAULT_NET_LIMITS
 
 
 class Broker(msgspec.Struct, frozen=True):
@@ -152,6 +165,37 @@ LIMITS = {
     )
 }
 
+
+def _net_limit(field: str, about: str) -> Key:
+    value = getattr(DEFAULT_NET_LIMITS, field)
+    if field.endswith("_s"):
+        return Key(f"limits.{field.removesuffix('_s')}", DURATION, f"{value:g}s", about)
+    if field.endswith("_bytes"):
+        return Key(f"limits.{field}", SIZE, written(value, SIZES), about)
+    return Key(f"limits.{field}", COUNT, value, about)
+
+
+# By field of `NetLimits`.
+NET_LIMITS = {
+    field: _net_limit(field, about)
+    for field, about in (
+        ("stranger_bytes", "of a message from a peer that has yet to log in or to join"),
+        ("frame_bytes", "of a message from then on"),
+        ("greeting_s", "that a peer may take to say what it is"),
+        ("strangers", "peers that have not said what they are; then the oldest is closed"),
+        ("connections_per_address", "from one address, or one /64 of IPv6"),
+        ("clients", "that are attached at a time"),
+        ("sessions", "of clients, attached or away"),
+        ("moves_per_minute", "attachments of one client"),
+        ("messages_per_second", "from one client; then it is not read for a while"),
+        ("trickle_bytes", "of an unfinished message in a heartbeat; less counts as silence"),
+        ("write_bytes", "that wait for a peer that does not read; then it is cut off"),
+        ("closing_s", "that a peer may take to read the rest, when it is closed"),
+        ("logins", "whose passwords wait to be checked"),
+        ("failed_logins_per_minute", "from one address, or one /64 of IPv6"),
+    )
+}
+
 KEYS = (
     Key("name", NAMED, REQUIRED, "what this broker is called; no other in the tree is", SITE),
     Key("listen", ADDRESS, f"127.0.0.1:{PORT}", "where it listens; port 0 is any free one", SITE),
@@ -186,6 +230,15 @@ KEYS = (
         "how often something is said; silent for three of them is dead",
     ),
     *LIMITS.values(),
+    *NET_LIMITS.values(),
+    Key("tls.cert", TEXT, None, "file of its certificate, to listen at wayfares://", SITE),
+    Key("tls.key", TEXT, None, "file of the key for that, without a password", SITE),
+    Key(
+        "tls.ca", TEXT, None, "file of who signs for its peers: neighbours show a certificate", SITE
+    ),
+    Key("tls.require", FLAG, False, "clients have to show one, too", SITE),
+    Key("secret_file", TEXT, None, "file whose first line all neighbours know, and nobody else"),
+    Key("accounts", TEXT, None, "file of the accounts of clients; without, everybody may come"),
     Key(
         "durability.mode",
         MODE,
@@ -331,6 +384,8 @@ class _Reading:
             limits=Limits(**limits),
             durability=self._durability(),
             status=Status(got["status.host"], got.get("status.port")),
+            security=self._security(),
+            net_limits=self._net_limits(),
         )
 
     def _durability(self) -> Durability:
@@ -345,6 +400,38 @@ class _Reading:
         except UsageError as error:
             self.mistakes.append((place, f"is {shown(mode)}: {error}"))
         return Durability(mode, str(Path(self.file).parent / directory))
+
+    def _security(self) -> Security:
+        cert, key = self._path("tls.cert"), self._path("tls.key")
+        for one, other, place in ((cert, key, "key"), (key, cert, "cert")):
+            if one and not other:
+                self.mistakes.append((("tls", place), "is missing: a certificate has a key"))
+        listen = self.found.get("listen")
+        if listen is not None and listen.tls and not cert:
+            self.mistakes.append(
+                (("listen",), f"is {shown(str(listen))}: say tls.cert and tls.key")
+            )
+        ca, require = self._path("tls.ca"), self.found.get("tls.require", False)
+        if require and not ca:
+            self.mistakes.append(
+                (("tls", "require"), "is true: say in tls.ca who signs for clients")
+            )
+        tls = Tls(cert, key, ca, require) if cert else None
+        return Security(tls, self._path("secret_file"), self._path("accounts"))
+
+    def _path(self, key: str) -> str:
+        """A file, relative to this one."""
+        name = self.found.get(key, "")
+        return str(Path(self.file).parent / name) if name else ""
+
+    def _net_limits(self) -> NetLimits:
+        got = {field: self.found[key.name] for field, key in NET_LIMITS.items()}
+        return NetLimits(
+            **{
+                field: value / DURATIONS_NS["s"] if field.endswith("_s") else value
+                for field, value in got.items()
+            }
+        )
 
     def _broker(self, settings: Settings) -> Broker:
         name = self.found.get("name", "")

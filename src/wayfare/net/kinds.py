@@ -55,6 +55,12 @@ def _count_or_none(value: Any) -> int:
     return value
 
 
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError("give true or false")
+    return value
+
+
 def _port(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= 65535:
         raise ValueError("give a port from 1 to 65535, or 0 for any that is free")
@@ -91,8 +97,6 @@ def _address(value: Any) -> Address:
         address = Address.parse(value)
     except UsageError:
         raise ValueError(f'give a text like "127.0.0.1:{PORT}"') from None
-    if address.tls:
-        raise ValueError("there are no keys for certificates yet, so write wayfare://host:port")
     return address
 
 
@@ -132,6 +136,7 @@ TEXT = Kind("text", _text)
 NAMED = Kind("name", _name)
 COUNT = Kind("number", _count)
 COUNT_OR_NONE = Kind("number, or 0", _count_or_none)
+FLAG = Kind("true or false", _flag)
 NUMBERED = Kind("port", _port)
 DURATION = Kind("duration", _duration)
 SIZE = Kind("size", _size)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from wayfare.errors import UsageError
 from wayfare.net import config
+from wayfare.net.accounts import Accounts
 from wayfare.net.addresses import Address
 from wayfare.net.broker import BrokerHost
 from wayfare.net.http import Endpoint
@@ -40,7 +41,20 @@ def host(
         limits=settings.limits,
         heartbeat_s=settings.heartbeat_s,
         store=store,
+        tls=settings.security.tls,
+        secret=_secret(settings.security.secret_file),
+        accounts=Accounts(accounts) if (accounts := settings.security.accounts) else None,
+        net_limits=settings.net_limits,
     )
+
+
+def _secret(file: str) -> str | None:
+    if not file:
+        return None
+    try:
+        return Path(file).read_text("utf-8").split("\n")[0].strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the secret in {file}: {error}") from None
 
 
 async def listen(broker: BrokerHost, address: Address) -> Address:

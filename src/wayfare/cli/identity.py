@@ -1,0 +1,47 @@
+"""Who a client of the command line is, and whom it trusts: options that `pub`, `sub` and `roam` share."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from wayfare.errors import UsageError
+
+PASSWORD = "WAYFARE_PASSWORD"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--ca", default="", metavar="FILE", help="who signs the certificates of brokers"
+    )
+    parser.add_argument(
+        "--cert", nargs=2, metavar=("CERT", "KEY"), help="our own, where brokers require one"
+    )
+    parser.add_argument("--account", metavar="NAME", help="to log in with (default: the client's)")
+    parser.add_argument(
+        "--password-file",
+        type=Path,
+        metavar="FILE",
+        help=f"its first line is the password (default: what {PASSWORD} says, if anything)",
+    )
+
+
+def options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """For `connect`."""
+    a = arguments
+    password = os.environ.get(PASSWORD)
+    if a.password_file is not None:
+        try:
+            password = a.password_file.read_text("utf-8").split("\n")[0].rstrip("\r")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"cannot read the password in {a.password_file}: {error}") from None
+    if a.account and password is None:
+        raise UsageError(f"{a.account} needs a password: give --password-file, or set {PASSWORD}")
+    return {
+        "ca": a.ca,
+        "cert": tuple(a.cert) if a.cert else None,
+        "account": a.account,
+        "password": password,
+    }
