@@ -435,6 +435,57 @@ async def test_large_payloads_are_delivered_however_many_come_at_once():
                 assert (one["x"], len(one.payload)) == (x, 3_000_000)
 
 
+@live
+async def test_a_link_gets_over_more_than_a_connection_takes_at_once():
+    """It once was cut off for what waited for it, again and again, and never came back."""
+    lisbon = BrokerHost("lisbon", {"porto": None}, heartbeat_s=0.1)
+    await lisbon.start(Address("127.0.0.1", 0))
+    async with proxy(lisbon.address) as road:
+        porto = BrokerHost("porto", {"lisbon": road.address}, heartbeat_s=0.1)
+        await porto.start(Address("127.0.0.1", 0))
+        async with (
+            wayfare.connect(str(lisbon.address), client_id="anna") as anna,
+            wayfare.connect(str(porto.address), client_id="tom") as tom,
+            anna.subscribe("x > 0") as all,
+        ):
+            await tom.advertise("x > 0")
+            await until(lambda: porto.core.routing.in_subs["lisbon"])
+            road.swallow()
+            for x in range(1, 61):
+                await tom.publish({"x": x}, payload=b"x" * 1_000_000)
+            await tom.flush(10)
+            assert len(porto.links["lisbon"]) >= 60
+            road.cut()
+            road.heal()
+            road.bytes_per_s = 100_000_000
+            assert await numbers(all, 60) == [*range(1, 61)]
+        await porto.stop()
+    await lisbon.stop()
+
+
+@live
+async def test_a_client_gets_over_more_than_a_connection_takes_at_once():
+    async with (
+        tree(*LINE) as net,
+        proxy(net.brokers["porto"].address) as road,
+        wayfare.connect(road.url, client_id="anna") as anna,
+        wayfare.connect(net.url("porto"), client_id="tom") as tom,
+        anna.subscribe("x > 0") as all,
+    ):
+        await tom.advertise("x > 0")
+        await tom.flush()
+        await settled(net)
+        await anna.detach()
+        for x in range(1, 61):
+            await tom.publish({"x": x}, payload=b"x" * 250_000)
+        await tom.flush(10)
+        before = road.accepted
+        road.bytes_per_s = 30_000_000
+        await anna.attach()
+        assert await numbers(all, 60) == [*range(1, 61)]
+        assert (anna.lost, road.accepted) == (0, before + 1)
+
+
 # Publishing
 
 
@@ -774,6 +825,19 @@ async def test_a_broker_that_is_silent_is_left_in_time():
             assert 0.15 < took < 1.0
             road.heal()
             road.cut()
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(0.1, 30), (30, 0.1)])
+@live
+async def test_heartbeats_need_not_be_equal(ours, theirs):
+    """Whoever wants to know sooner is answered: nobody is cut off because the other one is patient."""
+    async with (
+        tree(*LINE, heartbeat_s=theirs) as net,
+        wayfare.connect(net.url("porto"), client_id="anna", heartbeat_s=ours) as anna,
+    ):
+        wire = anna._wire
+        await asyncio.sleep(1)
+        assert anna._wire is wire and not wire.closing
 
 
 @live

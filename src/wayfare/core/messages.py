@@ -87,7 +87,9 @@ class Took(Message, frozen=True, tag=4):
 
 
 class Ping(Message, frozen=True, tag=5):
-    """Still here: says something, so that the other end knows."""
+    """Still here: says something, so that the other end knows, and answers."""
+
+    answer: bool = False  # to one
 
 
 class Refused(Message, frozen=True, tag=6):

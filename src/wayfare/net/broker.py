@@ -245,6 +245,7 @@ class BrokerHost:
             if connection.closing:
                 return  # what comes behind is not for anybody
             if type(message) is Ping:
+                connection.answer(message)
                 continue
             if neighbour is None:
                 if type(message) is Attach and message.client != connection.peer:
@@ -616,11 +617,15 @@ class BrokerHost:
         """The end of a turn of the loop: make it safe, then write what was sent."""
         if self._store is not None and not self._keep(self._store):
             return
+        more = False
         for link in self.links.values():
             link.confirm()
+            more |= link.push()
         dirty, self._dirty = self._dirty, {}
         for connection in dirty:
             connection.flush()
+        if more:
+            self._turn.ask()
 
     def _slow_down(self, connection: Connection, count: int) -> None:
         """A client that says too much is not read for a while."""

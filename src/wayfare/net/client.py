@@ -33,7 +33,7 @@ from itertools import count
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 from uuid import uuid4
 
 from wayfare.core import client as core
@@ -288,6 +288,24 @@ class Wire(Connection):
     def resume_writing(self) -> None:
         self.blocked = False
         self.owner.on_writable()
+
+
+class Options(TypedDict, total=False):
+    """What `connect` may be told beside where to go, and as whom."""
+
+    queue: int
+    policy: str
+    outbox: int
+    on_lost: Callable[[int, str], None] | None
+    events: Callable[[LogEvent], object] | str | PathLike[str] | None
+    timeout: float
+    heartbeat_s: float
+    ca: str
+    cert: tuple[str, str] | None
+    account: str | None
+    password: str | None
+    store: str | Path | None
+    durability: str
 
 
 class Client:
@@ -806,7 +824,9 @@ class Client:
             self._perform(effects)
         elif isinstance(message, m.Refused):
             self._on_refused(wire, message)
-        elif kind is not m.Ping:
+        elif isinstance(message, m.Ping):
+            wire.answer(message)
+        else:
             self._step(Received(LinkId(wire.link), message), now)
             if kind is m.Welcome and not wire.closing:
                 self.broker, wire.welcomed = wire.peer, True
@@ -945,22 +965,7 @@ class Client:
 
 
 def connect(
-    addresses: str | Sequence[str],
-    client_id: str | None = None,
-    *,
-    queue: int = QUEUE_MAX,
-    policy: str = "wait",
-    outbox: int = core.OUTBOX_MAX,
-    on_lost: Callable[[int, str], None] | None = None,
-    events: Callable[[LogEvent], object] | str | PathLike[str] | None = None,
-    timeout: float = CONNECT_S,
-    heartbeat_s: float = HEARTBEAT_S,
-    ca: str = "",
-    cert: tuple[str, str] | None = None,
-    account: str | None = None,
-    password: str | None = None,
-    store: str | Path | None = None,
-    durability: str = "os",
+    addresses: str | Sequence[str], client_id: str | None = None, **options: Unpack[Options]
 ) -> Client:
     """A client of the broker at one of these addresses. Use it with `async with`, or await it.
 
@@ -971,7 +976,7 @@ def connect(
     events          what happens, in the schema of `wayfare.eventlog`: a function that is called with
                     each event, or the path of a file (.jsonl or .parquet)
     timeout         seconds until `connect`, `move` and `attach` give up
-    heartbeat_s     a broker that is silent for three of them is left; not shorter than the broker's
+    heartbeat_s     a broker that is silent for three of them is left
     ca, cert        for wayfares:// addresses: the file of the CA that signs the certificates of
                     brokers, and of our own certificate and its key, where brokers require one
     account         whose password it is, if the client has another name
@@ -981,23 +986,7 @@ def connect(
                     it was not done with comes again
     durability      of that file: os (survives the process) or disk (survives a loss of power)
     """
-    return Client(
-        addresses,
-        client_id,
-        queue=queue,
-        policy=policy,
-        outbox=outbox,
-        on_lost=on_lost,
-        events=events,
-        timeout=timeout,
-        heartbeat_s=heartbeat_s,
-        ca=ca,
-        cert=cert,
-        account=account,
-        password=password,
-        store=store,
-        durability=durability,
-    )
+    return Client(addresses, client_id, **options)
 
 
 async def _gone(wire: Wire) -> None:

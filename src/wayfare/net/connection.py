@@ -20,6 +20,7 @@ from wayfare.net.logs import printable, tell
 from wayfare.net.security import is_loopback, names_of
 
 PING = encode(Ping())
+ANSWER = encode(Ping(answer=True))
 
 logger = logging.getLogger("wayfare.net")
 
@@ -71,6 +72,8 @@ class Connection(asyncio.Protocol):
         self.link = ""  # what the owner calls it
         self.reason = ""  # why it ended, if the peer or we said so
         self.closing = False
+        self.blocked = False  # it does not read as fast as we write
+        self.patient = False  # ... and its owner waits for it
         self.how = "closed"  # it ended: closed, lost, refused or cut
         self.traffic = Traffic()
         self.words = 0  # messages before its owner knew who is there
@@ -132,7 +135,13 @@ class Connection(asyncio.Protocol):
         return messages[1:]
 
     def pause_writing(self) -> None:
-        self.abort(f"it does not read: {self._limits.write_bytes} bytes wait for it")
+        self.blocked = True
+        if not self.patient:
+            self.abort(f"it does not read: {self._limits.write_bytes} bytes wait for it")
+
+    def resume_writing(self) -> None:
+        self.blocked = False
+        self.owner.on_output(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None and not self.closing:
@@ -213,12 +222,17 @@ class Connection(asyncio.Protocol):
             if not self._pauses and self._transport and not self._transport.is_closing():
                 self._transport.resume_reading()
 
+    def answer(self, ping: Ping) -> None:
+        """The other end may have a quicker heartbeat than ours."""
+        if not ping.answer:
+            self.send(ANSWER)
+
     def beat(self) -> bool:
-        """Say something if there was nothing to say; False if the peer was silent since last time.
+        """Say something if nothing was said, or heard; False if the peer was silent since last time.
 
         So was one that we did not listen to, but that is not its fault.
         """
-        if not self.spoken:
+        if not (self.spoken and self.heard):
             self.send(PING)
         heard = self.heard or self._bytes >= self._limits.trickle_bytes or bool(self._pauses)
         self.heard, self.spoken, self._bytes = False, False, 0

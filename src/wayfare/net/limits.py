@@ -20,7 +20,8 @@ class NetLimits(msgspec.Struct, frozen=True):
     moves_per_minute: int = 600  # attachments of one client
     messages_per_second: int = 50_000  # from one client
     trickle_bytes: int = 1_024  # of an unfinished frame, in one heartbeat: less is silence
-    write_bytes: int = 8_388_608  # that wait for a peer that does not read
+    # That wait for a peer that does not read: more than a whole backlog, which may be under way.
+    write_bytes: int = 33_554_432
     closing_s: float = 5.0  # that a peer may take to read the rest, when it is closed
     logins: int = 100  # whose passwords wait to be checked
     failed_logins_per_minute: int = 10  # from one address

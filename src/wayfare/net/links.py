@@ -2,7 +2,7 @@
 
 Messages are numbered by counting, from the beginning of the link on. What the neighbour has not
 confirmed is kept. When a connection comes, both ends say how far they are (`Join`), and what is
-missing is sent again. If either has lost its memory (another `life`), the link begins from nothing.
+missing is sent again, as fast as the other end reads. If either has lost its memory (another `life`), the link begins from nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from wayfare.net.connection import Connection, Traffic
 from wayfare.net.store import SavedLink
 
 TOOK_EVERY = 64  # messages; what is less is confirmed with the next heartbeat
+BURST_BYTES = 1024 * 1024  # that are sent in one turn of the loop, of what waits
 
 
 class Link:
@@ -25,6 +26,7 @@ class Link:
         "_confirmed",
         "_kept",
         "_sent",
+        "_waiting",
         "connection",
         "known",
         "life",
@@ -42,6 +44,7 @@ class Link:
         self.traffic = Traffic()  # of all its connections
         self._sent = 0  # messages, since the beginning of the link
         self._kept: deque[bytes] = deque()  # the last of them, which may be needed again
+        self._waiting: deque[bytes] = deque()  # the last of these, not sent on this connection yet
         self._confirmed = 0  # of what was taken, how much the other end knows of
 
     def saved(self) -> SavedLink:
@@ -64,8 +67,23 @@ class Link:
     def send(self, frame: bytes) -> None:
         self._sent += 1
         self._kept.append(frame)
-        if self.connection is not None:
-            self.connection.send(frame)
+        connection = self.connection
+        if connection is None:
+            return
+        if self._waiting or connection.blocked:
+            self._waiting.append(frame)
+        else:
+            connection.send(frame)
+
+    def push(self) -> bool:
+        """Send some of what waits, if the other end reads; True if there is more to send now."""
+        connection, waiting, size = self.connection, self._waiting, 0
+        if connection is None or connection.blocked:
+            return False
+        while waiting and size < BURST_BYTES:
+            size += len(waiting[0])
+            connection.send(waiting.popleft())
+        return bool(waiting)
 
     def take(self) -> None:
         """A message has come, and is safe."""
@@ -98,8 +116,9 @@ class Link:
         self._confirmed = self.taken
         self.connection = connection
         connection.count_in(self.traffic)
-        for frame in self._kept:
-            connection.send(frame)
+        connection.patient = True
+        self._waiting = deque(self._kept)
+        self.push()
         return goes_on
 
     def disconnect(self, connection: Connection) -> bool:
