@@ -1,0 +1,317 @@
+"""The scenarios of the simulator, on sockets: one text, two hosts, the same deliveries.
+
+What clients do is done by live clients, through a proxy each, which breaks their connections as the
+story wants it; links between brokers go through proxies, too, with the latency of the simulator.
+"""
+
+import asyncio
+from itertools import pairwise
+
+import msgspec
+import pytest
+
+import wayfare
+from live import until
+from proxy import Proxy
+from test_client_api import live
+from wayfare.core.filters import Filter
+from wayfare.core.history import Limits
+from wayfare.net.addresses import Address
+from wayfare.net.broker import BrokerHost
+from wayfare.net.store import Store
+from wayfare.sim import scenario
+from wayfare.sim.links import LinkSpec
+from wayfare.sim.world import CLIENT_LINK
+
+HERE = Address("127.0.0.1", 0)
+WAIT_MAX_S = 0.5  # a longer wait is one until nothing happens any more
+DOWN_MAX_S = 0.5
+
+NOT_LIVE = {
+    "away-too-long": "takes a week",
+    "backlog-age": "takes twelve seconds, and the clock of a live broker cannot be turned",
+    "late-advertisement": "tells what is lost before an advertisement has settled, to the millisecond",
+    "lossy-link": "TCP hides what is lost below it",
+    "lost-goodbye": "takes a week",
+    "moving-without-support": "tells what is lost and doubled without support, to the millisecond",
+    "old-broker-down": "tells which of two answers comes first, to the millisecond",
+    "repeated-after-a-week": "takes a week",
+    "slow-broker": "a live broker cannot be slowed down",
+}
+
+
+class LiveStage:
+    """Carries out the statements of a scenario on loopback."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.options = {"routing": "covering", "relocation": "handoff", "limits": Limits()}
+        self.link_spec, self.client_spec = LinkSpec(), CLIENT_LINK
+        self.brokers, self.roads = {}, {}  # roads: proxies, by (a, b) and by client
+        self.neighbours, self.stores, self.left = {}, set(), []
+        self.clients, self.at, self.held = {}, {}, {}
+        self.events, self.subscriptions, self.tasks = [], {}, []
+
+    async def play(self, story):
+        try:
+            for _, statement in story.statements:
+                word, _, rest = statement.partition(" ")
+                await getattr(self, f"do_{word}")(rest.strip())
+            await self.quiet()
+        finally:
+            await self.close()
+
+    async def close(self):
+        await asyncio.gather(*self.tasks)
+        for client in self.clients.values():
+            await client.close(timeout=0.1)
+        for road in [*self.roads.values(), *self.left]:
+            await road.stop()
+        for broker in self.brokers.values():
+            await broker.stop()
+
+    async def quiet(self):
+        """Until nothing is under way, and nothing has happened for a while."""
+        await asyncio.gather(*self.tasks)
+        before, still = None, 0
+        async with asyncio.timeout(20):
+            while still < 4:
+                now = self.state()
+                still = still + 1 if now == before and not self.is_under_way() else 0
+                before = now
+                await asyncio.sleep(0.03)
+
+    def state(self):
+        clients = [
+            (one._core.delivered, len(one._core.outbox), one.broker)
+            for one in self.clients.values()
+        ]
+        sent = [one._sent for host in self.brokers.values() for one in host.links.values()]
+        return sent, clients, len(self.events)
+
+    def is_under_way(self):
+        brokers = self.brokers
+        return any(
+            link._sent != brokers[there].links[here].taken
+            for here, host in brokers.items()
+            for there, link in host.links.items()
+        ) or any(
+            session.wait is not None or session.backlog.sent < session.backlog.last
+            for host in brokers.values()
+            for session in host.core.border.all()
+            if session.link is not None
+        )
+
+    # Before the brokers are there
+
+    async def do_routing(self, rest):
+        self.options["routing"] = rest
+
+    async def do_relocation(self, rest):
+        self.options["relocation"] = rest
+
+    async def do_link(self, rest):
+        self.link_spec = scenario._link_spec(rest)
+
+    async def do_client_link(self, rest):
+        self.client_spec = scenario._link_spec(rest)
+
+    async def do_backlog(self, rest):
+        what, value = rest.split()
+        field, read = scenario.LIMITS[what]
+        limits = msgspec.structs.replace(self.options["limits"], **{field: read(value)})
+        self.options["limits"] = limits
+
+    async def do_brokers(self, rest):
+        chains = [[name.strip() for name in branch.split(" - ")] for branch in rest.split(",")]
+        names = list(dict.fromkeys(name for chain in chains for name in chain))
+        self.neighbours = {name: {} for name in names}
+        for chain in chains:
+            for a, b in pairwise(chain):
+                self.neighbours[a][b] = self.neighbours[b][a] = None
+        for name in names:  # who comes later calls who is there
+            for other in self.neighbours[name]:
+                if other in self.brokers:
+                    road = await self.road(self.brokers[other].address, self.link_spec)
+                    self.roads[other, name] = self.roads[name, other] = road
+                    self.neighbours[name][other] = road.address
+            await self.start(name, HERE)
+        others = len(names) - 1
+        await until(
+            lambda: all(len(one.core.paths._hops) == others for one in self.brokers.values())
+        )
+
+    async def start(self, name, at):
+        store = Store(self.folder / name, "os", name) if name in self.stores else None
+        host = BrokerHost(name, self.neighbours[name], store=store, **self.options)
+        self.brokers[name] = host
+        await host.start(at)
+
+    async def road(self, target, spec):
+        road = Proxy(target)
+        road.delay_s = spec.latency_ns / 1e9
+        road.bytes_per_s = spec.bandwidth_bps and spec.bandwidth_bps / 8
+        await road.start()
+        return road
+
+    # What clients do
+
+    async def do_attach(self, rest):
+        name, *broker = rest.split()
+        broker = broker[0] if broker else self.at[name]
+        if name in self.roads:
+            self.left.append(self.roads[name])
+            self.roads[name].swallow()  # the broker where it was is not told
+        self.at[name] = broker
+        road = self.roads[name] = await self.road(self.brokers[broker].address, self.client_spec)
+        if name in self.clients:
+            client = self.clients[name]
+            client.addresses = []  # the roads so far are no longer there for it
+            await client.move(road.url)
+            return
+        options = {"client_id": name, "events": self.events.append}
+        client = self.clients[name] = await wayfare.connect(road.url, **options)
+        for kind, filter in self.held.setdefault(name, []):  # who left begins anew, with all that
+            await getattr(self, f"take_{kind}")(client, filter)
+
+    async def do_detach(self, rest):
+        await self.clients[rest].detach()
+
+    async def do_leave(self, rest):
+        await self.clients.pop(rest).close()
+
+    async def do_disconnect(self, rest):
+        road = self.roads[rest]
+        road._server.close()
+        road.cut()
+        await until(lambda: self.clients[rest].broker == "")
+
+    async def take_subscribe(self, client, text):
+        self.subscriptions[client.name, Filter.parse(text)] = await client.subscribe(text, queue=10)
+
+    async def take_advertise(self, client, text):
+        await client.advertise(text)
+
+    async def do_subscribe(self, rest):
+        name, text = rest.split(maxsplit=1)
+        await self.take_subscribe(self.clients[name], text)
+        self.held[name].append(("subscribe", text))
+
+    async def do_unsubscribe(self, rest):
+        name, text = rest.split(maxsplit=1)
+        filter = Filter.parse(text)
+        await self.subscriptions[name, filter].close()
+        self.held[name] = [
+            one
+            for one in self.held[name]
+            if one[0] != "subscribe" or Filter.parse(one[1]) != filter
+        ]
+
+    async def do_advertise(self, rest):
+        name, text = rest.split(maxsplit=1)
+        await self.take_advertise(self.clients[name], text)
+        self.held[name].append(("advertise", text))
+
+    async def do_unadvertise(self, rest):
+        name, text = rest.split(maxsplit=1)
+        await self.clients[name].unadvertise(text)
+        self.held[name].remove(("advertise", text))
+
+    async def do_publish(self, rest):
+        name, attributes = rest.split(maxsplit=1)
+        await self.clients[name].publish(scenario.read_attributes(attributes))
+
+    # What happens to the network
+
+    async def do_cut(self, rest):
+        self.roads[scenario._ends(rest)].swallow()
+
+    async def do_heal(self, rest):
+        self.roads[scenario._ends(rest)].heal()
+
+    async def do_crash(self, rest):
+        """The broker stops, and starts again where it was, with what it had kept."""
+        name, time = rest.split()
+        at = self.brokers[name].address
+        await self.brokers[name].stop()
+        self.tasks.append(
+            asyncio.create_task(
+                self.start_later(name, at, min(scenario._time_ns(time) / 1e9, DOWN_MAX_S))
+            )
+        )
+
+    async def start_later(self, name, at, seconds):
+        await asyncio.sleep(seconds)
+        await self.start(name, at)
+        here = [one for one, broker in self.at.items() if broker == name]
+        await until(lambda: all(self.clients[one].broker for one in here))
+
+    # Time
+
+    async def do_wait(self, rest):
+        seconds = scenario._time_ns(rest) / 1e9
+        if seconds <= WAIT_MAX_S:
+            await asyncio.sleep(seconds)
+        else:
+            await self.quiet()
+
+    async def do_settle(self, rest):
+        await self.quiet()
+
+    async def do_note(self, rest):
+        pass
+
+    async def do_trace(self, rest):
+        pass
+
+    async def do_show(self, rest):
+        pass
+
+
+def by_publisher(deliveries):
+    """What each client got, of each publisher, in order."""
+    out = {}
+    for client, publisher, attributes in deliveries:
+        out.setdefault((client, publisher), []).append(attributes)
+    return out
+
+
+def delivered(events):
+    return by_publisher(
+        (one.client, one.publisher, one.attributes) for one in events if one.kind == "delivered"
+    )
+
+
+def lost(events):
+    out = {}
+    for one in events:
+        if one.kind == "lost":
+            out.setdefault(one.client, []).append(one.count)
+    return out
+
+
+STORIES = scenario.shipped()
+
+
+@pytest.mark.parametrize("name", [name for name in STORIES if name not in NOT_LIVE])
+def test_it_is_the_same_story_live(name, tmp_path):
+    story = STORIES[name]
+    simulated = scenario.play(story).world.events
+    stage = LiveStage(tmp_path)
+    stage.stores = {text.split()[1] for _, text in story.statements if text.startswith("crash ")}
+
+    @live
+    async def tell():
+        await stage.play(story)
+
+    tell()
+    assert delivered(stage.events) == delivered(simulated)
+    assert lost(stage.events) == lost(simulated)
+
+
+def test_every_statement_is_played_or_its_story_is_not():
+    for name, story in STORIES.items():
+        words = {text.split()[0] for _, text in story.statements}
+        missing = [word for word in words if not hasattr(LiveStage, f"do_{word}")]
+        assert not missing or name in NOT_LIVE, (name, missing)
+    assert not NOT_LIVE.keys() - STORIES.keys()
