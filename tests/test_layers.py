@@ -49,6 +49,8 @@ LAYERS = {
     "eventlog": Layer("errors core", "msgspec pyarrow"),
     "sim": Layer("errors core eventlog"),
     "net": Layer("errors core eventlog", "msgspec argon2 prometheus_client"),
+    "sync": Layer("errors core net"),
+    "testing": Layer("errors core net sim", "msgspec pytest"),
     "service": Layer("errors core net"),
     "gateways": Layer("errors core net"),
     "studies": Layer("errors core eventlog sim"),

@@ -1,0 +1,212 @@
+"""The synchronous twin of the client: the same methods, for programs without an event loop.
+
+    with wayfare.sync.connect("wayfare://127.0.0.1:7410", client_id="car-17") as car:
+        car.advertise("service = 'speed'")
+        with car.subscribe("service = 'parking' and free > 0") as parking:
+            car.publish({"service": "speed", "kmh": 92})
+            for n in parking:
+                print(n["location"], n["free"])
+
+Each client has an event loop in a thread of its own. Its methods may be called by any thread, and Ctrl-C
+interrupts whatever waits. What was interrupted in `get` is not lost: it is the next one again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Self, Unpack
+
+from wayfare.core.filters import Filter
+from wayfare.core.messages import Terms
+from wayfare.core.predicates import Value
+from wayfare.errors import Closed
+from wayfare.net import client as live
+from wayfare.net.addresses import Address
+from wayfare.net.background import Background
+from wayfare.net.client import CLOSE_S, Notification, Options, Wanted
+
+__all__ = ["Client", "Notification", "Subscription", "connect"]
+
+
+class Subscription(Iterator[Notification]):
+    """Notifications that match a filter, one after the other. Made by `Client.subscribe`."""
+
+    def __init__(self, background: Background, subscription: live.Subscription) -> None:
+        self._background = background
+        self._live = subscription
+
+    @property
+    def filter(self) -> Filter:
+        return self._live.filter
+
+    @property
+    def terms(self) -> Terms | None:
+        return self._live.terms
+
+    @property
+    def dropped(self) -> int:
+        return self._live.dropped
+
+    def __enter__(self) -> Self:
+        self._background.call(self._live.__aenter__)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with suppress(Closed):  # with its client
+            self._background.call(lambda: self._live.__aexit__(kind, error, trace))
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Notification:
+        try:
+            return self.get()
+        except Closed:
+            raise StopIteration from None
+
+    def get(self, timeout: float | None = None) -> Notification:
+        """The next one; TimeoutError if none comes in time, Closed if none will.
+
+        Who asks for the next one is done with the one before it.
+        """
+        return self._background.call(lambda: self._live.get(timeout), self._live.give_back)
+
+    def close(self) -> None:
+        """Unsubscribe; what waits can still be read. A client with a store stays subscribed."""
+        with suppress(Closed):  # with its client
+            self._background.call(self._live.close)
+
+    def unsubscribe(self) -> None:
+        """Close, and withdraw the subscription also if the client has a store."""
+        self._background.call(self._live.unsubscribe)
+
+
+class Client:
+    """A client that may be anywhere. Made by `connect`."""
+
+    def __init__(self, client: live.Client) -> None:
+        self._live = client
+        self._background = Background(client.name)
+        self._closing = threading.Lock()
+        try:
+            self._background.call(client.open)
+        except BaseException:
+            self._background.stop()
+            raise
+
+    @property
+    def name(self) -> str:
+        return self._live.name
+
+    @property
+    def addresses(self) -> list[Address]:
+        return list(self._live.addresses)
+
+    @property
+    def broker(self) -> str:
+        """The name of the broker where it is; "": nowhere."""
+        return self._live.broker
+
+    @property
+    def lost(self) -> int:
+        """Notifications of which it was told that they are lost."""
+        return self._live.lost
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self, timeout: float = CLOSE_S) -> int:
+        """Leave for good, when all that was published is acknowledged, or after this time.
+
+        Returns how many publications nobody has acknowledged: they may be lost.
+        """
+        with self._closing:
+            try:
+                return self._background.call(lambda: self._live.close(timeout))
+            except Closed:
+                return 0
+            finally:
+                self._background.stop()
+
+    def subscribe(
+        self,
+        wanted: Wanted,
+        *,
+        last: int | None = None,
+        younger: float | None = None,
+        key: str | None = None,
+        local: bool = False,
+        since: float = 0.0,
+        queue: int | None = None,
+        policy: str | None = None,
+    ) -> Subscription:
+        """Notifications that match. Begins with `with`, or the first `get`; see the other twin."""
+        subscription = self._live.subscribe(
+            wanted,
+            last=last,
+            younger=younger,
+            key=key,
+            local=local,
+            since=since,
+            queue=queue,
+            policy=policy,
+        )
+        return Subscription(self._background, subscription)
+
+    def advertise(self, offered: Wanted) -> None:
+        """Announce what will be published; nothing else may be."""
+        self._background.call(lambda: self._live.advertise(offered))
+
+    def unadvertise(self, offered: Wanted) -> None:
+        """Withdraw it, as often as it was announced."""
+        self._background.call(lambda: self._live.unadvertise(offered))
+
+    def publish(
+        self, attributes: Mapping[str, Value], payload: bytes = b"", *, confirm: bool = False
+    ) -> int:
+        """Publish once, now or as soon as there is a broker. Returns the number of the publication."""
+        return self._background.call(
+            lambda: self._live.publish(attributes, payload, confirm=confirm)
+        )
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything that was published is acknowledged."""
+        self._background.call(lambda: self._live.flush(timeout))
+
+    def move(self, address: str) -> None:
+        """Go to the broker at this address, and wait until it has welcomed this client."""
+        self._background.call(lambda: self._live.move(address))
+
+    def detach(self) -> None:
+        """Go away for a while: the broker keeps the session, and what comes meanwhile."""
+        self._background.call(self._live.detach)
+
+    def attach(self) -> None:
+        """Come back, where it was if that is possible, and wait until a broker has welcomed it."""
+        self._background.call(self._live.attach)
+
+
+def connect(
+    addresses: str | Sequence[str], client_id: str | None = None, **options: Unpack[Options]
+) -> Client:
+    """A client that is connected to the broker at one of these addresses; options as for the twin.
+
+    Close it, or use it with `with`.
+    """
+    return Client(live.Client(addresses, client_id, **options))
