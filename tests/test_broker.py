@@ -9,8 +9,18 @@ from wayfare.core import codec, filters
 from wayfare.core import messages as m
 from wayfare.core import predicates as ps
 from wayfare.core.broker import Broker
-from wayfare.core.effects import Close, LinkDown, LinkUp, Received, Send, Tick
+from wayfare.core.effects import (
+    Close,
+    Granted,
+    LinkDown,
+    LinkUp,
+    Publications,
+    Received,
+    Send,
+    Tick,
+)
 from wayfare.core.filters import Filter
+from wayfare.core.grants import Grants
 from wayfare.core.handoff import NO_SESSION
 from wayfare.core.history import Limits
 from wayfare.core.messages import (
@@ -805,3 +815,52 @@ def test_without_support_a_session_ends_with_its_connection():
     attach(here, "anna", X)
     assert here.step(LinkDown("anna1"), 0) == [Send("faro", Update(remove_subs=(Entry(X),)))]
     assert names(here) == []
+
+
+# Publications that come together
+
+
+def publishing(case):
+    """A broker, and tom, who publishes there on tom1, each time the same."""
+    here = broker("porto", relocation="home" if case == "at home" else "handoff")
+    here.step(LinkUp("porto"), 0)
+    tell(here, "porto", Announce(("porto", "faro")))
+    tell(here, "porto", Update(add_subs=(Entry(X),)))
+    attach(here, "anna", ALL)
+    match case:
+        case "allowed":
+            here.step(Granted("tom1", Grants("tom", publish=(NARROW,))), 0)
+            attach(here, "tom")
+        case "waiting":
+            tell(here, "tom1", Attach("tom", 1, 0, (), (ALL,), (("faro", 0),), welcomed=True))
+        case "closed":
+            pass
+        case _:
+            attach(here, "tom")
+    return here
+
+
+@pytest.mark.parametrize("case", ["ready", "at home", "allowed", "waiting", "closed"])
+@pytest.mark.parametrize("first", [1, 3])
+def test_publications_that_come_together_are_as_if_they_came_alone(case, first):
+    """But that one acknowledgement is enough; some of these were published before."""
+    messages = [Publish(number, {"x": 4 - number}) for number in (1, 2, 3)]
+    alone, together = publishing(case), publishing(case)
+    for here in (alone, together):
+        for message in messages[: first - 1]:
+            tell(here, "tom1", message)
+    one_by_one = []
+    for message in messages:
+        one_by_one += tell(alone, "tom1", message, 5)
+        if any(type(effect) is Close for effect in one_by_one):
+            break
+    at_once = together.step(Publications("tom1", messages), 5)
+    if case == "ready":
+        others = [Send("tom1", Published(number)) for number in (1, 2, 3)]
+        assert at_once[-1] == one_by_one[-1] == others[-1]
+        assert at_once[:-1] == [effect for effect in one_by_one if effect not in others]
+    else:
+        assert at_once == one_by_one
+    if case != "at home":
+        assert together.save() == alone.save()
+    assert together.next_deadline() == alone.next_deadline()

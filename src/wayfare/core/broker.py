@@ -25,6 +25,7 @@ from wayfare.core.effects import (
     Granted,
     LinkDown,
     LinkUp,
+    Publications,
     Received,
     Send,
     Tick,
@@ -116,9 +117,9 @@ class Broker:
             message = event.message
             if type(message) is Notification and event.link in self._neighbour_links:
                 return self._route(message, event.link, now)
-            if type(message) is Publish and event.link not in self.grants and not self._tunnels:
+            if type(message) is Publish:
                 session = self.border.by_link.get(event.link)
-                if session is not None and session.wait is None and not session.orphan:
+                if session is not None and self._is_ready(session, event.link):
                     return self.border.accept(session, message, now)
         effects = EVENTS[type(event)](self, event, now)
         if self.grants:
@@ -148,6 +149,27 @@ class Broker:
         if not effects and not self.paths.mail and not self.routing.touched:  # an Ack, mostly
             return effects
         return self._with_updates(effects)
+
+    def on_publications(self, event: Publications, now: int) -> list[Effect]:
+        link, border = event.link, self.border
+        session = border.by_link.get(link)
+        effects: list[Effect] = []
+        if session is None or not self._is_ready(session, link):
+            for message in event.messages:
+                effects += self.step(Received(link, message), now)
+                if any(type(effect) is Close and effect.link == link for effect in effects):
+                    break
+            return effects
+        for message in event.messages:
+            effects += border.publish(session, message, now)
+        effects.append(Send(link, m.Published(session.published)))
+        return effects
+
+    def _is_ready(self, session: Session, link: LinkId) -> bool:
+        """Whether its client may publish, here and now, without further questions."""
+        return not (
+            session.wait is not None or session.orphan or link in self.grants or self._tunnels
+        )
 
     def on_link_up(self, event: LinkUp, now: int) -> list[Effect]:
         neighbour = BrokerId(event.link)
@@ -377,6 +399,7 @@ def _entries(update: Update) -> int:
 
 EVENTS: dict[type, Callable[[Broker, Any, int], list[Effect]]] = {
     Received: Broker.on_received,
+    Publications: Broker.on_publications,
     LinkUp: Broker.on_link_up,
     LinkDown: Broker.on_link_down,
     Granted: Broker.on_granted,

@@ -3,7 +3,7 @@
 A host turns what happens into events, calls `step(event, now)`, and performs the effects in order:
 
     Received, LinkUp, LinkDown,       ->  core  ->  Send, Close       (broker and client)
-    Granted, Tick                                   Notify, Lost, Ended   (client: to the application)
+    Publications, Granted, Tick                     Notify, Lost, Ended   (client: to the application)
 
 `now` is an integer of nanoseconds that never goes back. Whenever `next_deadline()` is reached, the
 host steps a `Tick`; a tick too many does no harm.
@@ -17,7 +17,7 @@ import msgspec
 
 from wayfare.core.filters import Filter
 from wayfare.core.grants import Grants
-from wayfare.core.messages import AnyMessage, LinkId, Notification
+from wayfare.core.messages import AnyMessage, LinkId, Notification, Publish
 
 # Events
 
@@ -27,6 +27,13 @@ class Received(msgspec.Struct, frozen=True, gc=False):
 
     link: LinkId
     message: AnyMessage
+
+
+class Publications(msgspec.Struct, frozen=True, gc=False):
+    """Publications of a client arrived together; as if each were received, in less time."""
+
+    link: LinkId
+    messages: Sequence[Publish]
 
 
 class LinkUp(msgspec.Struct, frozen=True, gc=False):
@@ -52,7 +59,7 @@ class Tick(msgspec.Struct, frozen=True, gc=False):
     """Time has passed: a deadline may be due."""
 
 
-Event = Received | LinkUp | LinkDown | Granted | Tick
+Event = Received | Publications | LinkUp | LinkDown | Granted | Tick
 
 # Effects
 

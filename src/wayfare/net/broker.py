@@ -26,6 +26,7 @@ from wayfare.core.effects import (
     Granted,
     LinkDown,
     LinkUp,
+    Publications,
     Received,
     Send,
     Tick,
@@ -44,7 +45,7 @@ from wayfare.core.messages import (
     Login,
     Ping,
     Proof,
-    Published,
+    Publish,
     Refused,
     Took,
 )
@@ -241,6 +242,8 @@ class BrokerHost:
         now = self.now()
         if messages and neighbour is None:
             self._slow_down(connection, len(messages))
+        if neighbour is None and len(messages) > 1:
+            messages = self._publish(connection, messages, now)
         for message in messages:
             if connection.closing:
                 return  # what comes behind is not for anybody
@@ -259,6 +262,19 @@ class BrokerHost:
             else:
                 self._step(Received(link, message), now)
                 neighbour.take()
+
+    def _publish(
+        self, connection: Connection, messages: list[AnyMessage], now: int
+    ) -> list[AnyMessage]:
+        """Publish what comes first, all at once; what is left is something else."""
+        first: list[Publish] = []
+        for message in messages:
+            if not isinstance(message, Publish):
+                break
+            first.append(message)
+        if first:
+            self._step(Publications(LinkId(connection.link), first), now)
+        return messages[len(first) :]
 
     def on_closed(self, connection: Connection) -> None:
         self._strangers.pop(connection, None)
@@ -454,7 +470,8 @@ class BrokerHost:
         if self._store is not None:
             if self.failure is not None:
                 return
-            self._store.append(self._record(event, now))
+            for record in self._records(event, now):
+                self._store.append(record)
             self._turn.ask()
         effects = self.core.step(event, now)
         if effects:
@@ -475,8 +492,6 @@ class BrokerHost:
                     if not connection.out:
                         self.on_output(connection)
                     connection.out.append(frames.of(message))
-                elif type(message) is Published:
-                    connection.acknowledge(message)
                 else:
                     connection.send(frames.of(message))
             elif type(effect) is Close:
@@ -519,14 +534,16 @@ class BrokerHost:
 
     # Disk
 
-    def _record(self, event: Event, now: int) -> AnyRecord:
+    def _records(self, event: Event, now: int) -> list[AnyRecord]:
         if isinstance(event, Received):
-            return In(now, event.link, encode(event.message))
+            return [In(now, event.link, encode(event.message))]
+        if isinstance(event, Publications):
+            return [In(now, event.link, encode(one)) for one in event.messages]
         if isinstance(event, LinkUp):
-            return Up(now, event.link, self.links[BrokerId(event.link)].known)
+            return [Up(now, event.link, self.links[BrokerId(event.link)].known)]
         if isinstance(event, Granted):
-            return Grant(now, event.link, event.grants)
-        return Down(now, event.link) if isinstance(event, LinkDown) else Ticked(now, "")
+            return [Grant(now, event.link, event.grants)]
+        return [Down(now, event.link) if isinstance(event, LinkDown) else Ticked(now, "")]
 
     def _recover(self, store: Store) -> None:
         """Be what this broker was when its process ended."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from wayfare.core.codec import REASON_MAX, FrameDecoder, encode
-from wayfare.core.messages import PROTOCOL_VERSION, AnyMessage, Hello, Ping, Published, Refused
+from wayfare.core.messages import PROTOCOL_VERSION, AnyMessage, Hello, Ping, Refused
 from wayfare.errors import CodecError
 from wayfare.net.limits import DEFAULT_NET_LIMITS, NetLimits
 from wayfare.net.logs import printable, tell
@@ -89,7 +89,6 @@ class Connection(asyncio.Protocol):
         self._held: bytearray | None = None  # what was read while nobody may see it
         self._closing: asyncio.TimerHandle | None = None
         self.out: list[bytes] = [encode(Hello(PROTOCOL_VERSION, name))]  # what was sent
-        self._published: Published | None = None  # the last one, which is enough
 
     # What asyncio calls
 
@@ -160,14 +159,7 @@ class Connection(asyncio.Protocol):
     def send(self, frame: bytes) -> None:
         if not self.out:
             self.owner.on_output(self)
-        self._put_published()
         self.out.append(frame)
-
-    def acknowledge(self, message: Published) -> None:
-        """Send this, unless another one follows in this turn of the loop: that says this, too."""
-        if self._published is None and not self.out:
-            self.owner.on_output(self)
-        self._published = message
 
     def count_in(self, traffic: Traffic) -> None:
         """What went over this connection, and will, counts there."""
@@ -176,7 +168,6 @@ class Connection(asyncio.Protocol):
 
     def flush(self) -> None:
         """Write what was sent."""
-        self._put_published()
         if self.out and self._transport is not None:
             data = self.out[0] if len(self.out) == 1 else b"".join(self.out)
             self.traffic.messages_out += len(self.out)
@@ -184,11 +175,6 @@ class Connection(asyncio.Protocol):
             self.out = []
             self.spoken = True
             self._transport.write(data)
-
-    def _put_published(self) -> None:
-        if self._published is not None:
-            self.out.append(encode(self._published))
-            self._published = None
 
     def admit(self, link: str) -> None:
         """It is known who is there: from now on read whatever comes."""
