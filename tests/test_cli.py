@@ -288,7 +288,15 @@ def test_too_many_workers_are_refused_in_one_sentence() -> None:
 
 every_kind_of_output = pytest.mark.parametrize(
     "arguments",
-    [["demo"], ["sim"], ["sim", "uncovering"], ["bench", "backlog", "--quick"], ["--help"]],
+    [
+        ["demo"],
+        ["config", "keys"],
+        ["completion", "zsh"],
+        ["sim"],
+        ["sim", "uncovering"],
+        ["bench", "backlog", "--quick"],
+        ["--help"],
+    ],
     ids=" ".join,
 )
 

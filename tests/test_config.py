@@ -274,6 +274,7 @@ window = 0
             ':4: durability.mode is "os": home keeps what it does in memory only',
         ),
         ('name = "a"\n[durability]\nmode = "tape"', ':3: durability.mode is "tape": choose one of'),
+        ('links = [["a", "b"]]\nhost = ""', ':2: host is "": give a text'),
         ("brokers = {}", ": a network without brokers: give links"),
         ("links = 3", ":1: links is 3: give a list of pairs"),
         ('links = [["a", "b"]]\nname = "c"', ":2: name is for the file of a broker"),
