@@ -44,7 +44,7 @@ def wayfare(
 
 
 def test_the_demo_is_readable_and_all_is_delivered(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo"]) == 0
+    assert main(["demo", "--simulated"]) == 0
     out = capsys.readouterr().out
     assert "anna wants  service = 'parking' and free > 0" in out
     assert out.count("free = 4, 2, 7") == 2, "what she missed is what she gets"
@@ -53,7 +53,7 @@ def test_the_demo_is_readable_and_all_is_delivered(capsys: pytest.CaptureFixture
 
 
 def test_the_demo_fits_80_columns() -> None:
-    narrow, wide = wayfare("demo", COLUMNS="80").stdout, wayfare("demo", COLUMNS="300").stdout
+    narrow, wide = (wayfare("demo", "--simulated", COLUMNS=width).stdout for width in ("80", "300"))
     assert max(map(len, wide.splitlines())) <= 80
     assert narrow == wide, "nothing is wrapped"
 
@@ -61,7 +61,7 @@ def test_the_demo_fits_80_columns() -> None:
 def test_the_demo_in_json_delivers_the_same_under_every_strategy(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["demo", "--json"]) == 0
+    assert main(["demo", "--simulated", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert list(facts) == list(STRATEGIES)
     delivered = [
@@ -289,7 +289,7 @@ def test_too_many_workers_are_refused_in_one_sentence() -> None:
 every_kind_of_output = pytest.mark.parametrize(
     "arguments",
     [
-        ["demo"],
+        ["demo", "--simulated"],
         ["config", "keys"],
         ["completion", "zsh"],
         ["sim"],
@@ -443,3 +443,30 @@ def test_the_sim_bench_has_a_city_with_and_without_handoff() -> None:
 
 def test_version() -> None:
     assert wayfare("--version").stdout.startswith("wayfare ")
+
+
+def test_the_live_demo_loses_nothing_with_support_and_something_without() -> None:
+    done = wayfare("demo", "--seconds", "3", "--json")
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    without, with_support = figures["no support"], figures["Wayfare"]
+    assert with_support["published"] == with_support["delivered"] > 40
+    assert (with_support["lost"], with_support["duplicates"], with_support["out_of_order"]) == (
+        0,
+        0,
+        0,
+    )
+    assert without["lost"] > 3
+
+
+def test_the_live_demo_tells_its_story_where_there_is_no_terminal() -> None:
+    done = wayfare("demo", "--seconds", "2", COLUMNS="80", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.strip().splitlines()
+    assert any(line.endswith("anna goes to faro") for line in lines)
+    assert [
+        line.split()[0] for line in lines[-5:]
+    ] == "published delivered lost duplicates out".split()
+    assert wayfare("demo", "--seconds", "1").stderr == (
+        "wayfare: a demo takes 2 seconds at least, and an hour at most\n"
+    )

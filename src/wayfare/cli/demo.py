@@ -1,215 +1,265 @@
-"""`wayfare demo`: a small simulated network, readable at a glance."""
+"""`wayfare demo`: three brokers on this machine, and a subscriber that roams between them.
+
+Twice at the same time: without support for clients that move, and with it. What is published is the
+same, and so are the ways of the clients.
+"""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
-from collections.abc import Iterable
+import logging
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
-from rich import box
 from rich.console import Console
+from rich.live import Live
 from rich.table import Table
-from rich.tree import Tree
+from rich.text import Text
 
-from wayfare.core.messages import Notification, Update
-from wayfare.core.predicates import Value
-from wayfare.core.reduction import STRATEGIES
-from wayfare.sim.oracle import Verdict, check
-from wayfare.sim.trace import attributes_text
-from wayfare.sim.world import World
+from wayfare.cli import story
+from wayfare.errors import UsageError
+from wayfare.net.addresses import Address
+from wayfare.net.broker import BrokerHost
+from wayfare.net.client import Client, Subscription, connect
 
-EDGES = [
-    ("lisbon", "porto"),
-    ("lisbon", "faro"),
-    ("porto", "braga"),
-    ("porto", "viseu"),
-    ("faro", "lagos"),
-    ("faro", "evora"),
-]
-PUBLISHERS = [
-    ("garage", "lagos", "service = 'parking'"),
-    ("radar", "evora", "service = 'speed' and road prefix 'A'"),
-]
-SUBSCRIBERS = [
-    ("anna", "braga", "service = 'parking' and free > 0"),
-    ("bert", "viseu", "service = 'parking' and free > 5"),
-    ("carl", "viseu", "service = 'parking' and free > 0"),
-    ("dora", "braga", "service = 'speed' and road = 'A1'"),
-    ("erik", "viseu", "service = 'speed' and road = 'A22'"),
-    ("fran", "evora", "near(37.1, -8.7, 2000) or kmh > 180"),
-]
-PUBLICATIONS: list[tuple[str, dict[str, Value]]] = [
-    ("garage", {"service": "parking", "free": 3}),
-    ("garage", {"service": "parking", "free": 9}),
-    ("garage", {"service": "parking", "free": 0, "lat": 37.1, "lon": -8.69}),
-    ("radar", {"service": "speed", "road": "A22", "kmh": 134}),
-    ("radar", {"service": "speed", "road": "A1", "kmh": 190}),
-]
-WHILE_AWAY: list[tuple[str, dict[str, Value]]] = [
-    ("garage", {"service": "parking", "free": n}) for n in (4, 2, 7)
-]
+BROKERS = ("lisbon", "porto", "faro")  # the others call the first
+SIDES = {"no support": "naive", "Wayfare": "handoff"}  # and their relocation strategies
+FILTER = "service = 'tram' and delay > 0"
+PER_SECOND = 25
+SETTLE_S = 1.0
+SECONDS = 16.0
+SHORTEST_S = 2.0
+# Who is where, as shares of the time: anna has been at porto since before, tom at faro.
+WAYS: tuple[tuple[float, str, str], ...] = (
+    (0.10, "anna", ""),
+    (0.18, "anna", "faro"),
+    (0.30, "anna", "lisbon"),
+    (0.42, "anna", ""),
+    (0.52, "anna", "porto"),
+    (0.60, "tom", "lisbon"),
+    (0.70, "anna", ""),
+    (0.76, "anna", "faro"),
+    (0.84, "tom", "porto"),
+    (0.90, "anna", "porto"),
+)
+WIDTH = 46  # of the line that shows what has come
+
+EXAMPLES = """examples:
+  wayfare demo                  live, in a terminal
+  wayfare demo --json           the figures only, for programs
+  wayfare demo --simulated      another one: seven brokers in virtual time, at once
+"""
 
 
-class Story:
-    """The same story under one routing strategy, with everything counted."""
+class Side:
+    """One network, with its publisher and its subscriber."""
 
-    def __init__(self, routing: str) -> None:
-        self.world = world = World(seed=1, routing=routing)
-        self.notifications = self.changes = 0  # on links between brokers
-        world.watchers.append(self._count)
-        world.add_brokers(EDGES)
-        for name, broker, filter in PUBLISHERS:
-            world.add_client(name, broker).advertise(filter)
-        for name, broker, filter in SUBSCRIBERS:
-            world.add_client(name, broker).subscribe(filter)
-        world.settle()
-        self.publish(PUBLICATIONS)
-        world.client("anna").detach()
-        world.settle()
-        self.publish(WHILE_AWAY)
-        self.before_return = self.got("anna")
-        world.client("anna").attach()
-        world.settle()
-        self.verdict: Verdict = check(world)
-        self.entries = sum(
-            len(table)
-            for host in world.brokers.values()
-            for table in (*host.core.routing.in_ads.values(), *host.core.routing.in_subs.values())
+    def __init__(self, name: str, relocation: str) -> None:
+        self.name = name
+        self.relocation = relocation
+        self.places = {"anna": "porto", "tom": "faro"}  # "": away
+        self.published = 0
+        self.got: list[int] = []
+        self.brokers: dict[str, BrokerHost] = {}
+        self.clients: dict[str, Client] = {}
+
+    async def start(self, stack: AsyncExitStack) -> None:
+        for name in BROKERS:
+            first = self.brokers.get(BROKERS[0])
+            near = {BROKERS[0]: first.address} if first else dict.fromkeys(BROKERS[1:])
+            broker = BrokerHost(name, near, relocation=self.relocation)
+            await broker.start(Address("127.0.0.1", 0))
+            stack.push_async_callback(broker.stop)
+            self.brokers[name] = broker
+        for name, place in self.places.items():
+            self.clients[name] = await stack.enter_async_context(
+                connect(self._address(place), client_id=name, on_lost=_silent)
+            )
+        await self.clients["tom"].advertise("service = 'tram'")
+        trams = await self.clients["anna"].subscribe(FILTER)
+        reading = asyncio.create_task(self._read(trams))
+        stack.callback(reading.cancel)
+
+    async def _read(self, trams: Subscription) -> None:
+        async for tram in trams:
+            number = tram["number"]
+            assert isinstance(number, int)
+            self.got.append(number)
+
+    async def publish(self) -> None:
+        self.published += 1
+        await self.clients["tom"].publish(
+            {"service": "tram", "line": 28, "delay": 3, "number": self.published}
         )
 
-    def publish(self, publications: Iterable[tuple[str, dict[str, Value]]]) -> None:
-        for publisher, attributes in publications:
-            self.world.client(publisher).publish(attributes)
-        self.world.settle()
+    async def go(self, who: str, place: str) -> None:
+        self.places[who] = place
+        if place:
+            await self.clients[who].move(self._address(place))
+        else:
+            await self.clients[who].detach()
 
-    def got(self, client: str) -> list[tuple[str, int]]:
-        return [
-            (str(one.notification.publisher), one.notification.number)
-            for one in self.world.client(client).received
-        ]
+    def _address(self, place: str) -> str:
+        return str(self.brokers[place].address)
 
-    def _count(self, sender: str, receiver: str, message: object) -> None:
-        if sender in self.world.brokers and receiver in self.world.brokers:
-            if type(message) is Notification:
-                self.notifications += 1
-            elif type(message) is Update:
-                self.changes += sum(map(len, (message.add_ads, message.add_subs)))
-                self.changes += sum(map(len, (message.remove_subs, message.remove_ads)))
+    def figures(self) -> dict[str, int]:
+        seen: set[int] = set()
+        out_of_order = last = 0
+        for number in self.got:
+            out_of_order += number < last and number not in seen
+            seen.add(number)
+            last = max(last, number)
+        return {
+            "published": self.published,
+            "delivered": len(seen),
+            "lost": self.published - len(seen),
+            "duplicates": len(self.got) - len(seen),
+            "out_of_order": out_of_order,
+        }
+
+
+def _silent(_count: int, _reason: str) -> None:
+    """The figures at the end say it all."""
+
+
+class Demo:
+    """Both networks, and the story that is played in them."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.sides = [Side(name, relocation) for name, relocation in SIDES.items()]
+        self.said = "three brokers start, twice"
+        self._started = time.monotonic()
+
+    async def play(self, changed: Callable[[], None]) -> None:
+        """Call `changed` whenever there is something else to be seen."""
+        async with AsyncExitStack() as stack:
+            for side in self.sides:
+                await side.start(stack)
+            await asyncio.sleep(SETTLE_S)
+            self._say("anna listens at porto, tom publishes at faro", changed)
+            publishing = asyncio.create_task(self._publish(changed))
+            stack.callback(publishing.cancel)
+            began = time.monotonic()
+            for share, who, place in WAYS:
+                await asyncio.sleep(max(0, began + share * self.seconds - time.monotonic()))
+                words = f"goes to {place}" if place else f"leaves {self.sides[0].places[who]}"
+                self._say(f"{who} {words}", changed)
+                await asyncio.gather(*(side.go(who, place) for side in self.sides))
+            await asyncio.sleep(max(0, began + self.seconds - time.monotonic()))
+            publishing.cancel()
+            self._say("the last ones arrive", changed)
+            await asyncio.sleep(SETTLE_S)
+
+    def _say(self, words: str, changed: Callable[[], None]) -> None:
+        self.said = f"{time.monotonic() - self._started:5.1f} s  {words}"
+        changed()
+
+    async def _publish(self, changed: Callable[[], None]) -> None:
+        while True:
+            for side in self.sides:
+                await side.publish()
+            changed()
+            await asyncio.sleep(1 / PER_SECOND)
 
 
 def add_parser(commands: Any) -> None:
     one = commands.add_parser(
         "demo",
-        help="a small network, readable at a glance",
-        description="Seven simulated brokers deliver by content; a client goes away and comes back.",
+        help="the whole system, once",
+        description="Three brokers on this machine, a publisher, and a subscriber that roams between"
+        " them; without support for clients that move, and with it.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    one.add_argument("--seconds", type=float, default=SECONDS, help=f"default {SECONDS:g}")
+    one.add_argument("--simulated", action="store_true", help="a network in virtual time instead")
     one.add_argument("--json", action="store_true", help="print one JSON object")
     one.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    stories = {routing: Story(routing) for routing in STRATEGIES}
-    failed = any(story.verdict.violations for story in stories.values())
+    if arguments.simulated:
+        return story.run(as_json=arguments.json)
+    if not SHORTEST_S <= arguments.seconds <= 3600:
+        raise UsageError(f"a demo takes {SHORTEST_S:g} seconds at least, and an hour at most")
+    demo = Demo(arguments.seconds)
+    logger = logging.getLogger("wayfare")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)  # connections that end are part of the story
+    try:
+        _play(demo, as_json=arguments.json)
+    finally:
+        logger.setLevel(level)
+    figures = {side.name: side.figures() for side in demo.sides}
     if arguments.json:
-        print(json.dumps({routing: _facts(story) for routing, story in stories.items()}))
+        print(json.dumps(figures))
     else:
-        console = Console(highlight=False)
-        with console.capture() as drawn:  # to `print`: on a broken pipe rich would exit by itself
-            _show(console, stories)
-        print(drawn.get(), end="")
-    return 1 if failed else 0
+        print(_result(figures))
+    kept = figures["Wayfare"]
+    return 1 if kept["lost"] or kept["duplicates"] or kept["out_of_order"] else 0
 
 
-def _facts(story: Story) -> dict[str, Any]:
-    verdict = story.verdict
-    return {
-        "delivered": {name: story.got(name) for name, _, _ in SUBSCRIBERS},
-        "table_entries": story.entries,
-        "table_changes_sent": story.changes,
-        "notifications_sent": story.notifications,
-        "published": verdict.published,
-        "required": verdict.required,
-        "violations": [str(one) for one in verdict.violations],
-    }
+def _play(demo: Demo, *, as_json: bool) -> None:
+    console = Console(highlight=False)
+    if as_json or not console.is_terminal:
+        said: list[str] = []
+
+        def tell() -> None:
+            if not as_json and said[-1:] != [demo.said]:
+                said.append(demo.said)
+                print(demo.said, flush=True)
+
+        asyncio.run(demo.play(tell))
+        return
+    with Live(_view(demo), console=console, refresh_per_second=10, transient=True) as live:
+        asyncio.run(demo.play(lambda: live.update(_view(demo))))
 
 
-def _show(console: Console, stories: dict[str, Story]) -> None:
-    story = stories["covering"]
-    console.print("\n[bold]A tree of seven brokers, in virtual time[/]\n")
-    console.print(_tree())
-    console.print("\n[bold]Who gets what, by content[/]\n")
-    console.print(_deliveries(story))
-    console.print("\n[bold]anna goes away and comes back[/]\n")
-    console.print(_return(story))
-    console.print("\n[bold]The same under each routing strategy[/]\n")
-    console.print(_comparison(stories))
-    wrong = [violation for one in stories.values() for violation in one.verdict.violations]
-    for violation in wrong:
-        console.print(f"[red]{violation}[/]")
-    if not wrong:
-        required = sum(one.verdict.required for one in stories.values())
-        console.print(
-            f"\nThe oracle checked {required} deliveries and every table:"
-            "\n[green]0 lost, 0 twice, 0 out of order, nothing left behind.[/]\n"
-        )
+def _view(demo: Demo) -> Table:
+    """What is to be seen now: where everybody is, and what has come."""
+    out = Table.grid(padding=(0, 1))
+    out.add_row(Text(f"\n{demo.said}", style="bold"))
+    for side in demo.sides:
+        out.add_row("")
+        out.add_row(Text(side.name, style="cyan"))
+        out.add_row(_places(side))
+        out.add_row(_line(side))
+    return out
 
 
-def _tree() -> Tree:
-    roots = {"lisbon": Tree("[cyan]lisbon[/]", guide_style="dim")}
-    here: dict[str, list[str]] = {}
-    for name, broker, filter in PUBLISHERS:
-        here.setdefault(broker, []).append(f"[yellow]{name}[/] offers {filter}")
-    for name, broker, filter in SUBSCRIBERS:
-        here.setdefault(broker, []).append(f"[green]{name}[/] wants  {filter}")
-    for parent, child in EDGES:
-        roots[child] = roots[parent].add(f"[cyan]{child}[/]")
-        for line in here.get(child, []):
-            roots[child].add(line)
-    return roots["lisbon"]
+def _places(side: Side) -> Text:
+    text = Text("  ")
+    for place in ("porto", "lisbon", "faro"):
+        here = [who for who, there in side.places.items() if there == place]
+        text.append(f"{'' if place == 'porto' else ' --- '}[{place}")
+        for who in here:
+            text.append(f" {who}", style="green" if who == "anna" else "yellow")
+        text.append("]")
+    away = [who for who, there in side.places.items() if not there]
+    return text.append(f"   {away[0]} is away" if away else "", style="dim")
 
 
-def _table(*columns: str) -> Table:
-    return Table(
-        *columns, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)
-    )
+def _line(side: Side) -> Text:
+    """The last ones that were published: which of them anna has."""
+    got = {*side.got}
+    first = max(1, side.published - WIDTH + 1)
+    marks = "".join("#" if n in got else "." for n in range(first, side.published + 1))
+    text = Text("  ")
+    for mark in marks:
+        text.append(mark, style="green" if mark == "#" else "red")
+    return text.append(f"  {len(got)} of {side.published}")
 
 
-def _deliveries(story: Story) -> Table:
-    table = _table("by", "published", "reaches")
-    counts: dict[str, int] = {}
-    for publisher, attributes in PUBLICATIONS:
-        number = counts[publisher] = counts.get(publisher, 0) + 1
-        reached = [name for name, _, _ in SUBSCRIBERS if (publisher, number) in story.got(name)]
-        table.add_row(
-            f"[yellow]{publisher}[/]",
-            attributes_text(attributes),
-            f"[green]{', '.join(reached)}[/]",
-        )
-    return table
-
-
-def _return(story: Story) -> Table:
-    received = story.world.client("anna").received[len(story.before_return) :]
-    missed = [attributes["free"] for _, attributes in WHILE_AWAY]
-    got = [one.notification.attributes["free"] for one in received]
-    table = Table.grid(padding=(0, 2))
-    table.add_row("while she is away the garage publishes", _free(missed))
-    words = "[green]all, once, in order[/]" if got == missed else "[red]NOT AS PUBLISHED[/]"
-    table.add_row("when she is back she gets", _free(got), words)
-    return table
-
-
-def _free(values: list[Value]) -> str:
-    return f"free = {', '.join(map(str, values))}"
-
-
-def _comparison(stories: dict[str, Story]) -> Table:
-    table = _table("routing")
-    columns = ("table entries", "table changes sent", "notifications sent", "delivered")
-    for column in columns:
-        table.add_column(column, justify="right")
-    for routing, story in stories.items():
-        figures = (story.entries, story.changes, story.notifications, story.verdict.delivered)
-        table.add_row(routing, *map(str, figures))
-    return table
+def _result(figures: dict[str, dict[str, int]]) -> str:
+    """A table in plain text."""
+    names = [*figures]
+    lines = [" " * 14 + "".join(f"{name:>14}" for name in names)]
+    for what in ("published", "delivered", "lost", "duplicates", "out_of_order"):
+        row = "".join(f"{figures[name][what]:>14}" for name in names)
+        lines.append(f"{what.replace('_', ' '):<14}{row}")
+    return "\n" + "\n".join(lines) + "\n"
