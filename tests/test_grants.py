@@ -44,7 +44,7 @@ REFUSED = {
     "may not advertise service = 'parking': its account allows advertise kmh > 0": m.Advertise(
         PARKING
     ),
-    "may not publish {'service': 'parking'}: its account allows publish service = 'speed'": (
+    "may not publish a notification with service: its account allows publish service = 'speed'": (
         m.Publish(1, {"service": "parking"})
     ),
     "may not subscribe to x > 0: ": m.Attach("car-17", 1, 0, (PARKING, f("x > 0"))),
@@ -68,7 +68,7 @@ def test_no_list_is_everything_and_an_empty_one_is_nothing():
     assert [Grants("anna", (), (), ()).refusal(one) for one in asked] == [
         "anna may not subscribe to service = 'parking': its account allows subscribe to nothing",
         "anna may not advertise service = 'parking': its account allows advertise nothing",
-        "anna may not publish {'x': 1}: its account allows publish nothing",
+        "anna may not publish a notification with x: its account allows publish nothing",
     ]
 
 

@@ -33,7 +33,9 @@ class Grants(msgspec.Struct, frozen=True):
         if isinstance(message, m.Publish):
             if self.publish is None or any(one.matches(message.attributes) for one in self.publish):
                 return None
-            return self._told("publish", self.publish, str(message.attributes))
+            # Its values are not told: this goes into logs.
+            named = ", ".join(message.attributes) or "no attributes"
+            return self._told("publish", self.publish, f"a notification with {named}")
         if isinstance(message, m.Subscribe):
             return self._exceeded("subscribe to", self.subscribe, (message.filter,))
         if isinstance(message, m.Advertise):
