@@ -377,6 +377,26 @@ def test_a_reader_may_take_one_message_at_a_time_and_allow_more_behind_it():
     assert decoder.feed(encode(m.Ack(2))) == [long, m.Ack(2)]
 
 
+TOO_LONG = m.Notification("tom", 1, {"x": 1}, bytes(m.PUBLICATION_BYTES_MAX + 1))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        m.Publish(1, {"x": "é" * (m.PUBLICATION_BYTES_MAX // 2 + 1)}),
+        TOO_LONG,
+        m.Deliver(1, TOO_LONG),
+        m.Uncertain(TOO_LONG, 1),
+        m.Update(errands=(m.Reply("porto", "anna", 1, True, (m.Kept(TOO_LONG, 0),)),)),
+        m.Tunnel("porto", "faro", "anna#1", m.Deliver(1, TOO_LONG)),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_too_long_a_publication_is_found_wherever_it_is(message):
+    with pytest.raises(CodecError, match="a publication has at most 4194304 bytes"):
+        codec.decode(codec.encode(message)[4:])
+
+
 def test_the_largest_publication_passes_and_one_byte_more_does_not():
     """Or a broker would take what it could not pass on."""
     most = m.Publish(1, {"text": "x"}, bytes(m.PUBLICATION_BYTES_MAX - 1))

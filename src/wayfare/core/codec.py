@@ -7,8 +7,7 @@ do not understand each other. Whatever is wrong with the bytes of a peer ends in
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import isfinite
+from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Any
 
@@ -50,6 +49,9 @@ def decode(body: bytes | bytearray | memoryview) -> m.AnyMessage:
     try:
         message = _decoder.decode(body)
         CHECKS[type(message)](message)
+        if len(body) > m.PUBLICATION_BYTES_MAX:
+            for one in _publications(message):
+                m.check_publication(one.attributes, one.payload)
     except (msgspec.MsgspecError, WayfareError, UnicodeDecodeError, RecursionError) as error:
         raise CodecError(f"malformed frame: {error}") from None
     return message
@@ -180,9 +182,21 @@ def _check_proof(message: m.Proof) -> None:
     _require(len(message.digest) == PROOF_BYTES, f"a proof has {PROOF_BYTES} bytes")
 
 
+def _publications(message: m.AnyMessage) -> Iterator[m.Publish | m.Notification]:
+    """All that is in there; only where a frame is long may one of them be too long."""
+    if isinstance(message, m.Publish | m.Notification):
+        yield message
+    elif isinstance(message, m.Deliver | m.Uncertain):
+        yield message.notification
+    elif isinstance(message, m.Update):
+        replies = [one for one in message.errands if isinstance(one, m.Reply)]
+        yield from (kept.notification for reply in replies for kept in reply.kept)
+    elif isinstance(message, m.Tunnel) and message.message is not None:
+        yield from _publications(message.message)
+
+
 def _check_notification(message: m.Notification) -> None:
     _check_name(message.publisher)
-    _check_publish(message)
 
 
 def _check_uncertain(message: m.Uncertain) -> None:
@@ -226,36 +240,16 @@ def _check_subscribe(message: m.Subscribe) -> None:
         m.check_terms(message.terms)
 
 
-def _check_publish(message: m.Publish | m.Notification) -> None:
-    """What the decoder has not checked; in one go, because most messages are publications."""
-    good = 0 <= message.number <= NUMBER_MAX
-    size = len(message.payload)
-    for value in message.attributes.values():
-        if type(value) is str:
-            size += len(value)
-        elif type(value) is float and not isfinite(value):
-            good = False
-    if not good or size > m.PUBLICATION_BYTES_MAX // 4:  # as many characters may be too many bytes
-        _check_number(message.number)
-        m.check_publication(message.attributes, message.payload)
-
-
-def _check_numbered(message: Any) -> None:
-    _check_number(message.number)
-
-
 def _check_welcome(message: m.Welcome) -> None:
     _check_number(message.epoch)
     _check_number(message.published)
 
 
 def _check_deliver(message: m.Deliver) -> None:
-    _check_number(message.number)
     _check_notification(message.notification)
 
 
 def _check_gap(message: m.Gap) -> None:
-    _check_number(message.number)
     _require(len(message.reason) <= REASON_MAX, "too long a reason")
 
 
@@ -344,7 +338,7 @@ def _check_tunnel(message: m.Tunnel) -> None:
 
 
 def _check_nothing(message: m.AnyMessage) -> None:
-    pass
+    """The decoder has checked it all."""
 
 
 CHECKS: dict[type, Callable[[Any], None]] = {
@@ -364,12 +358,12 @@ CHECKS: dict[type, Callable[[Any], None]] = {
     m.Unsubscribe: _check_filter,
     m.Advertise: _check_filter,
     m.Unadvertise: _check_filter,
-    m.Publish: _check_publish,
-    m.Ack: _check_numbered,
+    m.Publish: _check_nothing,
+    m.Ack: _check_nothing,
     m.Welcome: _check_welcome,
     m.Deliver: _check_deliver,
     m.Gap: _check_gap,
-    m.Published: _check_numbered,
+    m.Published: _check_nothing,
     m.Update: _check_update,
     m.Announce: _check_announce,
     m.Request: _check_request,

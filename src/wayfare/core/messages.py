@@ -31,6 +31,7 @@ ClientId = NewType("ClientId", str)
 LinkId = NewType("LinkId", str)
 
 PROTOCOL_VERSION = 1
+_LARGEST = float.fromhex("0x1.fffffffffffffp+1023")  # the last one before infinity
 ATTRIBUTES_MAX = 128  # of one notification
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -48,11 +49,15 @@ REPLY_MARKS_MAX = 1_000  # publishers of which one Reply says how far they were 
 
 # The decoder checks lengths before it looks at what is in there.
 Filters = Annotated[tuple[Filter, ...], Meta(max_length=FILTERS_MAX)]
-# And of attributes all that `check_attributes` does, but that floats are numbers.
+# And of what mostly comes it checks everything: attributes as `check_attributes` does.
+Number = Annotated[int, Meta(ge=0, le=INT_MAX)]
 Attributes = Annotated[
     dict[
         Annotated[str, Meta(min_length=1, max_length=NAME_MAX)],
-        str | Annotated[int, Meta(ge=INT_MIN, le=INT_MAX)] | float | bool,
+        str
+        | Annotated[int, Meta(ge=INT_MIN, le=INT_MAX)]
+        | Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST)]  # neither infinite nor NaN
+        | bool,
     ],
     Meta(max_length=ATTRIBUTES_MAX),
 ]
@@ -125,7 +130,7 @@ class Notification(Message, frozen=True, tag=1):
     """A published message; (publisher, number) identifies it."""
 
     publisher: ClientId
-    number: int
+    number: Number
     attributes: Attributes
     payload: bytes = b""
 
@@ -258,7 +263,7 @@ class Unadvertise(Message, frozen=True, tag=15):
 class Publish(Message, frozen=True, tag=16):
     """The client's publication of that number: 1, 2, 3 ... for its whole life."""
 
-    number: int
+    number: Number
     attributes: Attributes
     payload: bytes = b""
 
@@ -266,7 +271,7 @@ class Publish(Message, frozen=True, tag=16):
 class Ack(Message, frozen=True, tag=17):
     """All deliveries up to this number have reached the application."""
 
-    number: int
+    number: Number
 
 
 # Border broker -> client
@@ -282,14 +287,14 @@ class Welcome(Message, frozen=True, tag=20):
 class Deliver(Message, frozen=True, tag=21):
     """The client's delivery of that number: one stream per client, without holes."""
 
-    number: int
+    number: Number
     notification: Notification
 
 
 class Gap(Message, frozen=True, tag=22):
     """Deliveries up to this number that have not arrived are lost."""
 
-    number: int
+    number: Number
     reason: str
     exact: bool = True  # False: nobody knows how many notifications that were
 
@@ -297,7 +302,7 @@ class Gap(Message, frozen=True, tag=22):
 class Published(Message, frozen=True, tag=23):
     """All publications up to this number have been accepted."""
 
-    number: int
+    number: Number
 
 
 class Resend(Message, frozen=True, tag=24):
