@@ -1,12 +1,15 @@
-"""`wayfare account`, and clients of the command line that log in: real processes."""
+"""`wayfare account`, and clients of the command line that log in."""
 
 import fcntl
+import io
 import json
 import os
 import pty
 import subprocess
 import sys
 import termios
+from contextlib import redirect_stderr, redirect_stdout
+from unittest import mock
 
 import pytest
 import trustme
@@ -20,16 +23,16 @@ COMMAND = [sys.executable, "-m", "wayfare"]
 
 
 def wayfare(*arguments, stdin="", **environment):
-    done = subprocess.run(
-        [*COMMAND, *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**BUFFERED, **environment},
-    )
-    assert "Traceback" not in done.stderr
-    return done.returncode, done.stdout, done.stderr
+    """A command that ends soon, in this process: its exit code, and what it printed and told."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.dict(os.environ, environment),
+        mock.patch.object(sys, "stdin", io.StringIO(stdin)),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        code = cli.main([*map(str, arguments)])
+    return code, out.getvalue(), err.getvalue()
 
 
 @pytest.fixture
