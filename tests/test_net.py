@@ -28,7 +28,7 @@ def live(test):
 
 
 async def numbers(subscription, count):
-    return [(await subscription.get(5))["x"] for _ in range(count)]
+    return [(await subscription.get(20))["x"] for _ in range(count)]
 
 
 @live

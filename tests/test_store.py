@@ -8,6 +8,18 @@ import pytest
 import wayfare
 from live import HERE, settled, until
 from test_net import numbers
+from wayfare.core.codec import FrameDecoder, encode
+from wayfare.core.filters import Filter
+from wayfare.core.messages import (
+    PROTOCOL_VERSION,
+    Ack,
+    Attach,
+    Hello,
+    Publish,
+    Published,
+    Refused,
+    Welcome,
+)
 from wayfare.errors import StoreError, UsageError
 from wayfare.net.broker import BrokerHost
 from wayfare.net.store import FILE, Out, SavedLink, Snapshot, Store, Ticked
@@ -267,3 +279,29 @@ async def test_a_full_disk_stops_the_broker_and_loses_nothing_that_was_acknowled
             await net.crash("lisbon")
             await net.start("lisbon")
             assert await numbers(all, 199) == list(range(1, 200))
+
+
+@with_path
+async def test_nothing_is_acknowledged_before_it_is_safe(tmp_path):
+    """Also not to a client that says something wrong behind it, and is closed at once."""
+    async with Site(tmp_path) as net:
+        reader, writer = await asyncio.open_connection("127.0.0.1", net.addresses["lisbon"].port)
+        attach = Attach("tom", 1, 0, (), (Filter.parse("x > 0"),))
+        writer.write(encode(Hello(PROTOCOL_VERSION, "tom")) + encode(attach))
+        decoder, heard = FrameDecoder(), []
+        while not any(isinstance(one, Welcome) for one in heard):
+            heard += decoder.feed(await asyncio.wait_for(reader.read(1000), 5))
+
+        def full():
+            raise StoreError("no room")
+
+        net.brokers["lisbon"]._store.commit = full
+        writer.write(encode(Publish(1, {"x": 1})) + encode(Ack(7)))
+        try:
+            while data := await asyncio.wait_for(reader.read(1000), 5):
+                heard += decoder.feed(data)
+        except ConnectionResetError:
+            pass
+        writer.close()
+        assert not any(isinstance(one, Published | Refused) for one in heard)
+        assert net.brokers["lisbon"].failure is not None

@@ -126,6 +126,7 @@ class BrokerHost:
         }  # not connected, nor about to be
         self._silent: dict[Connection, int] = {}  # beats without a word
         self._dirty: dict[Connection, None] = {}  # have something to write
+        self._closing: list[Connection] = []  # are closed at the end of the turn
         self._frames = Frames()
         self._ids = count(1)
         self._server: asyncio.Server | None = None
@@ -191,6 +192,7 @@ class BrokerHost:
         open_ones += [link.connection for link in self.links.values() if link.connection]
         for connection in open_ones:
             connection.close(f"{self.name} stops")
+        self._flush()
         await asyncio.sleep(0)  # what was closed is reported
         if self._store is not None and self.failure is None:
             try:
@@ -275,6 +277,14 @@ class BrokerHost:
         if first:
             self._step(Publications(LinkId(connection.link), first), now)
         return messages[len(first) :]
+
+    def on_closing(self, connection: Connection) -> None:
+        """What was sent to it may say that something is safe which is not yet."""
+        if self._store is None:
+            connection.finish()
+        else:
+            self._closing.append(connection)
+            self._turn.ask()
 
     def on_closed(self, connection: Connection) -> None:
         self._strangers.pop(connection, None)
@@ -609,6 +619,7 @@ class BrokerHost:
             store.replace(Snapshot(self.now(), life, self.core.save(), links))
         if close:
             store.close()
+            self._store = None
 
     def _fail(self, error: StoreError) -> None:
         if self.failure is None:
@@ -624,7 +635,8 @@ class BrokerHost:
             if self._server is not None:
                 self._server.close()  # nobody is to wait for an answer
             linked = [link.connection for link in self.links.values() if link.connection]
-            for connection in [*self.connections.values(), *self._strangers, *linked]:
+            others = [*self._strangers, *self._closing, *linked]
+            for connection in [*self.connections.values(), *others]:
                 connection.abort(str(error))
             self.failed.set()
 
@@ -641,6 +653,9 @@ class BrokerHost:
         dirty, self._dirty = self._dirty, {}
         for connection in dirty:
             connection.flush()
+        closing, self._closing = self._closing, []
+        for connection in closing:
+            connection.finish()
         if more:
             self._turn.ask()
 

@@ -843,6 +843,9 @@ class Client:
         self._let_go(message.reason)
         self._wake_all()
 
+    def on_closing(self, connection: Connection) -> None:
+        connection.finish()
+
     def on_closed(self, connection: Connection) -> None:
         assert isinstance(connection, Wire)
         self.wires.discard(connection)

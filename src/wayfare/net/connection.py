@@ -30,6 +30,9 @@ class Owner(Protocol):
 
     def on_connected(self, connection: Connection) -> None: ...
     def on_messages(self, connection: Connection, messages: list[AnyMessage]) -> None: ...
+    def on_closing(self, connection: Connection) -> None:
+        """It is to be closed: call `finish` as soon as what was sent may be written."""
+
     def on_closed(self, connection: Connection) -> None: ...
     def on_output(self, connection: Connection) -> None:
         """There is something to write: call `flush` in this turn of the loop."""
@@ -249,10 +252,12 @@ class Connection(asyncio.Protocol):
         )
 
     def close(self, reason: str = "") -> None:
-        """Write what was sent, then close."""
-        if self.closing:
-            return
-        self.closing, self.reason = True, self.reason or reason
+        """Write what was sent, then close; from now on nothing is read."""
+        if not self.closing:
+            self.closing, self.reason = True, self.reason or reason
+            self.owner.on_closing(self)
+
+    def finish(self) -> None:
         self.flush()
         transport = self._transport
         if transport is not None:
