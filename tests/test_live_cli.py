@@ -598,7 +598,7 @@ def test_whatever_went_wrong_is_in_the_exit_code(wrong):
 # What Tab offers, and help
 
 COMPLETED = [
-    ("", "demo broker network pub sub roam top config account sim bench completion"),
+    ("", "demo broker network pub sub roam top doctor config account sim bench completion"),
     ("ne", "network"),
     ("network ", "up"),
     ("config ", "check keys"),

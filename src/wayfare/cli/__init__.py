@@ -13,7 +13,20 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from wayfare.cli import account, bench, broker, completion, config, demo, pub, roam, sim, sub, top
+from wayfare.cli import (
+    account,
+    bench,
+    broker,
+    completion,
+    config,
+    demo,
+    doctor,
+    pub,
+    roam,
+    sim,
+    sub,
+    top,
+)
 from wayfare.errors import WayfareError
 
 EXAMPLES = """examples:
@@ -22,6 +35,7 @@ EXAMPLES = """examples:
   wayfare sub 127.0.0.1:7410 "free > 0" what is published, as it comes
   wayfare pub 127.0.0.1:7411 "free=3"   publish something at another broker
   wayfare top city.toml                 what these brokers do, live
+  wayfare doctor --config site.toml     what is wrong, and what to do
   wayfare sim                           the scenarios that come with Wayfare
   wayfare sim uncovering                play one of them
   wayfare sim fuzz --seeds 1000         random runs on all cores, judged by the oracle
@@ -39,7 +53,20 @@ def parser() -> argparse.ArgumentParser:
     )
     out.add_argument("--version", action="version", version=f"wayfare {version('wayfare')}")
     commands = out.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for part in (demo, broker, pub, sub, roam, top, config, account, sim, bench, completion):
+    for part in (
+        demo,
+        broker,
+        pub,
+        sub,
+        roam,
+        top,
+        doctor,
+        config,
+        account,
+        sim,
+        bench,
+        completion,
+    ):
         part.add_parser(commands)
     return out
 

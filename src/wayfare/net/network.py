@@ -42,13 +42,14 @@ def host(
         heartbeat_s=settings.heartbeat_s,
         store=store,
         tls=settings.security.tls,
-        secret=_secret(settings.security.secret_file),
+        secret=secret_of(settings.security.secret_file),
         accounts=Accounts(accounts) if (accounts := settings.security.accounts) else None,
         net_limits=settings.net_limits,
     )
 
 
-def _secret(file: str) -> str | None:
+def secret_of(file: str) -> str | None:
+    """The first line of this file; UsageError if it cannot be read."""
     if not file:
         return None
     try:
@@ -80,7 +81,7 @@ async def start(network: config.Network) -> dict[str, BrokerHost]:
             near: dict[str, Address | None] = dict.fromkeys(_near(network, name))
             if parent:  # it listens already: so it is called, and the others will call
                 near[parent] = running[parent].address
-            running[name] = host(name, near, _settings_of(name, network))
+            running[name] = host(name, near, settings_of(name, network))
             await listen(running[name], Address(network.host, network.brokers[name]))
         await _linked(running.values())
     except BaseException:
@@ -141,7 +142,7 @@ async def _linked(brokers: Iterable[BrokerHost]) -> None:
         ) from None
 
 
-def _settings_of(name: str, network: config.Network) -> config.Settings:
+def settings_of(name: str, network: config.Network) -> config.Settings:
     """Those of all; but each keeps its memory in a directory of its own."""
     kept = network.settings.durability
     own = replace(kept, directory=str(Path(kept.directory) / name))

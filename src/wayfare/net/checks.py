@@ -1,0 +1,175 @@
+"""What can be said about a configuration without asking anybody: what makes no sense, is missing, or too open."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from wayfare.core.messages import PUBLICATION_BYTES_MAX
+from wayfare.errors import UsageError
+from wayfare.net import config, network
+from wayfare.net.accounts import Accounts
+from wayfare.net.broker import SILENT_BEATS
+from wayfare.net.security import Tls, check_secret, is_loopback, server_context
+from wayfare.net.store import SNAPSHOT_BYTES
+
+OK, WARN, FAIL = LEVELS = ("ok", "warn", "fail")
+ROOM_BYTES = 1024 * 1024 * 1024  # on the disk of a store; less is a warning
+ROOM_MIN_BYTES = 4 * SNAPSHOT_BYTES  # less, and it fails soon
+EXPIRES_S = 30 * 86_400  # a certificate that ends sooner is a warning
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # and how to call what listens there
+
+
+class Finding(msgspec.Struct, frozen=True):
+    level: str
+    about: str  # a file, a broker or an address
+    says: str  # what is so, and if that is wrong, what to do
+
+
+def check_settings(about: str, settings: config.Settings) -> Iterator[Finding]:
+    """Values that are good alone, and make no sense together."""
+    limits, second = settings.limits, 1_000_000_000
+    silent_ns = SILENT_BEATS * settings.heartbeat_s * second
+    for level, wrong, says in (
+        (
+            FAIL,
+            limits.window > limits.backlog_count,
+            f"limits.window is {limits.window}, and limits.backlog_count only {limits.backlog_count}:"
+            " what is on its way counts as backlog, so make the window smaller",
+        ),
+        (
+            WARN,
+            limits.backlog_bytes < PUBLICATION_BYTES_MAX,
+            f"limits.backlog_bytes is {limits.backlog_bytes}, and one notification may have"
+            f" {PUBLICATION_BYTES_MAX}: a larger one than fits is lost, so make it larger",
+        ),
+        (
+            WARN,
+            limits.answer_ns > limits.away_ns,
+            "limits.answer is longer than limits.away: a session may end before its old broker has"
+            " answered, so make it shorter",
+        ),
+        (
+            WARN,
+            limits.tombstone_ns < limits.answer_ns,
+            "limits.tombstone is shorter than limits.answer: a client that moved may come to life at"
+            " its old broker, so make it longer",
+        ),
+        (
+            WARN,
+            silent_ns > limits.answer_ns,
+            f"a dead neighbour is noticed after {SILENT_BEATS} heartbeats, {silent_ns / second:g} s,"
+            " which is longer than limits.answer: make heartbeat shorter",
+        ),
+        (
+            WARN,
+            bool(settings.status.port) and not is_loopback(settings.status.host),
+            f"status.host is {settings.status.host}: whoever reaches it sees names and numbers of all"
+            " brokers, so let a firewall decide who does",
+        ),
+    ):
+        if wrong:
+            yield Finding(level, about, says)
+
+
+def check_listening(about: str, site: config.Broker) -> Iterator[Finding]:
+    host = site.listen.host
+    if is_loopback(host):
+        return
+    where = "every address of this machine" if host in EVERYWHERE else host
+    if not site.settings.security.accounts:
+        says = f"{site.name} listens at {where} and has no accounts: whoever reaches it may attach"
+        yield Finding(
+            WARN, about, f"{says} under any name; give it accounts, or listen at 127.0.0.1"
+        )
+    if not site.listen.tls:
+        says = (
+            f"{site.name} listens at {where} without TLS: what is said there can be read on the way"
+        )
+        yield Finding(WARN, about, f"{says}; listen at wayfares://")
+
+
+def check_security(about: str, security: config.Security) -> Iterator[Finding]:
+    """Whether the files are there, and good, and for nobody else."""
+    private = [security.secret_file, security.accounts]
+    try:
+        check_secret(network.secret_of(security.secret_file))
+        if security.accounts:
+            Accounts(security.accounts)
+        if security.tls is not None:
+            private.append(security.tls.key)
+            server_context(security.tls)
+            yield check_certificate(security.tls)
+    except UsageError as error:
+        yield Finding(FAIL, about, str(error))
+    for file in filter(None, private):
+        path = Path(file)
+        if path.exists() and path.stat().st_mode & 0o077:
+            yield Finding(WARN, file, f"others on this machine may read it: chmod 600 {file}")
+
+
+def check_certificate(tls: Tls) -> Finding:
+    """How long it is good, found out by showing it to ourselves."""
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname = False
+    trusting.load_verify_locations(tls.cert)
+    trusting.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    shown = server_context(Tls(tls.cert, tls.key))
+    ends = [
+        shown.wrap_bio(to_server, to_client, server_side=True),
+        trusting.wrap_bio(to_client, to_server),
+    ]
+    try:
+        for _ in range(3):  # flights of a handshake
+            for end in reversed(ends):
+                with suppress(ssl.SSLWantReadError):
+                    end.do_handshake()
+    except ssl.SSLCertVerificationError as error:
+        return Finding(FAIL, tls.cert, f"no peer will take it ({error.verify_message}): renew it")
+    certificate = ends[1].getpeercert()
+    assert certificate is not None
+    return check_expiry(tls.cert, str(certificate["notAfter"]), time.time())
+
+
+def check_store(about: str, durability: config.Durability) -> Iterator[Finding]:
+    """Whether there is a place to write to, without writing."""
+    if durability.mode == "memory":
+        return
+    directory = there = Path(durability.directory).absolute()
+    while not os.path.lexists(there):
+        there = there.parent
+    if not there.is_dir():
+        yield Finding(
+            FAIL, about, f"{there} is no directory: give durability.directory another one"
+        )
+        return
+    if not os.access(
+        there, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids
+    ):
+        says = f"{there} cannot be written: let this user, or give durability.directory another one"
+        yield Finding(FAIL, about, says)
+        return
+    free = shutil.disk_usage(there).free
+    if free < ROOM_BYTES:
+        level = FAIL if free < ROOM_MIN_BYTES else WARN
+        yield Finding(level, about, f"only {free // 2**20} MiB are free at {there}: make room")
+    else:
+        yield Finding(OK, about, f"{directory} can be written, and {free // 2**30} GiB are free")
+
+
+def check_expiry(about: str, not_after: str, now: float) -> Finding:
+    left_s = ssl.cert_time_to_seconds(not_after) - now
+    days = f"{left_s / 86_400:.0f} days"
+    if left_s <= 0:
+        return Finding(FAIL, about, f"its certificate has expired ({not_after}): renew it")
+    if left_s < EXPIRES_S:
+        return Finding(WARN, about, f"its certificate expires in {days} ({not_after}): renew it")
+    return Finding(OK, about, f"its certificate is good for {days}")
