@@ -13,6 +13,7 @@ import trustme
 import wayfare
 from live import HERE, settled, tree, until
 from test_net import live
+from test_store import Site
 from wayfare.core import messages as m
 from wayfare.core.codec import FrameDecoder, encode
 from wayfare.core.filters import Filter
@@ -757,6 +758,28 @@ def test_filters_behind_a_digest_are_checked_too(file):
                 with pytest.raises(Refused, match="car-17 may not subscribe to price > 0"):
                     await mine.move(net.url("porto"))
             assert net.brokers["porto"].core.border.of("car-17") == []
+
+    run(test())
+
+
+def test_a_broker_that_starts_again_decides_as_it_did(file, tmp_path):
+    """What was refused stays refused, and what was granted stays, though the account changed since."""
+
+    async def test():
+        async with Site(tmp_path, accounts=Accounts(file)) as net:
+            await net.linked()
+            async with raw(net.brokers["porto"], "car-17") as car:
+                parking = Filter.parse("service = 'parking'")
+                await car.say(m.Login("car-17", "sesame"), m.Attach("car-17", 1, 0))
+                await car.say(m.Subscribe(parking), m.Subscribe(Filter.parse("price > 0")))
+                assert "car-17 may not subscribe to price > 0" in (await car.hear(m.Refused)).reason
+            text = file.read_text("utf-8")
+            file.write_text(text.replace("service = 'parking'", "price > 0"), "utf-8")
+            await net.crash("porto")
+            await net.start("porto")
+            (session,) = net.brokers["porto"].core.border.of("car-17")
+            assert [*session.subscriptions] == [parking]
+            assert net.brokers["porto"].core.grants == {}
 
     run(test())
 

@@ -18,7 +18,7 @@ class NetLimits(msgspec.Struct, frozen=True):
     clients: int = 20_000  # that are attached
     sessions: int = 100_000  # of clients, attached or away
     moves_per_minute: int = 600  # attachments of one client
-    messages_per_second: int = 50_000  # from one client
+    messages_per_second: int = 100_000  # from one client; no publisher alone gets there
     trickle_bytes: int = 1_024  # of an unfinished frame, in one heartbeat: less is silence
     # That wait for a peer that does not read: more than a whole backlog, which may be under way.
     write_bytes: int = 33_554_432
