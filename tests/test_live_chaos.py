@@ -22,7 +22,8 @@ EDGES = (("porto", "lisbon"), ("faro", "lisbon"), ("evora", "faro"))  # the firs
 BROKERS = ("lisbon", "porto", "faro", "evora")
 CLIENTS = ("anna", "bert", "carla", "tom")
 HEARTBEAT_S = 0.2
-PATIENT = Limits(backlog_count=1_000_000, backlog_bytes=10**9, held_count=1_000_000)
+# What is lost for a limit, or because an answer is late, is another story.
+PATIENT = Limits(backlog_count=10**6, backlog_bytes=10**9, held_count=10**6, answer_ns=600 * 10**9)
 TROUBLE_S = (0.05, 1.2)  # shorter and longer than it takes to find out that a peer is silent
 
 
@@ -87,7 +88,7 @@ class City:
         client = self.clients[name]
         while asyncio.get_running_loop().time() < end:
             self.published[name] += 1
-            payload = b"x" * chance.choice([0, 0, 10, 1000, 50_000])
+            payload = b"x" * chance.choice([0, 0, 10, 1000, 2000])
             await client.publish({"x": self.published[name], "who": name}, payload)
             await asyncio.sleep(chance.choice([0, 0, 0.001, 0.01, 0.05]))
 
