@@ -5,6 +5,7 @@ A good pair of clients is there all the time: what one publishes reaches the oth
 
 import asyncio
 import logging
+import resource
 import time
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -198,11 +199,14 @@ async def test_attributes_and_payloads_have_a_size():
 
 @live
 async def test_idle_connections_are_cheap_and_the_oldest_go_first():
-    limits = NetLimits(strangers=100, connections_per_address=1_000)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = 8192 if hard == resource.RLIM_INFINITY else min(hard, 8192)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+    limits = NetLimits(strangers=100, connections_per_address=5_000)
     async with serving(net_limits=limits) as broker:
         idle = []
         try:
-            for _ in range(400):
+            for _ in range(2_000):
                 idle.append(await asyncio.open_connection("127.0.0.1", broker.address.port))
             await until(lambda: len(broker._strangers) <= 100)
             first = Raw(*idle[0])

@@ -362,6 +362,29 @@ async def test_a_proof_cannot_be_reflected_or_used_again():
         await broker.stop()
 
 
+def test_a_link_with_a_secret_that_others_can_read_is_allowed_with_a_warning(caplog, monkeypatch):
+    async def test():
+        lisbon = BrokerHost("lisbon", {"porto": None}, secret=SECRET)
+        await lisbon.start(HERE)
+        porto = BrokerHost("porto", {"lisbon": lisbon.address}, secret=SECRET)
+        await porto.start(HERE)
+        try:
+            await until(
+                lambda: porto.links["lisbon"].connection and lisbon.links["porto"].connection
+            )
+        finally:
+            await porto.stop()
+            await lisbon.stop()
+
+    warning = "what porto and lisbon say to each other can be read, and changed, on the way"
+    run(test())
+    assert warning not in caplog.text
+    # As if they were on two machines.
+    monkeypatch.setattr("wayfare.net.connection.is_loopback", lambda _: False)
+    run(test())
+    assert warning in caplog.text
+
+
 def test_a_short_secret_is_refused():
     with pytest.raises(UsageError, match="a shared secret has at least 16 characters"):
         BrokerHost("porto", {}, secret="x" * 15)
