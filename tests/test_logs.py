@@ -126,7 +126,7 @@ async def test_what_happens_to_a_broker_is_an_event_with_its_facts():
     assert ("link_up", "porto", "lisbon") in told
     assert ("listening", "lisbon", None) in told
     refused = [one for one in lines if one["event"] == "refused"]
-    assert refused[0]["broker"] == "porto"
+    assert (refused[0]["broker"], refused[0]["why"]) == ("porto", "bytes")
     assert "version" in refused[0]["reason"]
     assert "geheim" not in out.getvalue()
 

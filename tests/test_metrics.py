@@ -118,7 +118,7 @@ async def test_the_metrics_tell_what_happened():
     assert before[of("faro", "advertisements", kind="client", neighbour="")] == 1
     assert now[of("lisbon", "connections", kind="broker")] == 2
     assert now[of("lisbon", "link_up", neighbour="porto")] == 1
-    assert now[of("porto", "connections_ended_total", kind="client", how="closed")] == 1
+    assert now[of("porto", "connections_ended_total", kind="client", how="closed", why="")] == 1
     assert now["process_resident_memory_bytes",] > 1e6
     assert not any("anna" in str(key) or "tom" in str(key) for key in now)
 
@@ -208,11 +208,21 @@ async def test_connections_that_are_refused_are_counted_by_how_and_whose():
         hello = encode(Hello(PROTOCOL_VERSION, "eve"))
         assert b"a frame of" in await ask(at, b"GET / HTTP/1.1\r\n\r\n")
         assert b"before Attach" in await ask(at, hello + encode(Detach()))
+        assert b"no neighbour" in await ask(at, hello + encode(Join(1, 0, 0)))
         attach = encode(Attach("eve", 1, 0))
         assert b"from a client" in await ask(at, hello + attach + encode(Join(1, 0, 0)))
         now = await scrape(where)
-        assert now[of("porto", "connections_ended_total", kind="stranger", how="refused")] == 2
-        assert now[of("porto", "connections_ended_total", kind="client", how="refused")] == 1
+        ended = {
+            tuple(value for name, value in key[1:] if name != "broker"): count
+            for key, count in now.items()
+            if key[0] == "wayfare_connections_ended_total"
+        }
+        assert ended == {  # how, kind, why
+            ("refused", "stranger", "bytes"): 1,
+            ("refused", "stranger", "protocol"): 1,
+            ("refused", "stranger", "neighbour"): 1,
+            ("refused", "client", "protocol"): 1,
+        }
         assert now[of("porto", "received_bytes_total", kind="stranger", neighbour="")] >= len(hello)
 
 

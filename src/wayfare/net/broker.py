@@ -108,7 +108,7 @@ class BrokerHost:
         self.links = {BrokerId(one): Link(BrokerId(one), life) for one in neighbours}
         self.attachments = self.moves = 0  # of clients; and of those, from another broker
         self.traffic = {"client": Traffic(), "stranger": Traffic()}  # a link has its own
-        self.ended: Counter[tuple[str, str]] = Counter()  # connections, by whose and how
+        self.ended: Counter[tuple[str, str, str]] = Counter()  # connections: whose, how and why
         self.started_s = 0.0  # on the monotonic clock
         self.failed = asyncio.Event()
         self.failure: StoreError | None = None  # why it stopped by itself
@@ -294,7 +294,7 @@ class BrokerHost:
         self._door.on_closed(connection)
         link = connection.link
         peer = ("broker" if link in self.links else "client") if link else "stranger"
-        self.ended[peer, connection.how] += 1
+        self.ended[peer, connection.how, connection.why] += 1
         if not link:
             self.traffic["stranger"].add(connection.traffic)
         for name, calling in list(self._calling.items()):
@@ -381,7 +381,7 @@ class BrokerHost:
         """The connection is a neighbour's: take the link up where it was."""
         link = self.links.get(BrokerId(connection.peer))
         if link is None:
-            connection.refuse(f"{connection.peer} is no neighbour of {self.name}")
+            connection.refuse(f"{connection.peer} is no neighbour of {self.name}", why="neighbour")
             return False
         if not self._door.trusts(connection):
             return False
@@ -637,7 +637,7 @@ class BrokerHost:
             linked = [link.connection for link in self.links.values() if link.connection]
             others = [*self._strangers, *self._closing, *linked]
             for connection in [*self.connections.values(), *others]:
-                connection.abort(str(error))
+                connection.abort(str(error), why="store")
             self.failed.set()
 
     # Time, and too much of everything
@@ -706,4 +706,4 @@ class BrokerHost:
             late = loop.time() - self._net_limits.greeting_s
             for connection, since in list(self._strangers.items()):
                 if since < late:
-                    connection.refuse("it did not say what it is")
+                    connection.refuse("it did not say what it is", why="late")

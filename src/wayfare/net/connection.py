@@ -78,6 +78,7 @@ class Connection(asyncio.Protocol):
         self.blocked = False  # it does not read as fast as we write
         self.patient = False  # ... and its owner waits for it
         self.how = "closed"  # it ended: closed, lost, refused or cut
+        self.why = ""  # we did that, in a word
         self.traffic = Traffic()
         self.words = 0  # messages before its owner knew who is there
         self.heard = False  # since somebody last looked
@@ -127,7 +128,7 @@ class Connection(asyncio.Protocol):
                     return
                 data = b""  # tells at once of a bad frame behind good ones
         except CodecError as error:
-            self.refuse(str(error))
+            self.refuse(str(error), why="bytes")
 
     def _greeted(self, messages: list[AnyMessage]) -> list[AnyMessage]:
         first = messages[0]
@@ -139,7 +140,8 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self.blocked = True
         if not self.patient:
-            self.abort(f"it does not read: {self._limits.write_bytes} bytes wait for it")
+            says = f"it does not read: {self._limits.write_bytes} bytes wait for it"
+            self.abort(says, why="unread")
 
     def resume_writing(self) -> None:
         self.blocked = False
@@ -227,11 +229,11 @@ class Connection(asyncio.Protocol):
         self.heard, self.spoken, self._bytes = False, False, 0
         return heard
 
-    def refuse(self, reason: str, *, again: bool = False) -> None:
-        """Close, and tell the peer why."""
+    def refuse(self, reason: str, *, again: bool = False, why: str = "protocol") -> None:
+        """Close, and tell the peer why; with `again`, it may come again when there is room."""
         if not self.closing:
+            self.how, self.why = "refused", "limit" if again else why
             self._tell("refused", "closed the connection of", reason)
-            self.how = "refused"
             self.send(encode(Refused(reason[:REASON_MAX], again)))
             self.close(reason)
 
@@ -248,6 +250,7 @@ class Connection(asyncio.Protocol):
             f"%({us})s {did} %(peer)s: %(reason)s",
             **self._us,
             peer=self.who(),
+            why=self.why,
             reason=printable(reason),
         )
 
@@ -267,11 +270,11 @@ class Connection(asyncio.Protocol):
                 loop = asyncio.get_running_loop()
                 self._closing = loop.call_later(self._limits.closing_s, transport.abort)
 
-    def abort(self, reason: str) -> None:
+    def abort(self, reason: str, *, why: str = "silent") -> None:
         """Close at once; what was sent may be lost."""
         if not self.closing:
+            self.how, self.why = "cut", why
             self._tell("cut_off", "cut off", reason)
-            self.how = "cut"
         self.closing, self.reason = True, self.reason or reason
         self.out.clear()
         if self._transport is not None:

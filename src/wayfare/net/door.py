@@ -149,9 +149,11 @@ class Door:
         """Both ends show that they know the secret, who called first. True: now it may join."""
         peer, proving = connection.peer, self._proving.get(connection)
         if self._secret is None:
-            connection.refuse(f"{peer} has a secret, and {self._name} has none: give it to both")
+            connection.refuse(
+                f"{peer} has a secret, and {self._name} has none: give it to both", why="neighbour"
+            )
         elif peer not in self._neighbours:
-            connection.refuse(f"{peer} is no neighbour of {self._name}")
+            connection.refuse(f"{peer} is no neighbour of {self._name}", why="neighbour")
         elif isinstance(message, Challenge):
             if proving is None:
                 proving = self._proving[connection] = Proving(self._secret, self._name, peer)
@@ -160,7 +162,10 @@ class Door:
             if connection.called:
                 connection.send(encode(proving.proof()))
         elif proving is None or not proving.check(message):
-            connection.refuse(f"{peer} and {self._name} have different secrets: give both the same")
+            connection.refuse(
+                f"{peer} and {self._name} have different secrets: give both the same",
+                why="neighbour",
+            )
         elif connection.called:
             return True
         else:
@@ -175,12 +180,15 @@ class Door:
             if proving is None or not proving.done:
                 connection.refuse(
                     f"{peer} has not proved that it knows the secret of {self._name}:"
-                    " give it to both"
+                    " give it to both",
+                    why="neighbour",
                 )
                 return False
         if self._wants_certificate(connection) and peer not in connection.names:
             shown = ", ".join(connection.names) or "nobody"
-            connection.refuse(f"{peer} showed a certificate of {shown}: it needs one of its name")
+            connection.refuse(
+                f"{peer} showed a certificate of {shown}: it needs one of its name", why="neighbour"
+            )
             return False
         if self._secret is not None and not connection.private:
             self._tell(
@@ -207,12 +215,14 @@ class Door:
             connection.refuse(f"{connection.peer} attaches as {client}")
         elif self._accounts is not None and account is None:
             connection.refuse(
-                f"{client} has not logged in: {self._name} wants an account and its password"
+                f"{client} has not logged in: {self._name} wants an account and its password",
+                why="login",
             )
         elif account is not None and not self._owns(account, client):
             connection.refuse(
                 f"{account.name} may not attach as {client}: that is another account's, or not"
-                " among the clients of its own"
+                " among the clients of its own",
+                why="login",
             )
         elif wait := self._moves.take(client, now):
             most = self._limits.moves_per_minute
@@ -238,7 +248,9 @@ class Door:
             return  # everybody may come
         loop = asyncio.get_running_loop()
         if not connection.private:
-            connection.refuse("a password came in clear, so others may know it: use wayfares://")
+            connection.refuse(
+                "a password came in clear, so others may know it: use wayfares://", why="login"
+            )
         elif connection in self._logged_in:
             connection.refuse("Login twice on one connection")
         elif wait := self._failed_logins.take(network_of(connection.host), loop.time()):
@@ -276,4 +288,6 @@ class Door:
             connection.allow_long_frames()
             connection.release()
         else:
-            connection.refuse(f"{login.name} cannot log in: no such account, or not its password")
+            connection.refuse(
+                f"{login.name} cannot log in: no such account, or not its password", why="login"
+            )

@@ -60,12 +60,6 @@ def _traffic(read: Callable[[Told], int]) -> Callable[[BrokerStatus], Iterator[S
     return samples
 
 
-def _ended(status: BrokerStatus) -> Iterator[Sample]:
-    for kind, by_how in status.ended.items():
-        for how, count in by_how.items():
-            yield (kind, how), count
-
-
 METRICS = (
     Row(
         "wayfare_info",
@@ -98,10 +92,11 @@ METRICS = (
     Row(
         "wayfare_connections_ended_total",
         "counter",
-        "kind how",
-        "closed in peace, lost, refused (with a reason for the peer), or cut, because it was silent or did"
-        " not read",
-        _ended,
+        "kind how why",
+        "closed in peace, lost, refused with a reason for the peer, or cut off without; and why that: limit,"
+        " login, neighbour (not ours, or it cannot prove it), bytes (no frames of ours), protocol, late (it did"
+        " not say what it is), silent, unread (it does not read), store (that failed)",
+        lambda one: [((ended.kind, ended.how, ended.why), ended.count) for ended in one.ended],
     ),
     Row(
         "wayfare_attachments_total",

@@ -28,6 +28,15 @@ class Told(msgspec.Struct, frozen=True):
         return Told(traffic.messages_in, traffic.messages_out, traffic.bytes_in, traffic.bytes_out)
 
 
+class Ended(msgspec.Struct, frozen=True):
+    """Connections that are no more: closed in peace, lost, refused or cut, and why we did that."""
+
+    kind: str
+    how: str
+    why: str
+    count: int
+
+
 class LinkStatus(msgspec.Struct, frozen=True):
     """A link to a neighbour."""
 
@@ -56,7 +65,7 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     durability: str
     failure: str  # why its store failed; else empty
     connections: dict[str, int]  # by kind
-    ended: dict[str, dict[str, int]]  # connections, by kind and how
+    ended: list[Ended]
     sessions: Sessions
     attachments: int
     moves: int
@@ -137,9 +146,6 @@ def status_of(host: BrokerHost) -> BrokerStatus:
         size += session.backlog.bytes
         subscriptions += len(session.subscriptions)
         advertisements += len(session.advertisements)
-    ended: dict[str, dict[str, int]] = {kind: {} for kind in KINDS}
-    for (kind, how), count in sorted(host.ended.items()):
-        ended[kind][how] = count
     return BrokerStatus(
         name=host.name,
         address=str(host.address or ""),
@@ -153,7 +159,7 @@ def status_of(host: BrokerHost) -> BrokerStatus:
             BROKER: sum(link.connection is not None for link in host.links.values()),
             STRANGER: host.strangers,
         },
-        ended=ended,
+        ended=[Ended(*what, count) for what, count in sorted(host.ended.items())],
         sessions=Sessions(**states),
         attachments=host.attachments,
         moves=host.moves,
