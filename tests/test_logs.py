@@ -21,7 +21,9 @@ logger = logging.getLogger("wayfare.test")
 @contextmanager
 def log(format, level="debug", clock=None):
     """What is written meanwhile."""
-    before = logging.getLogger().level
+    ours = logging.getLogger("wayfare")  # other tests make it quiet
+    before, ours_before = logging.getLogger().level, ours.level
+    ours.setLevel(logging.NOTSET)
     out = io.StringIO()
     handler = logs.start(level, format, out)
     if clock is not None:
@@ -31,6 +33,7 @@ def log(format, level="debug", clock=None):
     finally:
         logging.getLogger().removeHandler(handler)
         logging.getLogger().setLevel(before)
+        ours.setLevel(ours_before)
 
 
 def test_a_line_for_people():
