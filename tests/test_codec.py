@@ -970,3 +970,31 @@ def test_hostile_patterns_are_decoded_or_refused_in_no_time():
 def test_hostile_lists_are_decoded_or_refused_in_no_time():
     lists = [[[2, "x", "number", list(range(j, j + 250))]] for j in range(6)]
     assert seconds(pack(subscribe(*sorted(lists, key=repr)))) < 0.2
+
+
+@pytest.mark.parametrize("twin", [1.0, True])
+def test_a_filter_that_equals_one_that_is_known_is_checked_all_the_same(twin):
+    """1, 1.0 and true are equal, and only one of them is a whole number in normal form."""
+    good = body(m.Subscribe(Filter.parse("x = 1")))
+    assert decode(good) == decode(good)
+    bad = unpack(good)
+    assert bad[1] == [[[[1, "x", "number", [1]]]]]
+    bad[1][0][0][0][3] = [twin]
+    with pytest.raises(CodecError):
+        decode(pack(bad))
+
+
+def test_a_filter_is_checked_again_when_it_is_not_known_any_more(monkeypatch):
+    """And a bad one is never known."""
+    bad = unpack(body(m.Subscribe(Filter.parse("x = 1 or x = 2"))))
+    bad[1][0].append(bad[1][0][0])
+    for _ in range(3):
+        with pytest.raises(CodecError, match="normal form"):
+            decode(pack(bad))
+    good = body(m.Subscribe(Filter.parse("x = 1")))
+    decode(good)
+    monkeypatch.setattr(codec.filters, "checked", [].index)  # which finds nothing
+    decode(good)
+    codec._known.cache_clear()
+    with pytest.raises(ValueError, match="not in list"):
+        decode(good)
