@@ -333,10 +333,12 @@ async def test_who_does_not_read_can_still_publish_flush_move_and_beat():
             await asyncio.sleep(1)  # ten beats
             assert anna.broker == "porto" and len(all._queue) == 5
             await anna.move(net.url("lisbon"))
+            wire = anna._wire
             await anna.publish({"y": 2}, confirm=True)
             assert len(all._queue) == 5
             assert await numbers(all, 1000) == [*range(1, 1001)]
             assert anna.lost == 0
+            assert anna._wire is wire  # what was held of the other connection did no harm
 
 
 @live

@@ -59,7 +59,6 @@ from wayfare.errors import (
     CannotConnect,
     Closed,
     CodecError,
-    OutboxFull,
     Refused,
     StoreError,
     UsageError,
@@ -568,12 +567,9 @@ class Client:
         Waits while too many are not acknowledged, or not even read; if that is cancelled, nothing was
         published. With `confirm`, waits until a broker has it; if that is cancelled, it will be there.
         """
-        while True:
-            await self._until(self._may_publish)
-            self.check()
-            with suppress(OutboxFull):
-                effects = self._core.publish(attributes, payload)
-                break
+        await self._until(self._may_publish)
+        self.check()
+        effects = self._core.publish(attributes, payload)
         if self._store is not None:
             self._unsaved.append(self._core.outbox[-1])
             self.keep()
