@@ -177,6 +177,27 @@ def test_the_certificate_of_a_broker_is_looked_at(tmp_path, days, level, says):
     asyncio.run(test())
 
 
+def test_a_neighbour_with_the_certificate_of_another_is_found(tmp_path):
+    """It is called by its name, wherever it is: so that has to be in its certificate."""
+    tls = issue(tmp_path, "porto", 90)
+
+    async def test(name):
+        host = BrokerHost(name, {"lisbon": None}, tls=tls)
+        at = await host.start(Address("127.0.0.1", 0, tls=True))
+        try:
+            more = f'tls = {{ cert = "{tls.cert}", key = "{tls.key}", ca = "{tls.ca}" }}'
+            return await examine(files=[site(tmp_path, "lisbon", {name: at}, more)])
+        finally:
+            await host.stop()
+
+    assert asyncio.run(test("porto")) == []
+    ((level, says),) = asyncio.run(test("faro"))
+    assert (level, says) == (
+        FAIL,
+        "its certificate is of porto, and not of faro: give it one of its name",
+    )
+
+
 @live
 async def test_tls_where_there_is_none_is_told():
     async with tree(*LINE) as net:
@@ -242,6 +263,22 @@ def test_what_makes_no_sense_in_a_configuration(tmp_path, text, level, says):
         one for one in asyncio.run(examine(files=[file])) if "cannot ask" not in one[1]
     ]  # nothing runs
     assert [(one[0], one[1][: len(says)]) for one in found][:1] == [(level, says)] * (level != OK)
+
+
+def test_who_listens_to_others_needs_accounts_and_tls():
+    def found(listen, **security):
+        settings = config.parse('name = "a"').settings
+        settings = replace(settings, security=config.Security(**security))
+        some = config.Broker("a", Address.parse(listen), {}, settings)
+        return [one.says.partition(": ")[0] for one in checks.check_listening("a.toml", some)]
+
+    open_to_all = "a listens at every address of this machine and has no accounts"
+    in_clear = "a listens at every address of this machine without TLS"
+    assert found("127.0.0.1") == found("localhost") == found("[::1]") == []
+    assert found("0.0.0.0") == found("[::]") == [open_to_all, in_clear]
+    assert found("0.0.0.0", accounts="accounts.toml") == [in_clear]
+    assert found("wayfares://0.0.0.0") == [open_to_all]
+    assert found("wayfares://10.0.0.1", accounts="accounts.toml") == []
 
 
 def test_a_store_needs_a_directory_and_room(tmp_path, monkeypatch):

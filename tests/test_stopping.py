@@ -1,5 +1,6 @@
 """Brokers as processes: how they stop, what they log, and what they answer over HTTP."""
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -11,8 +12,11 @@ from urllib.request import urlopen
 
 import pytest
 
+from live import HERE
 from test_cli import BUFFERED
 from test_live_cli import COMMAND, broker, program, subscriber, wayfare
+from wayfare.net import network
+from wayfare.net.broker import BrokerHost
 
 
 def fetch(url):
@@ -149,6 +153,27 @@ def test_a_broker_that_cannot_write_says_why_and_exits_with_1(tmp_path):
     assert (process.returncode, out) == (1, ""), err
     assert " ERROR lisbon stops: " in err.splitlines()[0] and "broker.db" in err
     assert "Traceback" not in err
+
+
+def test_stopping_has_an_end(monkeypatch, caplog):
+    """A peer may not go; it is left behind."""
+
+    class Slow(BrokerHost):
+        async def stop(self):
+            await super().stop()
+            await asyncio.sleep(60)
+
+    async def test():
+        host = Slow("a", {})
+        await host.start(HERE)
+        began = time.monotonic()
+        await network.stop([host])
+        return time.monotonic() - began
+
+    caplog.set_level("WARNING", "wayfare")  # other tests make it quiet
+    monkeypatch.setattr(network, "STOP_S", 0.2)
+    assert 0.2 <= asyncio.run(test()) < 10
+    assert "some connections did not close within 0.2 s: they are left behind" in caplog.text
 
 
 SLOW = """
