@@ -696,7 +696,7 @@ async def test_what_is_no_broker():
         began = asyncio.get_running_loop().time()
         with pytest.raises(CannotConnect) as caught:
             await wayfare.connect(f"127.0.0.1:{port}", timeout=0.5)
-        assert asyncio.get_running_loop().time() - began < 1.5
+        assert asyncio.get_running_loop().time() - began < 3
         assert f"cannot reach a broker at wayfare://127.0.0.1:{port} within 0.5 s: " in str(
             caught.value
         )
@@ -824,7 +824,7 @@ async def test_a_broker_that_is_silent_is_left_in_time():
             began = asyncio.get_running_loop().time()
             await until(lambda: anna.broker == "faro", 5)
             took = asyncio.get_running_loop().time() - began
-            assert 0.15 < took < 1.0
+            assert 0.15 < took < 2.0
             road.heal()
             road.cut()
 
@@ -853,7 +853,7 @@ async def test_a_client_that_is_silent_is_noticed_in_time():
         road.swallow("up")
         began = asyncio.get_running_loop().time()
         await until(lambda: not net.brokers["porto"].connections, 5)
-        assert 0.15 < asyncio.get_running_loop().time() - began < 1.0
+        assert 0.15 < asyncio.get_running_loop().time() - began < 2.0
         assert anna.name == "anna"
 
 
@@ -871,7 +871,7 @@ async def test_a_neighbour_that_is_silent_is_noticed_in_time():
         await until(
             lambda: not porto.links["lisbon"].connection and not lisbon.links["porto"].connection
         )
-        assert 0.15 < asyncio.get_running_loop().time() - began < 1.0
+        assert 0.15 < asyncio.get_running_loop().time() - began < 2.0
         road.cut()
         road.heal()
         await until(lambda: porto.links["lisbon"].connection and lisbon.links["porto"].connection)

@@ -629,7 +629,7 @@ class Client:
         except TimeoutError:
             where = ", ".join(map(str, self.addresses))
             wire, why = self._wire, self._trouble or "no answer"
-            if wire is not None and wire in self.wires:
+            if not self._trouble and wire is not None and wire in self.wires:
                 why = wire.trouble("it says nothing")
             raise CannotConnect(
                 f"cannot reach a broker at {where} within {self._timeout:g} s: {why}"
@@ -710,6 +710,7 @@ class Client:
         if self._keeper is not None:
             self._keeper.cancel()
         self._let_go("moves")
+        self._trouble = ""
         self._keeper = self._run(self._keep_connected())
 
     def _let_go(self, reason: str) -> None:
