@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
+from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 import wayfare
@@ -280,6 +281,18 @@ async def test_who_asks_too_slowly_or_too_often_is_cut_off():
                 assert await reader.read() == b""
             writer.close()
         assert (await get(where, "/health"))[0] == 200
+
+
+@live
+async def test_a_scraper_gets_the_format_that_it_wants():
+    async with tree(*LINE) as net, told(net.brokers.values()) as where:
+        wanted = "Accept: application/openmetrics-text; version=1.0.0\r\n"
+        _, headers, body = await get(where, "/metrics", wanted)
+        assert headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+        names = [family.name for family in openmetrics.text_string_to_metric_families(body)]
+        assert "wayfare_deliveries" in names  # of which the samples have _total
+        _, headers, _ = await get(where, "/metrics")
+        assert headers["Content-Type"].startswith("text/plain; version=")
 
 
 @live

@@ -199,6 +199,8 @@ class BrokerHost:
                 self._put_away(self._store)
             except StoreError as error:
                 self._fail(error)
+        if self._store is not None:
+            self._store.close()  # it failed, and is not needed any more
         if self._server is not None:
             await self._server.wait_closed()
 
