@@ -12,7 +12,8 @@ import wayfare
 import wayfare.sync
 from test_docs import DOCS, rows
 from wayfare.core.client import OUTBOX_MAX
-from wayfare.net.client import CONNECT_S, HEARTBEAT_S, QUEUE_MAX, Options
+from wayfare.net.client import CONNECT_S, HEARTBEAT_S, Options
+from wayfare.net.subscription import QUEUE_MAX
 
 PAGE = DOCS / "api.md"
 

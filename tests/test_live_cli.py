@@ -21,8 +21,8 @@ from wayfare.cli.roam import Tally
 from wayfare.core import messages as m
 from wayfare.errors import UsageError
 from wayfare.net import config
-from wayfare.net.client import Notification
 from wayfare.net.network import start
+from wayfare.net.subscription import Notification
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "docs" / "examples"
 COMMAND = [sys.executable, "-m", "wayfare"]

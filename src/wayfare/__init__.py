@@ -12,7 +12,8 @@ from wayfare.errors import (
     Refused,
     WayfareError,
 )
-from wayfare.net.client import Client, Notification, Subscription, connect
+from wayfare.net.client import Client, connect
+from wayfare.net.subscription import Notification, Subscription
 
 __all__ = [
     "CannotConnect",

@@ -26,7 +26,9 @@ from wayfare.errors import Closed
 from wayfare.net import client as live
 from wayfare.net.addresses import Address
 from wayfare.net.background import Background
-from wayfare.net.client import CLOSE_S, Notification, Options, Wanted
+from wayfare.net.client import CLOSE_S, Options, Wanted
+from wayfare.net.subscription import Notification
+from wayfare.net.subscription import Subscription as LiveSubscription
 
 __all__ = ["Client", "Notification", "Subscription", "connect"]
 
@@ -34,7 +36,7 @@ __all__ = ["Client", "Notification", "Subscription", "connect"]
 class Subscription(Iterator[Notification]):
     """Notifications that match a filter, one after the other. Made by `Client.subscribe`."""
 
-    def __init__(self, background: Background, subscription: live.Subscription) -> None:
+    def __init__(self, background: Background, subscription: LiveSubscription) -> None:
         self._background = background
         self._live = subscription
 

@@ -24,7 +24,8 @@ from wayfare.cli import story
 from wayfare.errors import UsageError
 from wayfare.net.addresses import Address
 from wayfare.net.broker import BrokerHost
-from wayfare.net.client import Client, Subscription, connect
+from wayfare.net.client import Client, connect
+from wayfare.net.subscription import Subscription
 
 BROKERS = ("lisbon", "porto", "faro")  # the others call the first
 SIDES = {"no support": "naive", "Wayfare": "handoff"}  # and their relocation strategies

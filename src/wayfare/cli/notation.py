@@ -15,7 +15,7 @@ from wayfare.core.conditions import Condition, attr
 from wayfare.core.filters import Filter
 from wayfare.core.predicates import Value
 from wayfare.errors import UsageError
-from wayfare.net.client import Notification
+from wayfare.net.subscription import Notification
 from wayfare.sim.trace import value_text
 
 # A value goes on up to the next name, so that words need no quotes of their own.

@@ -11,7 +11,8 @@ from wayfare.cli import identity, notation, running
 from wayfare.cli.sub import tell_lost
 from wayfare.core.filters import Filter
 from wayfare.errors import UsageError
-from wayfare.net.client import Client, Notification, Subscription, connect
+from wayfare.net.client import Client, connect
+from wayfare.net.subscription import Notification, Subscription
 
 SEEN_MAX = 100_000  # notifications that it knows again; older ones would count as out of order
 

@@ -20,11 +20,9 @@ import ssl
 import time
 from collections import deque
 from collections.abc import (
-    AsyncIterator,
     Callable,
     Coroutine,
     Generator,
-    Iterator,
     Mapping,
     Sequence,
 )
@@ -66,8 +64,9 @@ from wayfare.errors import (
 from wayfare.net.addresses import Address
 from wayfare.net.client_store import ClientStore
 from wayfare.net.connection import Connection, Turn
-from wayfare.net.limits import NetLimits
 from wayfare.net.security import client_context
+from wayfare.net.subscription import QUEUE_MAX, Notification, Subscription, check_queue
+from wayfare.net.wire import LINGER_S, Wire, cut_off, gone
 
 if TYPE_CHECKING:
     from wayfare.eventlog import Event as LogEvent
@@ -76,217 +75,13 @@ if TYPE_CHECKING:
 CONNECT_S = 10.0  # until `connect` gives up
 ATTEMPT_S = 1.0  # that a broker has at least to answer, when there are many
 CLOSE_S = 5.0  # that closing waits for what was published to be acknowledged
-LINGER_S = 1.0  # that a connection which is left has to get rid of what was sent
 RETRY_S = (0.05, 5.0)  # between two rounds over all addresses, growing
 HEARTBEAT_S = 2.0
 SILENT_BEATS = 3
-QUEUE_MAX = 1_000  # notifications that wait for the application, of one subscription
-UNWRITTEN_MAX = 1024 * 1024  # bytes that the broker has not read; then `publish` waits
-POLICIES = ("wait", "drop_oldest", "drop_newest")
 
 logger = logging.getLogger("wayfare.client")
 
 Wanted = str | Filter | Condition
-
-
-class Notification(Mapping[str, Value]):
-    """What was published: its attributes as a mapping, and who published it."""
-
-    __slots__ = ("attributes", "delivery", "number", "payload", "publisher")
-
-    def __init__(self, notification: m.Notification, delivery: int = 0) -> None:
-        self.delivery = delivery  # this client's own count
-        self.publisher: str = notification.publisher
-        self.number = notification.number  # the publisher's own count
-        self.attributes = notification.attributes
-        self.payload = notification.payload
-
-    def __getitem__(self, name: str) -> Value:
-        return self.attributes[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.attributes)
-
-    def __len__(self) -> int:
-        return len(self.attributes)
-
-    def __repr__(self) -> str:
-        return f"Notification({self.publisher} {self.number}: {self.attributes})"
-
-
-class Subscription(AsyncIterator[Notification]):
-    """Notifications that match a filter, one after the other. Made by `Client.subscribe`."""
-
-    def __init__(
-        self,
-        client: Client,
-        wanted: Filter,
-        terms: Terms | None,
-        since_ns: int,
-        queue: int,
-        policy: str,
-    ) -> None:
-        self.filter = wanted
-        self.terms = terms
-        self.since_ns = since_ns
-        self.dropped = 0  # that did not fit the queue
-        self._client = client
-        self._queue: deque[Notification] = deque()
-        self._max = queue
-        self._policy = policy
-        self._ready = asyncio.Event()
-        self._in_hand: Notification | None = None  # the last one, with which somebody is busy
-        self._begun = False  # once; what was closed begins again only when it is asked to
-        self._open = False
-
-    def __await__(self) -> Generator[Any, None, Subscription]:
-        yield from ()
-        self._begin()
-        return self
-
-    async def __aenter__(self) -> Self:
-        self._begin()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is not None:
-            self._in_hand = None  # nobody is done with it
-        await self.close()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Notification:
-        try:
-            return await self.get()
-        except Closed:
-            raise StopAsyncIteration from None
-
-    async def get(self, timeout: float | None = None) -> Notification:
-        """The next one; TimeoutError if none comes in time, Closed if none will.
-
-        Who asks for the next one is done with the one before it.
-        """
-        self._put_down()
-        if not self._begun:
-            self._begin()
-        if not self._queue:
-            async with asyncio.timeout(timeout):
-                while not self._queue:
-                    self._check()
-                    self._ready.clear()
-                    await self._ready.wait()
-        # From here on nothing waits: who is cancelled has taken nothing.
-        one = self._in_hand = self._queue.popleft()
-        if len(self._queue) <= self._max // 2:
-            self._client.has_room(self)
-        return one
-
-    async def close(self) -> None:
-        """Unsubscribe; what waits can still be read. A client with a store stays subscribed."""
-        self._put_down()
-        if self._open:
-            self.end()
-            self._client.end(self)
-
-    async def unsubscribe(self) -> None:
-        """Close, and withdraw the subscription also if the client has a store."""
-        await self.close()
-        self._client.withdraw(self.filter)
-
-    def _put_down(self) -> None:
-        done, self._in_hand = self._in_hand, None
-        if done is not None:
-            self._client.done(done)
-
-    def put(self, notification: Notification) -> None:
-        queue = self._queue
-        if len(queue) >= self._max and self._policy != "wait":
-            self.dropped += 1
-            if self._policy == "drop_newest":
-                self._client.done(notification)
-                return
-            self._client.done(queue.popleft())
-        queue.append(notification)
-        self._ready.set()
-        if len(queue) >= self._max and self._policy == "wait":
-            self._client.has_no_room(self)
-
-    def give_back(self, notification: Notification) -> None:
-        """It was taken for somebody who is not there any more: it is the next one again."""
-        self._in_hand = None
-        self._queue.appendleft(notification)
-        self._ready.set()
-
-    def wake(self) -> None:
-        """Something is to be known: whoever waits looks again."""
-        self._ready.set()
-
-    def end(self) -> None:
-        self._open = False
-        self._ready.set()
-
-    def _begin(self) -> None:
-        if not self._open:
-            self._client.begin(self)
-            self._begun = self._open = True
-
-    def _check(self) -> None:
-        if self._open:
-            self._client.check()
-        else:
-            raise Closed(f"the subscription to {self.filter} is closed")
-
-
-class Wire(Connection):
-    """A connection to a broker. Who publishes faster than it reads waits, and is not cut off."""
-
-    owner: Client
-
-    def __init__(self, owner: Client, name: str, address: Address) -> None:
-        super().__init__(owner, name, NetLimits(write_bytes=UNWRITTEN_MAX))
-        self.address = address
-        self.welcomed = False
-        self.gone = False
-        self.blocked = False
-        self.unwritten = 0  # bytes, of this turn of the loop
-        self.silent = 0  # beats without a word
-        self.changed = asyncio.Event()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self.owner.wires.add(self)
-
-    def send(self, frame: bytes) -> None:
-        self.unwritten += len(frame)
-        super().send(frame)
-
-    def flush(self) -> None:
-        if not self.owner.keep():
-            return
-        super().flush()
-        self.unwritten = 0
-        self.owner.on_writable()
-
-    def trouble(self, why: str) -> str:
-        return (
-            f"{self.address}: {why}" if self.peer else f"{self.address}: no broker is there: {why}"
-        )
-
-    def is_full(self) -> bool:
-        return self.blocked or self.unwritten > UNWRITTEN_MAX
-
-    def pause_writing(self) -> None:
-        self.blocked = True
-
-    def resume_writing(self) -> None:
-        self.blocked = False
-        self.owner.on_writable()
 
 
 class Options(TypedDict, total=False):
@@ -332,7 +127,7 @@ class Client:
         given = [addresses] if isinstance(addresses, str) else list(addresses)
         if not given:
             raise UsageError("connect needs the address of at least one broker")
-        _check_queue(queue, policy)
+        check_queue(queue, policy)
         if outbox < 1:
             raise UsageError("an outbox has room for at least 1 publication")
         if store is not None and client_id is None:
@@ -455,7 +250,7 @@ class Client:
         try:
             async with asyncio.timeout(LINGER_S):
                 for wire in list(self.wires):
-                    await _gone(wire)
+                    await gone(wire)
         except TimeoutError:
             pass
         finally:
@@ -529,7 +324,7 @@ class Client:
         """
         queue = self._queue if queue is None else queue
         policy = self._policy if policy is None else policy
-        _check_queue(queue, policy)
+        check_queue(queue, policy)
         terms = None
         if last is not None or younger is not None or key is not None or local:
             younger_ns = None if younger is None else int(younger * 1e9)
@@ -725,7 +520,7 @@ class Client:
             self._step(LinkDown(LinkId(wire.link)), time.monotonic_ns())
         wire.close(reason)
         if not wire.gone:
-            asyncio.get_running_loop().call_later(LINGER_S, _cut_off, wire)
+            asyncio.get_running_loop().call_later(LINGER_S, cut_off, wire)
         self._changed.set()
 
     async def _keep_connected(self) -> None:
@@ -760,7 +555,7 @@ class Client:
             if wire is self._wire:
                 self._let_go("no welcome")
             return False
-        await _gone(wire)
+        await gone(wire)
         return wire.welcomed
 
     def _tls_for(self, address: Address) -> ssl.SSLContext | None:
@@ -989,28 +784,10 @@ def connect(
     return Client(addresses, client_id, **options)
 
 
-async def _gone(wire: Wire) -> None:
-    while not wire.gone:
-        wire.changed.clear()
-        await wire.changed.wait()
-
-
-def _cut_off(wire: Wire) -> None:
-    if not wire.gone:
-        wire.abort(f"it did not read what was sent within {LINGER_S:g} s")
-
-
 def _bug(name: str, error: BaseException) -> RuntimeError:
     out = RuntimeError(f"{name} was stopped by a bug of Wayfare: {error!r}; please report it")
     out.__cause__ = error
     return out
-
-
-def _check_queue(queue: int, policy: str) -> None:
-    if policy not in POLICIES:
-        raise UsageError(f"unknown policy {policy!r}: choose one of {', '.join(POLICIES)}")
-    if queue < 1:
-        raise UsageError("a queue has room for at least 1 notification")
 
 
 def _filter(given: Wanted) -> Filter:

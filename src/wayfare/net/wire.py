@@ -1,0 +1,81 @@
+"""The connection of a client to its broker."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from wayfare.net.addresses import Address
+from wayfare.net.connection import Connection, Owner
+from wayfare.net.limits import NetLimits
+
+LINGER_S = 1.0  # that a connection which is left has to get rid of what was sent
+UNWRITTEN_MAX = 1024 * 1024  # bytes that the broker has not read; then `publish` waits
+
+
+class WireOwner(Owner, Protocol):
+    """Who has the connection: a client."""
+
+    wires: set[Wire]  # that are not closed yet
+
+    def keep(self) -> bool:
+        """Make safe what happened; False if that failed, and nothing may be said."""
+
+    def on_writable(self) -> None: ...
+
+
+class Wire(Connection):
+    """A connection to a broker. Who publishes faster than it reads waits, and is not cut off."""
+
+    owner: WireOwner
+
+    def __init__(self, owner: WireOwner, name: str, address: Address) -> None:
+        super().__init__(owner, name, NetLimits(write_bytes=UNWRITTEN_MAX))
+        self.address = address
+        self.welcomed = False
+        self.gone = False
+        self.blocked = False
+        self.unwritten = 0  # bytes, of this turn of the loop
+        self.silent = 0  # beats without a word
+        self.changed = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.owner.wires.add(self)
+
+    def send(self, frame: bytes) -> None:
+        self.unwritten += len(frame)
+        super().send(frame)
+
+    def flush(self) -> None:
+        if not self.owner.keep():
+            return
+        super().flush()
+        self.unwritten = 0
+        self.owner.on_writable()
+
+    def trouble(self, why: str) -> str:
+        return (
+            f"{self.address}: {why}" if self.peer else f"{self.address}: no broker is there: {why}"
+        )
+
+    def is_full(self) -> bool:
+        return self.blocked or self.unwritten > UNWRITTEN_MAX
+
+    def pause_writing(self) -> None:
+        self.blocked = True
+
+    def resume_writing(self) -> None:
+        self.blocked = False
+        self.owner.on_writable()
+
+
+async def gone(wire: Wire) -> None:
+    while not wire.gone:
+        wire.changed.clear()
+        await wire.changed.wait()
+
+
+def cut_off(wire: Wire) -> None:
+    if not wire.gone:
+        wire.abort(f"it did not read what was sent within {LINGER_S:g} s")
