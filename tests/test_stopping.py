@@ -53,7 +53,7 @@ def test_a_broker_that_stops_puts_its_sessions_away_and_the_next_has_them(tmp_pa
     with durable(tmp_path) as (one, facts):
         assert wayfare("sub", facts["address"], "x > 0", "--id", "anna", "-W", "0.1")[0] == 0
         with subscriber(facts["address"], "x > 0", "--id", "bert"):
-            until(lambda: status(facts)["sessions"]["attached"] == 1)
+            until(lambda: status(facts)["subscriptions"] == 1)
             began = time.monotonic()
             assert one.stop(how)[0] == 0
             assert time.monotonic() - began < 5
