@@ -7,12 +7,21 @@ import os
 from pathlib import Path
 from typing import Any
 
+from wayfare.cli import running
 from wayfare.errors import UsageError
 
 PASSWORD = "WAYFARE_PASSWORD"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--id", help="of this client (default: a new one)")
+    parser.add_argument(
+        "--timeout",
+        type=running.seconds,
+        default=10.0,
+        metavar="SECONDS",
+        help="for a connection, or an acknowledgement (default 10)",
+    )
     parser.add_argument(
         "--ca", default="", metavar="FILE", help="who signs the certificates of brokers"
     )
@@ -40,6 +49,8 @@ def options(arguments: argparse.Namespace) -> dict[str, Any]:
     if a.account and password is None:
         raise UsageError(f"{a.account} needs a password: give --password-file, or set {PASSWORD}")
     return {
+        "client_id": a.id,
+        "timeout": a.timeout,
         "ca": a.ca,
         "cert": tuple(a.cert) if a.cert else None,
         "account": a.account,

@@ -58,14 +58,6 @@ def add_parser(commands: Any) -> None:
         help="that subscriptions have to find the way here, before the first publication"
         f" (default {SETTLE_S:g})",
     )
-    one.add_argument("--id", help="of this client (default: a new one)")
-    one.add_argument(
-        "--timeout",
-        type=running.seconds,
-        default=10.0,
-        metavar="SECONDS",
-        help="for a connection, and for an acknowledgement (default 10)",
-    )
     identity.add_options(one)
     one.set_defaults(run=run)
 
@@ -126,9 +118,7 @@ async def _publish(
     announced: set[Filter] = set()
     similar = notation.alike if a.json else notation.exactly
     published = 0
-    async with connect(
-        a.address.split(","), a.id, timeout=a.timeout, **identity.options(a)
-    ) as client:
+    async with connect(a.address.split(","), **identity.options(a)) as client:
         try:
             async for attributes, payload in what:
                 filter = offered or similar(attributes)

@@ -88,14 +88,6 @@ def add_parser(commands: Any) -> None:
     one.add_argument("--rounds", type=running.count, default=1, metavar="N", help="default 1")
     one.add_argument("--quiet", action="store_true", help="only the summary")
     one.add_argument("--json", action="store_true", help="one JSON object a line")
-    one.add_argument("--id", help="of this client (default: a new one)")
-    one.add_argument(
-        "--timeout",
-        type=running.seconds,
-        default=10.0,
-        metavar="SECONDS",
-        help="for a connection (default 10)",
-    )
     identity.add_options(one)
     one.set_defaults(run=run)
 
@@ -113,9 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _roam(a: argparse.Namespace, wanted: Filter, through: list[str], tally: Tally) -> int:
     async with (
-        connect(
-            through[0], a.id, timeout=a.timeout, on_lost=tally.lose, **identity.options(a)
-        ) as client,
+        connect(through[0], on_lost=tally.lose, **identity.options(a)) as client,
         client.subscribe(wanted) as some,
     ):
         if not a.json:

@@ -39,14 +39,6 @@ def add_parser(commands: Any) -> None:
         help="stop after this time; with less than -C, the exit code is 1",
     )
     one.add_argument("--json", action="store_true", help="one JSON object a line")
-    one.add_argument("--id", help="of this client (default: a new one)")
-    one.add_argument(
-        "--timeout",
-        type=running.seconds,
-        default=10.0,
-        metavar="SECONDS",
-        help="for a connection (default 10)",
-    )
     identity.add_options(one)
     one.set_defaults(run=run)
 
@@ -74,8 +66,6 @@ class _Subscribing:
         async with (
             connect(
                 a.address.split(","),
-                a.id,
-                timeout=a.timeout,
                 on_lost=tell_lost,
                 **identity.options(a),
             ) as client,
