@@ -186,7 +186,6 @@ async def test_a_link_that_is_down_shows_and_what_waits_for_it():
             "links_down": [],
             "durability": "memory",
             "failure": "",
-            "stopping": False,
         }
         await net.brokers["porto"].stop()
         await until(lambda: net.brokers["lisbon"].links["porto"].connection is None)

@@ -1,7 +1,7 @@
 """What a process tells about its brokers over HTTP: GET /metrics, /health and /status, and nothing else.
 
     /metrics    for Prometheus
-    /health     200 while all is well; 503 while a link is down, the store has failed, or it stops
+    /health     200 while all is well; 503 while a link is down, or the store has failed
     /status     what `wayfare top` shows
 
 One request for each connection, short and soon, on the loop of the brokers: whoever may ask sees numbers and

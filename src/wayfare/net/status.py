@@ -116,11 +116,10 @@ class Health(msgspec.Struct, frozen=True):
     links_down: list[str]
     durability: str
     failure: str
-    stopping: bool
 
     @property
     def is_good(self) -> bool:
-        return not (self.links_down or self.failure or self.stopping)
+        return not (self.links_down or self.failure)
 
 
 def health_of(host: BrokerHost) -> Health:
@@ -131,7 +130,6 @@ def health_of(host: BrokerHost) -> Health:
         [name for name, link in host.links.items() if link.connection is None],
         _durability(host),
         str(host.failure or ""),
-        host.stopping,
     )
 
 
