@@ -442,6 +442,15 @@ def test_a_bad_line_is_one_clear_sentence():
             assert err.startswith("wayfare: ") and says in err
 
 
+def test_pub_exits_with_1_if_it_is_stopped_before_its_end():
+    with broker("lisbon") as (_, address), subscriber(address, "n = 1") as reader:
+        for more, code in ((["--count", "100"], 1), ([], 0)):
+            options = ("--every", "0.05", "--settle", "0.2", *more)
+            with program("pub", address, "n=1", *options) as one:
+                assert reader.line()
+                assert one.stop()[0] == code
+
+
 def test_sub_exits_with_1_if_it_got_less_than_it_was_told_to_wait_for():
     with broker("lisbon") as (_, address):
         code, out, err = wayfare("sub", address, "x > 0", "-C", "1", "-W", "0.3")

@@ -152,7 +152,7 @@ async def test_the_backlog_of_a_client_that_is_away_shows_and_so_does_what_it_lo
         await until(lambda: not porto.connections)
         for x in range(1, 6):
             await tom.publish({"x": x})
-        await until(lambda: porto.core.border.routed == 5)
+        await until(lambda: porto.routed == 5)
         now = await scrape(where)
         assert now[of("porto", "sessions", state="away")] == 1
         assert now[of("porto", "sessions", state="attached")] == 0

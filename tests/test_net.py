@@ -5,12 +5,14 @@ import asyncio
 import pytest
 
 import wayfare
-from live import settled, tree, until
+from live import HERE, settled, tree, until
 from wayfare.core import messages as m
 from wayfare.core.codec import FrameDecoder, encode
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
 from wayfare.errors import CannotConnect, Closed, NotAdvertised, Refused
+from wayfare.net.addresses import Address
+from wayfare.net.broker import BrokerHost
 from wayfare.net.frames import Frames
 
 LINE = ("porto-lisbon", "faro-lisbon")
@@ -253,3 +255,29 @@ async def test_publications_that_come_together_are_acknowledged_together():
         writer.close()
     assert [type(one) for one in heard] == [m.Hello, m.Welcome, m.Published, m.Refused]
     assert heard[2] == m.Published(10)
+
+
+@live
+async def test_a_neighbour_that_never_comes_costs_nothing():
+    alone = BrokerHost("alone", {"never": Address("127.0.0.1", 1)})
+    await alone.start(HERE)
+    async with wayfare.connect(str(alone.address)) as anna:
+        for x in range(50):
+            await anna.advertise(f"x = {x}")
+        await anna.publish({"x": 1}, confirm=True)
+        assert len(alone.links["never"]) == 0
+    await alone.stop()
+
+
+@live
+async def test_a_neighbour_that_is_refused_says_so_and_calls_less_and_less():
+    async with tree("porto-lisbon") as net:
+        stranger = BrokerHost("stranger", {"lisbon": net.brokers["lisbon"].address})
+        calls = []
+        count = stranger.on_connected
+        stranger.on_connected = lambda one: (calls.append(one), count(one))
+        await stranger.start(HERE)
+        await asyncio.sleep(1.5)
+        await stranger.stop()
+        assert 2 <= len(calls) <= 6
+        assert {one.reason for one in calls} == {"stranger is no neighbour of lisbon"}

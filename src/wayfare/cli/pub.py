@@ -25,7 +25,8 @@ EXAMPLES = """examples:
 
 Values are numbers, true or false, and else texts; a text that looks like a number is in single
 quotes. What is published is advertised first. Several addresses with commas between them are tried
-one after the other. The exit code is 0 when a broker has acknowledged everything, and else 1.
+one after the other. The exit code is 0 when a broker has acknowledged everything, and else 1;
+SIGTERM is the proper end of what has no other.
 """
 
 Publication = tuple[dict[str, Value], bytes]
@@ -72,7 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
     given = notation.attributes_of(" ".join(a.attributes))
     what = _lines() if a.json else _repeated((given, a.payload.encode()), a.count, a.every)
     running.start_log("error")
-    return running.run(_publish(a, what, offered))
+    for_ever = a.every is not None and a.count is None
+    return running.run(_publish(a, what, offered), lambda: 0 if for_ever else 1)
 
 
 async def _repeated(

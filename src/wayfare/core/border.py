@@ -55,7 +55,6 @@ class Border:
         self.next_place = len(self._links)
         # Invariant: nothing here becomes too old before this; None when nothing ever does.
         self.deadline: int | None = None
-        self.routed = 0  # notifications
         self.handovers = Histogram(HANDOVERS_NS)  # how long sessions waited for their old broker
 
     # Sessions
@@ -197,7 +196,6 @@ class Border:
 
     def route(self, notification: Notification, came_from: LinkId | None, now: int) -> list[Effect]:
         """Send a notification on to every neighbour and session that wants it."""
-        self.routed += 1
         if self._remembers:
             self.past.put(notification, now, self.limits)
         found = self._find(notification.attributes)

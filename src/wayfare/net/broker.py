@@ -43,6 +43,7 @@ from wayfare.core.messages import (
     Join,
     LinkId,
     Login,
+    Notification,
     Ping,
     Proof,
     Publish,
@@ -58,7 +59,7 @@ from wayfare.net.door import Door
 from wayfare.net.frames import Frames
 from wayfare.net.limits import DEFAULT_NET_LIMITS, NetLimits, Rate
 from wayfare.net.links import Link
-from wayfare.net.logs import tell
+from wayfare.net.logs import printable, tell
 from wayfare.net.security import Tls, neighbour_context
 from wayfare.net.store import AnyRecord, Down, Grant, In, Out, Snapshot, Store, Ticked, Up
 
@@ -106,6 +107,7 @@ class BrokerHost:
         self.connections: dict[str, Connection] = {}  # by link; clients' only
         life = secrets.randbits(62) + 1
         self.links = {BrokerId(one): Link(BrokerId(one), life) for one in neighbours}
+        self.routed = 0  # notifications
         self.attachments = self.moves = 0  # of clients; and of those, from another broker
         self.traffic = {"client": Traffic(), "stranger": Traffic()}  # a link has its own
         self.ended: Counter[tuple[str, str, str]] = Counter()  # connections: whose, how and why
@@ -124,6 +126,7 @@ class BrokerHost:
         self._free = {
             name: asyncio.Event() for name in self.links
         }  # not connected, nor about to be
+        self._waits: dict[BrokerId, float] = {}  # between two calls of a neighbour
         self._silent: dict[Connection, int] = {}  # beats without a word
         self._dirty: dict[Connection, None] = {}  # have something to write
         self._closing: list[Connection] = []  # are closed at the end of the turn
@@ -246,7 +249,7 @@ class BrokerHost:
         now = self.now()
         if messages and neighbour is None:
             self._slow_down(connection, len(messages))
-        if neighbour is None and len(messages) > 1:
+        if neighbour is None and messages and type(messages[0]) is Publish:
             messages = self._publish(connection, messages, now)
         for message in messages:
             if connection.closing:
@@ -258,12 +261,17 @@ class BrokerHost:
                 if type(message) is Attach and message.client != connection.peer:
                     connection.refuse(f"{connection.peer} attaches as {message.client}")
                     return
+                self.routed += type(message) is Publish
                 self._step(Received(link, message), now)
             elif neighbour.connection is not connection:
                 return  # there is a newer one, and what was not taken comes there
             elif isinstance(message, Took):
                 self._forget(neighbour, connection, message)
+            elif isinstance(message, Refused):
+                self._tell_refused(neighbour.name, message)
+                connection.close(message.reason)
             else:
+                self.routed += type(message) is Notification
                 self._step(Received(link, message), now)
                 neighbour.take()
 
@@ -276,8 +284,8 @@ class BrokerHost:
             if not isinstance(message, Publish):
                 break
             first.append(message)
-        if first:
-            self._step(Publications(LinkId(connection.link), first), now)
+        self.routed += len(first)
+        self._step(Publications(LinkId(connection.link), first), now)
         return messages[len(first) :]
 
     def on_closing(self, connection: Connection) -> None:
@@ -344,6 +352,8 @@ class BrokerHost:
                 connection.send(encode(self.links[BrokerId(connection.peer)].join()))
             return []
         if isinstance(first, Refused):
+            if connection.called:
+                self._tell_refused(connection.peer, first)
             connection.close(first.reason)
             return []
         if isinstance(first, Join):
@@ -399,6 +409,7 @@ class BrokerHost:
             connection.send(encode(link.join()))
         self._strangers.pop(connection, None)
         self._free[link.name].clear()
+        self._waits.pop(link.name, None)
         connection.admit(link.name)
         try:
             if link.connect(connection, join):
@@ -422,6 +433,17 @@ class BrokerHost:
             how=how,
         )
 
+    def _tell_refused(self, peer: str, refused: Refused) -> None:
+        tell(
+            logger,
+            logging.WARNING,
+            "refused_by",
+            "%(peer)s refused the link of %(broker)s: %(reason)s",
+            broker=self.name,
+            peer=peer or "a neighbour",
+            reason=printable(refused.reason),
+        )
+
     def _leave(self, link: Link) -> None:
         """Nothing counts any more that comes on the connection so far."""
         if link.connection is not None:
@@ -440,7 +462,7 @@ class BrokerHost:
     async def _call(self, name: BrokerId, address: Address) -> None:
         """Keep the link connected, as long as there is this broker."""
         loop = asyncio.get_running_loop()
-        link, wait = self.links[name], RETRY_S[0]
+        link = self.links[name]
         tls = neighbour_context(self._tls) if address.tls else None
         while True:
             await self._free[name].wait()
@@ -464,16 +486,16 @@ class BrokerHost:
                     address=address,
                     reason=error,
                 )
-                wait = min(2 * wait, RETRY_S[1])
             else:
                 if link.connection is None:
                     self._calling[name] = connection
                     self._free[name].clear()
                     if not self._door.challenge(connection, name):
                         connection.send(encode(link.join()))
-                    wait = RETRY_S[0]
                 else:
                     connection.close("it has called meanwhile")
+            wait = self._waits.get(name, RETRY_S[0])
+            self._waits[name] = min(2 * wait, RETRY_S[1])  # until it has joined
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))
 
     # The core
@@ -677,7 +699,10 @@ class BrokerHost:
         full = max((len(link) for link in self.links.values()), default=0)
         if not self._congested and full > LINK_QUEUE_MAX:
             self._congested = True
-            self._tell_congested("congested", "%(broker)s has too much to tell, and pauses clients")
+            behind = ", ".join(name for name, link in self.links.items() if len(link) == full)
+            self._tell_congested(
+                "congested", f"%(broker)s has too much to tell {behind}, and pauses clients"
+            )
             for connection in self.connections.values():
                 connection.pause()
         elif self._congested and full < LINK_QUEUE_MAX // 2:

@@ -65,6 +65,8 @@ class Link:
         return len(self._kept)
 
     def send(self, frame: bytes) -> None:
+        if not self.known:
+            return  # it has never been there, and is told everything when it comes
         self._sent += 1
         self._kept.append(frame)
         connection = self.connection

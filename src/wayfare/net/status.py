@@ -177,7 +177,7 @@ def status_of(host: BrokerHost) -> BrokerStatus:
             for name, link in host.links.items()
         ],
         traffic={kind: Told.of(traffic) for kind, traffic in host.traffic.items()},
-        routed=host.core.border.routed,
+        routed=host.routed,
         deliveries=host.deliveries,
         gaps=host.gaps,
         journal_bytes=store.journal_bytes if store is not None else 0,
