@@ -267,7 +267,7 @@ window = 0
         ),
         (
             'name = "a"\n[durability]\nmode = "disk"',
-            ':3: durability.mode is "disk": say where, like directory = "memory"',
+            ':3: durability.mode is "disk": say where, like directory = "store"',
         ),
         (
             'name = "a"\nrelocation = "home"\n[durability]\nmode = "os"\ndirectory = "b"',

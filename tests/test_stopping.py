@@ -15,6 +15,7 @@ import pytest
 from live import HERE
 from test_cli import BUFFERED
 from test_live_cli import COMMAND, broker, program, subscriber, wayfare
+from wayfare.cli import running
 from wayfare.net import network
 from wayfare.net.broker import BrokerHost
 
@@ -203,6 +204,8 @@ def test_told_twice_it_ends_at_once(how, code):
             assert process.stdout.readline() == "up\n"
             process.send_signal(signal.SIGTERM)
             assert process.stdout.readline() == "stopping\n"
+            process.send_signal(how)  # so soon after the first, it is meant once
+            time.sleep(2 * running.ONCE_S)
             assert process.poll() is None
             process.send_signal(how)
             _, err = process.communicate(timeout=10)

@@ -14,6 +14,8 @@ from typing import Any
 
 from wayfare.net import logs
 
+ONCE_S = 0.2  # a signal that comes twice within this time was meant once
+
 
 def run(work: Coroutine[Any, Any, int], when_told: Callable[[], int] = lambda: 0) -> int:
     """Run it to its end. Ctrl-C cancels it, as SIGTERM does; but that is a proper end, with this code."""
@@ -29,13 +31,17 @@ async def _heed(
     work: Coroutine[Any, Any, int], when_told: Callable[[], int], signals: list[signal.Signals]
 ) -> int:
     loop = asyncio.get_running_loop()
-    task, told = loop.create_task(work), asyncio.Event()
+    task, told, told_at = loop.create_task(work), asyncio.Event(), 0.0
 
     def stop(by: signal.Signals) -> None:
+        nonlocal told_at
         if told.is_set():
+            if loop.time() - told_at < ONCE_S:
+                return
             tell("stopped at once")
             os._exit(128 + by)
         told.set()
+        told_at = loop.time()
         task.cancel()
 
     with suppress(NotImplementedError):  # where there are no signals

@@ -66,7 +66,7 @@ from wayfare.net.client_store import ClientStore
 from wayfare.net.connection import Connection, Turn
 from wayfare.net.security import client_context
 from wayfare.net.subscription import QUEUE_MAX, Notification, Subscription, check_queue
-from wayfare.net.wire import LINGER_S, Wire, cut_off, gone
+from wayfare.net.wire import LINGER_S, Wire, cut_off, explained, gone
 
 if TYPE_CHECKING:
     from wayfare.eventlog import Event as LogEvent
@@ -124,9 +124,13 @@ class Client:
         store: str | Path | None = None,
         durability: str = "os",
     ) -> None:
-        given = [addresses] if isinstance(addresses, str) else list(addresses)
+        given = [addresses] if isinstance(addresses, str) else list(addresses or ())
         if not given:
             raise UsageError("connect needs the address of at least one broker")
+        if not (client_id is None or isinstance(client_id, str)):
+            raise UsageError(f"client_id is a text, not {client_id!r:.60}")
+        if not 0 < heartbeat_s < 1e6:
+            raise UsageError("heartbeat_s is a time in seconds, above 0")
         check_queue(queue, policy)
         if outbox < 1:
             raise UsageError("an outbox has room for at least 1 publication")
@@ -551,7 +555,8 @@ class Client:
                     wire.changed.clear()
                     await wire.changed.wait()
         except (OSError, UnicodeError) as error:  # TimeoutError is an OSError
-            self._trouble = f"{address}: {error}" if str(error) else wire.trouble("it says nothing")
+            why = explained(error)
+            self._trouble = f"{address}: {why}" if why else wire.trouble("it says nothing")
             if wire is self._wire:
                 self._let_go("no welcome")
             return False

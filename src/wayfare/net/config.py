@@ -394,7 +394,7 @@ class _Reading:
         if mode == "memory":
             return Durability()
         if not directory:
-            self.mistakes.append((place, f'is {shown(mode)}: say where, like directory = "memory"'))
+            self.mistakes.append((place, f'is {shown(mode)}: say where, like directory = "store"'))
         try:
             check_savable(self.found["relocation"])
         except UsageError as error:

@@ -11,11 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from hashlib import blake2b
 from pathlib import Path
+from shutil import disk_usage
 from typing import Any
 
 from wayfare.errors import StoreError, UsageError
 
 SCHEMA = 1
+LEAST_BYTES = 64 * 1024  # without them nothing can be written
 SYNCHRONOUS = {"os": "NORMAL", "disk": "FULL"}
 
 Statement = tuple[str, Sequence[Any]]
@@ -96,11 +98,18 @@ class Database:
     def damaged(self, where: str) -> StoreError:
         return StoreError(f"{self.path} is damaged ({where}): restore it from a copy")
 
+    def _is_full(self) -> bool:
+        """SQLite does not always say so."""
+        try:
+            return disk_usage(self.path.parent).free < LEAST_BYTES
+        except OSError:
+            return False
+
     def _trouble(self, error: Exception) -> StoreError:
         text = str(error)
         if isinstance(error, sqlite3.DatabaseError) and "locked" in text:
             return StoreError(f"{self.path} is in use by another process: stop that one first")
-        if isinstance(error, sqlite3.DatabaseError) and "full" in text:
+        if isinstance(error, sqlite3.DatabaseError) and ("full" in text or self._is_full()):
             return StoreError(
                 f"no room left for {self.path}: make some, and start again; nothing that was"
                 " acknowledged is lost"

@@ -44,13 +44,13 @@ def _name(value: Any) -> str:
 
 
 def _count(value: Any) -> int:
-    if type(value) is not int or value < 1:
+    if type(value) is not int or not 1 <= value < 2**62:
         raise ValueError("give a whole number, at least 1")
     return value
 
 
 def _count_or_none(value: Any) -> int:
-    if type(value) is not int or value < 0:
+    if type(value) is not int or not 0 <= value < 2**62:
         raise ValueError("give a whole number, or 0 for none")
     return value
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import Protocol
 
 from wayfare.net.addresses import Address
@@ -68,6 +69,19 @@ class Wire(Connection):
     def resume_writing(self) -> None:
         self.blocked = False
         self.owner.on_writable()
+
+
+def explained(error: Exception) -> str:
+    """Why there is no connection, and what to do where that is known."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"its certificate is not trusted ({error.verify_message}): say whom to trust, by `ca`"
+        )
+    if isinstance(error, ssl.SSLError):
+        return f"no TLS is spoken there ({error.reason}): is it wayfare:// rather than wayfares://?"
+    if isinstance(error, ConnectionRefusedError):
+        return "nobody listens there"
+    return str(error)
 
 
 async def gone(wire: Wire) -> None:
