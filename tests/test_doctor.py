@@ -27,6 +27,7 @@ from wayfare.net.broker import BrokerHost
 from wayfare.net.checks import FAIL, OK, WARN
 from wayfare.net.doctor import Doctor
 from wayfare.net.security import Tls
+from wayfare.net.store import FILE, Store
 
 
 async def examine(*places, files=(), **options):
@@ -296,6 +297,21 @@ def test_a_store_needs_a_directory_and_room(tmp_path, monkeypatch):
     monkeypatch.setattr(checks, "ROOM_MIN_BYTES", 2**62)
     (found,) = checks.check_store("a", fine)
     assert found.level == FAIL
+
+
+def test_a_store_has_to_be_whole_and_of_this_broker(tmp_path):
+    where = config.Durability("os", str(tmp_path))
+    store = Store(tmp_path, "os", "a")
+    (found,) = checks.check_store("a", where)
+    assert found.level == checks.OK  # it is in use, as it should be
+    store.close()
+    (found,) = checks.check_store("b", where)
+    assert found.level == checks.FAIL
+    assert found.says.endswith("is the memory of a, and this is b")
+    (tmp_path / FILE).write_bytes(b"nonsense" * 1000)
+    (found,) = checks.check_store("a", where)
+    assert found.level == checks.FAIL
+    assert "is damaged" in found.says
 
 
 def test_a_store_needs_a_directory_that_may_be_written():

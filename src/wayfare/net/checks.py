@@ -13,12 +13,13 @@ from pathlib import Path
 import msgspec
 
 from wayfare.core.messages import PUBLICATION_BYTES_MAX
-from wayfare.errors import UsageError
+from wayfare.errors import StoreError, UsageError
 from wayfare.net import config, network
 from wayfare.net.accounts import Accounts
 from wayfare.net.broker import SILENT_BEATS
+from wayfare.net.database import InUse, check_file
 from wayfare.net.security import Tls, check_secret, is_loopback, server_context
-from wayfare.net.store import SNAPSHOT_BYTES
+from wayfare.net.store import FILE, SNAPSHOT_BYTES
 
 OK, WARN, FAIL = LEVELS = ("ok", "warn", "fail")
 ROOM_BYTES = 1024 * 1024 * 1024  # on the disk of a store; less is a warning
@@ -156,6 +157,14 @@ def check_store(about: str, durability: config.Durability) -> Iterator[Finding]:
     ):
         says = f"{there} cannot be written: let this user, or give durability.directory another one"
         yield Finding(FAIL, about, says)
+        return
+    try:
+        if (directory / FILE).exists():
+            check_file(directory / FILE, about)
+    except InUse:
+        pass  # by this very broker, one hopes
+    except StoreError as error:
+        yield Finding(FAIL, about, str(error))
         return
     free = shutil.disk_usage(there).free
     if free < ROOM_BYTES:

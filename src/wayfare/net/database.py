@@ -37,7 +37,7 @@ class Database:
             path.parent.mkdir(parents=True, exist_ok=True)
             fresh = not path.exists()
             if not fresh:
-                self._check(name)
+                check_file(path, name)
             self._db = sqlite3.connect(path, isolation_level=None)
             self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._db.execute("PRAGMA journal_mode = WAL")
@@ -48,20 +48,6 @@ class Database:
             self._db.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
             raise self._trouble(error) from None
-
-    def _check(self, name: str) -> None:
-        with closing(sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)) as db:
-            (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
-            if found != "ok":
-                raise StoreError(f"{self.path} is damaged ({found}): restore it from a copy")
-            meta = dict(db.execute("SELECT key, value FROM meta"))
-        if int(meta["schema"]) > SCHEMA:
-            raise StoreError(
-                f"{self.path} was written by a newer release (schema {meta['schema']}, this one knows"
-                f" {SCHEMA}): run that release again"
-            )
-        if meta["name"] != name:
-            raise StoreError(f"{self.path} is the memory of {meta['name']}, and this is {name}")
 
     def _make(self, name: str, tables: Iterable[str]) -> None:
         self.write(
@@ -96,27 +82,59 @@ class Database:
             self._db.close()
 
     def damaged(self, where: str) -> StoreError:
-        return StoreError(f"{self.path} is damaged ({where}): restore it from a copy")
-
-    def _is_full(self) -> bool:
-        """SQLite does not always say so."""
-        try:
-            return disk_usage(self.path.parent).free < LEAST_BYTES
-        except OSError:
-            return False
+        return _damaged(self.path, where)
 
     def _trouble(self, error: Exception) -> StoreError:
-        text = str(error)
-        if isinstance(error, sqlite3.DatabaseError) and "locked" in text:
-            return StoreError(f"{self.path} is in use by another process: stop that one first")
-        if isinstance(error, sqlite3.DatabaseError) and ("full" in text or self._is_full()):
-            return StoreError(
-                f"no room left for {self.path}: make some, and start again; nothing that was"
-                " acknowledged is lost"
-            )
-        if type(error) is sqlite3.DatabaseError:
-            return self.damaged(text)
-        return StoreError(f"cannot use {self.path}: {text}")
+        return _trouble(self.path, error)
+
+
+def check_file(path: Path, name: str) -> None:
+    """Raise StoreError unless this file is whole, of this release and of this owner."""
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+            (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
+            if found != "ok":
+                raise _damaged(path, found)
+            meta = dict(db.execute("SELECT key, value FROM meta"))
+    except sqlite3.Error as error:
+        raise _trouble(path, error) from None
+    if int(meta["schema"]) > SCHEMA:
+        raise StoreError(
+            f"{path} was written by a newer release (schema {meta['schema']}, this one knows"
+            f" {SCHEMA}): run that release again"
+        )
+    if meta["name"] != name:
+        raise StoreError(f"{path} is the memory of {meta['name']}, and this is {name}")
+
+
+class InUse(StoreError):
+    """Another process has the file."""
+
+
+def _damaged(path: Path, where: str) -> StoreError:
+    return StoreError(f"{path} is damaged ({where}): restore it from a copy")
+
+
+def _trouble(path: Path, error: Exception) -> StoreError:
+    text = str(error)
+    if isinstance(error, sqlite3.DatabaseError) and "locked" in text:
+        return InUse(f"{path} is in use by another process: stop that one first")
+    if isinstance(error, sqlite3.DatabaseError) and ("full" in text or _is_full(path)):
+        return StoreError(
+            f"no room left for {path}: make some, and start again; nothing that was"
+            " acknowledged is lost"
+        )
+    if type(error) is sqlite3.DatabaseError:
+        return _damaged(path, text)
+    return StoreError(f"cannot use {path}: {text}")
+
+
+def _is_full(path: Path) -> bool:
+    """SQLite does not always say so."""
+    try:
+        return disk_usage(path.parent).free < LEAST_BYTES
+    except OSError:
+        return False
 
 
 def digest(body: bytes) -> bytes:
