@@ -55,7 +55,8 @@ def test_without_support_moving_loses_and_duplicates() -> None:
     runs = [fuzz(Job(seed, routing, "naive")) for seed in range(60) for routing in STRATEGIES]
     found = {(run.job.routing, one.rule) for run in runs for one in run.verdict.violations}
     assert {routing for routing, rule in found if rule == "complete"} == {*STRATEGIES}
-    assert {rule for _, rule in found} == {"complete", "once"}
+    rules = {rule for _, rule in found}
+    assert {"complete", "once"} <= rules <= {"complete", "once", "fifo"}
 
 
 def by_its_publisher(run: Fuzz, what: str) -> bool:

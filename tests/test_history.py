@@ -189,8 +189,14 @@ def test_a_gap_may_be_acknowledged():
     assert (backlog.acked, len(backlog)) == (2, 1)
 
 
-@pytest.mark.parametrize("name", Limits.__struct_fields__)
-def test_no_limit_is_zero(name):
+def test_no_limit_is_below_zero_and_none_may_be_kept_of_the_past():
+    assert Limits(past_count=0).past_count == 0
+    with pytest.raises(UsageError, match="the limit past_count is -1; it is at least 0"):
+        Limits(past_count=-1)
+
+
+@pytest.mark.parametrize("name", [one for one in Limits.__struct_fields__ if one != "past_count"])
+def test_no_other_limit_is_zero(name):
     with pytest.raises(UsageError, match=f"the limit {name} is 0; it is at least 1"):
         Limits(**{name: 0})
 
