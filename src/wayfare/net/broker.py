@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from itertools import count
 
 from wayfare.core.broker import DEFAULT_LIMITS, Broker
-from wayfare.core.codec import decode, encode
+from wayfare.core.codec import encode
 from wayfare.core.effects import (
     Close,
     Effect,
@@ -51,17 +51,18 @@ from wayfare.core.messages import (
     Took,
 )
 from wayfare.core.saving import check_savable
-from wayfare.errors import ProtocolError, StoreError, UsageError
+from wayfare.errors import ProtocolError, StoreError
 from wayfare.net.accounts import Accounts
 from wayfare.net.addresses import Address
 from wayfare.net.connection import Connection, Traffic, Turn
 from wayfare.net.door import Door
 from wayfare.net.frames import Frames
+from wayfare.net.journal import records_of, recover, snapshot_of
 from wayfare.net.limits import DEFAULT_NET_LIMITS, NetLimits, Rate
 from wayfare.net.links import Link
 from wayfare.net.logs import printable, tell
 from wayfare.net.security import Tls, neighbour_context
-from wayfare.net.store import AnyRecord, Down, Grant, In, Out, Snapshot, Store, Ticked, Up
+from wayfare.net.store import Out, Store
 
 HEARTBEAT_S = 2.0  # a peer that says nothing for three of them is dead
 SILENT_BEATS = 3
@@ -504,7 +505,7 @@ class BrokerHost:
         if self._store is not None:
             if self.failure is not None:
                 return
-            for record in self._records(event, now):
+            for record in records_of(event, now, self.links):
                 self._store.append(record)
             self._turn.ask()
         effects = self.core.step(event, now)
@@ -568,60 +569,14 @@ class BrokerHost:
 
     # Disk
 
-    def _records(self, event: Event, now: int) -> list[AnyRecord]:
-        if isinstance(event, Received):
-            return [In(now, event.link, encode(event.message))]
-        if isinstance(event, Publications):
-            return [In(now, event.link, encode(one)) for one in event.messages]
-        if isinstance(event, LinkUp):
-            return [Up(now, event.link, self.links[BrokerId(event.link)].known)]
-        if isinstance(event, Granted):
-            return [Grant(now, event.link, event.grants)]
-        return [Down(now, event.link) if isinstance(event, LinkDown) else Ticked(now, "")]
-
     def _recover(self, store: Store) -> None:
         """Be what this broker was when its process ended."""
-        snapshot, last = store.snapshot(), 0
-        if snapshot is not None:
-            try:
-                self.core.load(snapshot.core)
-            except UsageError as error:
-                raise StoreError(f"{store.path}: {error}") from None
-            last = snapshot.now
-            for name, saved in snapshot.links.items():
-                self.links[BrokerId(name)].load(saved)
-            for link in self.links.values():
-                link.life = snapshot.life
-        for record in store.records():
-            last = max(last, record.now)
-            self._replay(record)
+        last = recover(store, self.core, self.links)
         self._clock = max(self._clock, last + 1 - time.monotonic_ns())
         for gone in [*self.core.border.by_link, *self.core.profiles.asking]:
             self._step(LinkDown(gone), self.now())  # their connections ended with the process
         self._put_away(store, close=False)  # also its life, before anybody hears of it
         self._step(Tick(), self.now())
-
-    def _replay(self, record: AnyRecord) -> None:
-        """What a core decides now, it decided before: it was done, or written down."""
-        link = LinkId(record.link)
-        neighbour = self.links.get(BrokerId(record.link))
-        if isinstance(record, Out):
-            assert neighbour is not None
-            neighbour.send(record.frame)
-        elif isinstance(record, In):
-            if neighbour is not None:
-                neighbour.take()
-            self.core.step(Received(link, decode(record.frame[4:])), record.now)
-        elif isinstance(record, Up):
-            assert neighbour is not None
-            neighbour.begin(record.known)
-            self.core.step(LinkUp(link), record.now)
-        elif isinstance(record, Grant):
-            self.core.step(Granted(link, record.grants), record.now)
-        elif isinstance(record, Down):
-            self.core.step(LinkDown(link), record.now)
-        else:
-            self.core.step(Tick(), record.now)
 
     def _keep(self, store: Store) -> bool:
         """Make the turn safe. If that fails, nothing of it leaves, and the broker stops."""
@@ -638,9 +593,7 @@ class BrokerHost:
         self._perform(self.core.pay())
         store.commit()
         if self.core.is_quiet():
-            links = {str(name): link.saved() for name, link in self.links.items()}
-            life = next((link.life for link in self.links.values()), 1)
-            store.replace(Snapshot(self.now(), life, self.core.save(), links))
+            store.replace(snapshot_of(self.core, self.links, self.now()))
         if close:
             store.close()
             self._store = None

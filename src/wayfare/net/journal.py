@@ -1,0 +1,76 @@
+"""Events as they are written down, and a broker as it was: what `store` keeps, for a core and its links."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from wayfare.core.broker import Broker
+from wayfare.core.codec import decode, encode
+from wayfare.core.effects import Event, Granted, LinkDown, LinkUp, Publications, Received, Tick
+from wayfare.core.messages import BrokerId, LinkId
+from wayfare.errors import StoreError, UsageError
+from wayfare.net.links import Link
+from wayfare.net.store import AnyRecord, Down, Grant, In, Out, Snapshot, Store, Ticked, Up
+
+Links = Mapping[BrokerId, Link]
+
+
+def records_of(event: Event, now: int, links: Links) -> list[AnyRecord]:
+    """What to write down of an event, before anybody hears of what it did."""
+    if isinstance(event, Received):
+        return [In(now, event.link, encode(event.message))]
+    if isinstance(event, Publications):
+        return [In(now, event.link, encode(one)) for one in event.messages]
+    if isinstance(event, LinkUp):
+        return [Up(now, event.link, links[BrokerId(event.link)].known)]
+    if isinstance(event, Granted):
+        return [Grant(now, event.link, event.grants)]
+    return [Down(now, event.link) if isinstance(event, LinkDown) else Ticked(now, "")]
+
+
+def snapshot_of(core: Broker, links: Links, now: int) -> Snapshot:
+    saved = {str(name): link.saved() for name, link in links.items()}
+    life = next((link.life for link in links.values()), 1)
+    return Snapshot(now, life, core.save(), saved)
+
+
+def recover(store: Store, core: Broker, links: Links) -> int:
+    """Make a new broker and its links what they were. Returns when it last was."""
+    snapshot, last = store.snapshot(), 0
+    if snapshot is not None:
+        try:
+            core.load(snapshot.core)
+        except UsageError as error:
+            raise StoreError(f"{store.path}: {error}") from None
+        last = snapshot.now
+        for name, saved in snapshot.links.items():
+            links[BrokerId(name)].load(saved)
+        for link in links.values():
+            link.life = snapshot.life
+    for record in store.records():
+        last = max(last, record.now)
+        _replay(record, core, links)
+    return last
+
+
+def _replay(record: AnyRecord, core: Broker, links: Links) -> None:
+    """What a core decides now, it decided before: it was done, or written down."""
+    link = LinkId(record.link)
+    neighbour = links.get(BrokerId(record.link))
+    if isinstance(record, Out):
+        assert neighbour is not None
+        neighbour.send(record.frame)
+    elif isinstance(record, In):
+        if neighbour is not None:
+            neighbour.take()
+        core.step(Received(link, decode(record.frame[4:])), record.now)
+    elif isinstance(record, Up):
+        assert neighbour is not None
+        neighbour.begin(record.known)
+        core.step(LinkUp(link), record.now)
+    elif isinstance(record, Grant):
+        core.step(Granted(link, record.grants), record.now)
+    elif isinstance(record, Down):
+        core.step(LinkDown(link), record.now)
+    else:
+        core.step(Tick(), record.now)
