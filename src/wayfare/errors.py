@@ -14,6 +14,7 @@
     ├── ProtocolError           a peer that sends what it may not send now
     ├── ScenarioError           a scenario text that cannot be run: line, and why
     ├── ConfigError             a configuration that cannot be used: all its mistakes
+    ├── PipelineError           a job on Spark that cannot be done: why, and what to do
     └── UsageError              a command line or option that makes no sense
 
 The first four and the last three are the caller's mistake; `ProtocolError`, and `CodecError` when
@@ -95,6 +96,10 @@ class ConfigError(WayfareError):
     def __init__(self, mistakes: Sequence[object]) -> None:
         self.mistakes = tuple(mistakes)
         super().__init__("\n".join(map(str, self.mistakes)))
+
+
+class PipelineError(WayfareError):
+    """A job on Spark that cannot be done: why, and what to do."""
 
 
 class UsageError(WayfareError):

@@ -1,0 +1,27 @@
+"""What all commands that run on Spark have in common."""
+
+from __future__ import annotations
+
+import argparse
+
+from wayfare.errors import PipelineError
+
+
+def add_options(one: argparse.ArgumentParser) -> None:
+    one.add_argument(
+        "--master",
+        metavar="URL",
+        help="where Spark runs: local[2], spark://host:7077, yarn ... (default: local[*], which is"
+        " this machine, or what spark-submit says)",
+    )
+
+
+def need_spark() -> None:
+    """Spark is an extra of the package: whoever lacks it is told so before anything is imported."""
+    try:
+        import wayfare.pipeline.spark  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise PipelineError(
+            f"this command runs on Spark, and {error.name} is not installed: pip install"
+            " 'wayfare[spark]'"
+        ) from None

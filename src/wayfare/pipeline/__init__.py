@@ -1,0 +1,1 @@
+"""The data pipeline on Spark: everything here touches a DataFrame, and nothing else does."""
