@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import inspect
 import random
 from collections import deque
 from functools import wraps
@@ -12,9 +13,11 @@ import wayfare
 from live import settled, tree, until
 from proxy import proxy
 from wayfare.core.history import Limits
-from wayfare.errors import CannotConnect, Closed, Refused, UsageError
+from wayfare.errors import CannotConnect, Closed, FilterError, Refused, UsageError
 from wayfare.net.addresses import Address
 from wayfare.net.broker import BrokerHost
+from wayfare.net.client import Options
+from wayfare.net.options import OPTIONS
 
 LINE = ("porto-lisbon", "faro-lisbon")
 
@@ -723,17 +726,86 @@ async def test_a_silent_one_does_not_keep_from_the_next():
     await server.wait_closed()
 
 
+WRONG_OPTIONS = [
+    ("client_id", 5, "a text"),
+    ("queue", 0, "a whole number, at least 1"),
+    ("queue", "many", "a whole number, at least 1"),
+    ("policy", "no", "one of wait, drop_oldest, drop_newest"),
+    ("policy", ["wait"], "one of wait, drop_oldest, drop_newest"),
+    ("outbox", 0, "a whole number, at least 1"),
+    ("outbox", True, "a whole number, at least 1"),
+    ("on_lost", "print", "a function that is called with a count and a reason"),
+    ("events", 5, "a function, or the path of a file"),
+    ("timeout", "10", "a number of seconds"),
+    ("timeout", float("nan"), "a number of seconds"),
+    ("heartbeat_s", 0, "a number of seconds, above 0"),
+    ("heartbeat_s", "x", "a number of seconds, above 0"),
+    ("ca", 5, "the path of a file"),
+    ("cert", "x", "a pair of paths: the file of the certificate, and the file of its key"),
+    ("cert", ("x", 5), "a pair of paths: the file of the certificate, and the file of its key"),
+    ("account", 5, "a text"),
+    ("password", 5, "a text"),
+    ("store", 5, "the path of a file"),
+    ("durability", "tape", "one of os, disk"),
+]
+WRONG_TERMS = [
+    ("last", "x", "a whole number, at least 0"),
+    ("last", -1, "a whole number, at least 0"),
+    ("younger", "x", "a number of seconds"),
+    ("key", 5, "the name of an attribute"),
+    ("local", "x", "True or False"),
+    ("since", "x", "a number of seconds"),
+    ("since", -1, "a number of seconds"),
+    ("queue", "x", "a whole number, at least 1"),
+    ("policy", "no", "one of wait, drop_oldest, drop_newest"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "what"), WRONG_OPTIONS)
+def test_an_option_that_makes_no_sense_is_one_sentence(name, value, what):
+    with pytest.raises(UsageError) as caught:
+        wayfare.connect("127.0.0.1", **{name: value})
+    assert str(caught.value) == f"{name} is {what}, not {value!r}"
+
+
+@pytest.mark.parametrize(("name", "value", "what"), WRONG_TERMS)
 @live
-async def test_options_that_make_no_sense():
-    for wrong in ({"queue": 0}, {"policy": "no"}, {"outbox": 0}):
-        with pytest.raises(UsageError):
-            wayfare.connect("127.0.0.1", **wrong)
-    with pytest.raises(UsageError):
-        wayfare.connect([])
-    client = wayfare.connect("127.0.0.1")
-    for wrong in ({"queue": 0}, {"policy": "no"}):
-        with pytest.raises(UsageError):
-            client.subscribe("x > 0", **wrong)
+async def test_a_term_that_makes_no_sense_is_one_sentence(name, value, what):
+    with pytest.raises(UsageError) as caught:
+        wayfare.connect("127.0.0.1").subscribe("x > 0", **{name: value})
+    assert str(caught.value) == f"{name} is {what}, not {value!r}"
+
+
+def test_every_option_is_checked():
+    terms = {*inspect.signature(wayfare.Client.subscribe).parameters} - {"self", "wanted"}
+    assert {*OPTIONS} == {*Options.__annotations__} | terms | {"client_id"}
+    assert {one for one, *_ in WRONG_OPTIONS} | {one for one, *_ in WRONG_TERMS} == {*OPTIONS}
+
+
+@live
+async def test_what_is_no_address_and_no_filter():
+    for wrong in ([], 5, None, {"a": 1}):
+        with pytest.raises(UsageError, match="connect needs the address of a broker, or several"):
+            wayfare.connect(wrong)
+    with pytest.raises(UsageError, match="an address is a text like wayfare://host:port, not 5"):
+        wayfare.connect([5])
+    client = wayfare.connect(("127.0.0.1", "127.0.0.2"))
+    with pytest.raises(UsageError, match="an address is a text"):
+        await client.move(None)
+    for wrong in (5, None, ["x > 0"]):
+        with pytest.raises(FilterError, match="a filter is a text, or built by `attr` and `near`"):
+            client.subscribe(wrong)
+
+
+@live
+async def test_files_that_are_not_there_are_told(tmp_path):
+    with pytest.raises(UsageError, match=r"cannot read nowhere\.pem: No such file"):
+        wayfare.connect("127.0.0.1", ca="nowhere.pem")
+    with pytest.raises(UsageError, match=r"cannot read nowhere\.key: No such file"):
+        wayfare.connect("127.0.0.1", cert=("nowhere.pem", "nowhere.key"))
+    for name in ("log.jsonl", "log.parquet"):
+        with pytest.raises(UsageError, match=r"cannot write the event log .*: .*No such file"):
+            await wayfare.connect("127.0.0.1", events=tmp_path / "no" / name)
 
 
 @live

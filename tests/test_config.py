@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from test_doctor import issue
+from wayfare import cli
+from wayfare.core.codec import NAME_MAX, PASSWORD_MAX, encode
 from wayfare.core.history import Limits
+from wayfare.core.messages import Login
 from wayfare.errors import ConfigError, UsageError
 from wayfare.net import config, network
 from wayfare.net.addresses import Address
@@ -246,6 +250,14 @@ window = 0
         ('name = "a"\nheartbeat = -1', ":2: heartbeat is -1: give seconds"),
         ('name = "a"\nheartbeat = inf', ":2: heartbeat is Infinity: give seconds"),
         ('name = "a"\nheartbeat = 1e300', ":2: heartbeat is 1e+300: give seconds"),
+        ('name = "a"\nheartbeat = "1ms"', ':2: heartbeat is "1ms": no peer answers as soon as'),
+        (
+            'name = "a"\n[limits]\nframe_bytes = 10',
+            ":3: limits.frame_bytes is 10: messages that everybody sends do not fit, so give at"
+            " least 64KiB",
+        ),
+        ('name = "a"\nlimits.stranger_bytes = 99', ":2: limits.stranger_bytes is 99: a login with"),
+        ('name = "a"\nlimits.greeting = "1ms"', ':2: limits.greeting is "1ms": no peer says'),
         ('name = "a"\nlimits.backlog_bytes = "1 TB"', ':2: limits.backlog_bytes is "1 TB": give'),
         ('name = "a"\nlimits.window = true', ":2: limits.window is true: give a whole number"),
         ('name = "a"\nlimits = 3', ":2: limits is a table: write [limits]"),
@@ -331,6 +343,94 @@ mode = 1
             ("12", "neighbours.x.y"),
             ("14", "durability.mode"),
         ]
+
+
+def test_the_least_of_a_key_is_below_its_default():
+    keys = {key.name: key for key in config.KEYS}
+    for name, (least, _) in config.LEAST.items():
+        assert keys[name].kind.read(least) < keys[name].kind.read(keys[name].default)
+    longest = Login("\U0001f600" * NAME_MAX, "\U0001f600" * PASSWORD_MAX)
+    assert len(encode(longest)) <= SIZE.read(config.LEAST["limits.stranger_bytes"][0])
+
+
+def test_elements_of_a_list_are_found_by_their_first_line():
+    text = 'links = [["a",\n"b"], # [\n  ["b", "]"\n], [\n"c", "b"\n]\n]\nroutin = 1'
+    assert [one.partition(" ")[0] for one in mistakes(text)] == ["x.toml:3:", "x.toml:8:"]
+
+
+def test_lines_are_found_in_linear_time():
+    """Not by a clock: every character is looked at a few times, however many there are."""
+    looked = []
+
+    class Loads:
+        TOMLDecodeError = tomllib.TOMLDecodeError
+
+        def loads(self, text):
+            looked.append(len(text))
+            return tomllib.loads(text)
+
+    text = "links = [\n" + "".join(f'["a{i}", "b"],\n' for i in range(1000)) + '["b", "b"],\n]\n'
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(config, "tomllib", Loads())
+        (told,) = mistakes(text)
+    assert told.startswith("x.toml:1002: links has")
+    assert sum(looked) <= 3 * len(text)
+
+
+# Files that a configuration names
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (
+            'secret_file = "no"',
+            "2: secret_file names no good file: cannot read the secret in {}/no: No",
+        ),
+        (
+            'accounts = "no"',
+            "2: accounts names no good file: cannot read the accounts in {}/no: No su",
+        ),
+        ('accounts = "site.toml"', "2: accounts names no good file: {}/site.toml, account 'name'"),
+        (
+            'tls.cert = "porto.pem"\ntls.key = "no"',
+            "3: tls.key names no good file: cannot read {}/no: No such file",
+        ),
+        (
+            'tls.cert = "no"\ntls.key = "porto.key"',
+            "2: tls.cert names no good file: cannot read {}/no: No such file",
+        ),
+        (
+            'tls.cert = "ca.pem"\ntls.key = "porto.key"',
+            "2: tls.cert names no good file: {}/ca.pem is not what TLS needs, in PEM: ",
+        ),
+        (
+            'tls.cert = "porto.pem"\ntls.key = "porto.key"\ntls.ca = "no"',
+            "4: tls.ca names no good file: cannot read {}/no: No such file",
+        ),
+        (
+            'tls.cert = "old.pem"\ntls.key = "old.key"',
+            "2: tls.cert names {}/old.pem: its certificate has expired (",
+        ),
+        (
+            "[limits]\nwindow = 20\nbacklog_count = 10",
+            "3: limits.window is 20, and limits.backlog_count only 10: what",
+        ),
+        (
+            'limits.write_bytes = "1MB"',
+            "2: limits.write_bytes is 1000000, and one message may have 8388608",
+        ),
+    ],
+)
+def test_what_only_shows_beside_the_file_is_told_with_its_line(tmp_path, capsys, more, says):
+    issue(tmp_path, "porto", 90)
+    issue(tmp_path, "old", -1)
+    file = tmp_path / "site.toml"
+    file.write_text(f'name = "a"\n{more}\n', "utf-8")
+    config.read(file)
+    assert cli.main(["config", "check", str(file)]) == 2
+    (told,) = capsys.readouterr().out.splitlines()
+    assert told.startswith(f"{file}:{says.format(tmp_path)}")
 
 
 def test_a_file_that_cannot_be_read(tmp_path):

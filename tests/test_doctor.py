@@ -138,6 +138,10 @@ async def test_two_brokers_of_one_name_are_found():
 # Certificates
 
 
+def ended(days):
+    return f"{datetime.now(UTC) + timedelta(days=days):%b %e}"
+
+
 def issue(there, name, days):
     """Files of a CA, and of a certificate that ends in so many days."""
     ca = trustme.CA()
@@ -156,7 +160,7 @@ def issue(there, name, days):
     [
         (90, OK, "its certificate is good for 90 days"),
         (10, WARN, "its certificate expires in 10 days"),
-        (-1, FAIL, "its certificate is not trusted (certificate has expired)"),
+        (-1, FAIL, f"its certificate has expired ({ended(-1)}"),
     ],
 )
 def test_the_certificate_of_a_broker_is_looked_at(tmp_path, days, level, says):
@@ -176,6 +180,63 @@ def test_the_certificate_of_a_broker_is_looked_at(tmp_path, days, level, says):
             await host.stop()
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("require", [False, True])
+def test_a_broker_whose_own_certificate_has_expired_is_told_so(tmp_path, require):
+    """It would not take that certificate itself, and so does not say who it is."""
+    tls = replace(issue(tmp_path, "porto", -1), require=require)
+
+    async def test():
+        host = BrokerHost("porto", {}, tls=tls)
+        at = await host.start(Address("127.0.0.1", 0, tls=True))
+        try:
+            more = f'listen = "{at}"\ntls = {{ cert = "{tls.cert}", key = "{tls.key}", ca = "{tls.ca}", '
+            more += f"require = {str(require).lower()} }}"
+            file = write(tmp_path / "porto.toml", f'name = "porto"\n{more}')
+            return await examine_all(files=[file])
+        finally:
+            await host.stop()
+
+    good, (level, says), (met, who) = asyncio.run(test())
+    assert good[0] == OK
+    assert (level, says.startswith(f"its certificate has expired ({ended(-1)}")) == (FAIL, True)
+    assert says.endswith("so no peer will take it: renew it")
+    if require:
+        assert (met, "whether the certificate that it is shown" in who) == (FAIL, True)
+    else:
+        assert (met, who.startswith("porto is there")) == (OK, True)
+
+
+@pytest.mark.parametrize(("began", "ends"), [(-9, -1), (1, 9)])
+def test_times_of_certificates(began, ends):
+    now = 1_800_000_000
+
+    def at(days):
+        return f"{datetime.fromtimestamp(now + days * 86_400, UTC):%b %e %H:%M:%S %Y} GMT"
+
+    found = checks.check_times("x", {"notBefore": at(began), "notAfter": at(ends)}, now)
+    late = f"has expired ({at(ends)})" if ends < 0 else f"is not valid before {at(began)}"
+    assert found.level == FAIL
+    assert late in found.says
+
+
+def test_a_ca_that_has_expired_is_told_from_a_certificate_that_has(tmp_path, monkeypatch):
+    tls = issue(tmp_path, "porto", -1)
+    monkeypatch.setattr(
+        "wayfare.net.doctor.check_times", lambda about, *_: checks.Finding(OK, about, "")
+    )
+
+    async def test():
+        host = BrokerHost("porto", {}, tls=replace(tls, ca=""))
+        at = await host.start(Address("127.0.0.1", 0, tls=True))
+        try:
+            return await examine(at, ca=tls.ca)
+        finally:
+            await host.stop()
+
+    ((_, says),) = asyncio.run(test())
+    assert says.startswith("the certificate of the CA that signed its own has expired")
 
 
 def test_a_neighbour_with_the_certificate_of_another_is_found(tmp_path):
@@ -212,7 +273,7 @@ async def test_tls_where_there_is_none_is_told():
     [
         (90, OK, "its certificate is good for 90 days"),
         (10, WARN, "its certificate expires in 10 days"),
-        (-1, FAIL, "no peer will take it (certificate has expired): renew it"),
+        (-1, FAIL, f"its certificate has expired ({ended(-1)}"),
     ],
 )
 def test_the_certificate_in_a_file_is_looked_at(tmp_path, days, level, says):
@@ -248,7 +309,7 @@ def test_files_that_others_may_read_or_that_are_wrong(tmp_path):
         ("[limits]\nbacklog_bytes = 1000", WARN, "limits.backlog_bytes is 1000, and one notific"),
         ("[limits]\nanswer = '2m'\naway = '1m'", WARN, "limits.answer is longer than limits.away"),
         ("[limits]\ntombstone = 10", WARN, "limits.tombstone is shorter than limits.answer"),
-        ("heartbeat = '11s'", WARN, "a dead neighbour is noticed after 3 heartbeats, 33 s, which"),
+        ("heartbeat = '11s'", WARN, "heartbeat is 11 s, and a dead neighbour is noticed after 3"),
         ("[status]\nport = 9\nhost = '0.0.0.0'", WARN, "status.host is 0.0.0.0: whoever reaches"),
         ("listen = '0.0.0.0:0'", WARN, "a listens at every address of this machine and has no acc"),
         ("colour = 1", FAIL, "1: colour is no key"),

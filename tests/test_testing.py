@@ -94,3 +94,16 @@ def test_what_is_no_tree():
             Tree(*links)
     with pytest.raises(UsageError, match="are not there"):
         Tree("a-b").start("a")
+
+
+def test_brokers_that_cannot_be_stopped_or_started(wayfare_tree):  # noqa: F811
+    tree = wayfare_tree("porto-lisbon")
+    for change in (tree.stop, tree.start):
+        with pytest.raises(UsageError, match="there is no broker 'zz': there are porto, lisbon"):
+            change("zz")
+    with pytest.raises(UsageError, match="porto runs: stop it first"):
+        tree.start("porto")
+    tree.stop("porto")
+    tree.stop("porto")
+    tree.start("porto")
+    assert "zz" not in tree

@@ -175,7 +175,10 @@ def writer(path: Path, run: str = "") -> ParquetWriter | JsonLinesWriter:
     """The writer that the file's name asks for."""
     if path.suffix not in WRITERS:
         raise UsageError(f"{path}: the name of an event log ends in {' or '.join(WRITERS)}")
-    return WRITERS[path.suffix](path, run)
+    try:
+        return WRITERS[path.suffix](path, run)
+    except OSError as error:
+        raise UsageError(f"cannot write the event log {path}: {error.strerror or error}") from None
 
 
 WRITERS: dict[str, type[ParquetWriter] | type[JsonLinesWriter]] = {

@@ -83,16 +83,25 @@ class Tree(Mapping[str, str]):
 
     def stop(self, name: str) -> None:
         """Stop a broker, as if its machine had failed: what it knew is gone."""
+        self._check(name)
         self._call(self._hosts[name].stop)
 
     def start(self, name: str) -> None:
         """Start a broker that was stopped, at its old address, with nothing in its memory."""
+        self._check(name)
+        if not self._hosts[name].stopping:
+            raise UsageError(f"{name} runs: stop it first")
         self._call(lambda: self._start(name, self._addresses[name]))
         self._call(self._linked)
 
-    def _call(self, work: Callable[[], Any]) -> None:
+    def _check(self, name: str) -> None:
         if self._background is None:
             raise UsageError("the brokers are not there: use the tree with `with`")
+        if name not in self._names:
+            raise UsageError(f"there is no broker {name!r}: there are {', '.join(self._names)}")
+
+    def _call(self, work: Callable[[], Any]) -> None:
+        assert self._background is not None
         self._background.call(work)
 
     async def _start_all(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from wayfare.errors import ConfigError
-from wayfare.net import config
+from wayfare.net import checks, config
 
 EXAMPLES = """examples:
   wayfare config check site.toml            the configuration of a broker, or a network
@@ -53,6 +53,7 @@ def check(arguments: argparse.Namespace) -> int:
     mistakes: tuple[Any, ...] = ()
     try:
         found = config.read(arguments.file)
+        mistakes = (*checks.mistakes(arguments.file, found.settings),)
     except ConfigError as error:
         mistakes = error.mistakes
     if arguments.json:

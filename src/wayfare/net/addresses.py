@@ -25,6 +25,8 @@ class Address(msgspec.Struct, frozen=True):
     @staticmethod
     def parse(text: str) -> Address:
         """An address as people write it: `wayfare://host:port`, `host:port` or `host`."""
+        if not isinstance(text, str):
+            raise UsageError(f"an address is a text like wayfare://host:port, not {text!r:.60}")
         given = text if "://" in text else f"wayfare://{text}"
         try:
             parts = urlsplit(given)

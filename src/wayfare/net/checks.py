@@ -6,25 +6,27 @@ import os
 import shutil
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from wayfare.core.codec import FRAME_MAX
 from wayfare.core.messages import PUBLICATION_BYTES_MAX
 from wayfare.errors import StoreError, UsageError
-from wayfare.net import config, network
-from wayfare.net.accounts import Accounts
+from wayfare.net import accounts, config, network
 from wayfare.net.broker import SILENT_BEATS
 from wayfare.net.database import InUse, check_file
-from wayfare.net.security import Tls, check_secret, is_loopback, server_context
+from wayfare.net.security import Tls, check_secret, client_context, is_loopback, server_context
 from wayfare.net.store import FILE, SNAPSHOT_BYTES
 
 OK, WARN, FAIL = LEVELS = ("ok", "warn", "fail")
 ROOM_BYTES = 1024 * 1024 * 1024  # on the disk of a store; less is a warning
 ROOM_MIN_BYTES = 4 * SNAPSHOT_BYTES  # less, and it fails soon
 EXPIRES_S = 30 * 86_400  # a certificate that ends sooner is a warning
+NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME of OpenSSL, which the ssl module does not name
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # and how to call what listens there
 
 
@@ -34,50 +36,81 @@ class Finding(msgspec.Struct, frozen=True):
     says: str  # what is so, and if that is wrong, what to do
 
 
-def check_settings(about: str, settings: config.Settings) -> Iterator[Finding]:
+class Wrong(msgspec.Struct, frozen=True):
+    """A key that makes no sense as it is, and why: the rest of a sentence that begins with the key."""
+
+    level: str
+    key: str
+    reason: str
+
+    def about(self, file: str) -> Finding:
+        return Finding(self.level, file, f"{self.key} {self.reason}")
+
+
+def check_settings(settings: config.Settings) -> Iterator[Wrong]:
     """Values that are good alone, and make no sense together."""
-    limits, second = settings.limits, 1_000_000_000
+    limits, net_limits, second = settings.limits, settings.net_limits, 1_000_000_000
     silent_ns = SILENT_BEATS * settings.heartbeat_s * second
-    for level, wrong, says in (
+    for level, wrong, key, reason in (
         (
             FAIL,
             limits.window > limits.backlog_count,
-            f"limits.window is {limits.window}, and limits.backlog_count only {limits.backlog_count}:"
-            " what is on its way counts as backlog, so make the window smaller",
+            "limits.window",
+            f"is {limits.window}, and limits.backlog_count only {limits.backlog_count}: what is on its"
+            " way counts as backlog, so make the window smaller",
+        ),
+        (
+            FAIL,
+            net_limits.write_bytes < net_limits.frame_bytes,
+            "limits.write_bytes",
+            f"is {net_limits.write_bytes}, and one message may have {net_limits.frame_bytes}"
+            " (limits.frame_bytes): whoever gets a long one is cut off, so make it larger",
+        ),
+        (
+            WARN,
+            net_limits.frame_bytes < FRAME_MAX,
+            "limits.frame_bytes",
+            f"is {net_limits.frame_bytes}, and peers may send messages of {FRAME_MAX}: a link breaks at"
+            " the first longer one, so make it larger",
         ),
         (
             WARN,
             limits.backlog_bytes < PUBLICATION_BYTES_MAX,
-            f"limits.backlog_bytes is {limits.backlog_bytes}, and one notification may have"
-            f" {PUBLICATION_BYTES_MAX}: a larger one than fits is lost, so make it larger",
+            "limits.backlog_bytes",
+            f"is {limits.backlog_bytes}, and one notification may have {PUBLICATION_BYTES_MAX}: a"
+            " larger one than fits is lost, so make it larger",
         ),
         (
             WARN,
             limits.answer_ns > limits.away_ns,
-            "limits.answer is longer than limits.away: a session may end before its old broker has"
-            " answered, so make it shorter",
+            "limits.answer",
+            "is longer than limits.away: a session may end before its old broker has answered, so make"
+            " it shorter",
         ),
         (
             WARN,
             limits.tombstone_ns < limits.answer_ns,
-            "limits.tombstone is shorter than limits.answer: a client that moved may come to life at"
-            " its old broker, so make it longer",
+            "limits.tombstone",
+            "is shorter than limits.answer: a client that moved may come to life at its old broker, so"
+            " make it longer",
         ),
         (
             WARN,
             silent_ns > limits.answer_ns,
-            f"a dead neighbour is noticed after {SILENT_BEATS} heartbeats, {silent_ns / second:g} s,"
-            " which is longer than limits.answer: make heartbeat shorter",
+            "heartbeat",
+            f"is {settings.heartbeat_s:g} s, and a dead neighbour is noticed after {SILENT_BEATS} of"
+            f" them, {silent_ns / second:g} s, which is longer than limits.answer: make it shorter",
         ),
         (
             WARN,
             bool(settings.status.port) and not is_loopback(settings.status.host),
-            f"status.host is {settings.status.host}: whoever reaches it sees names and numbers of all"
-            " brokers, so let a firewall decide who does",
+            "status.host",
+            f"is {settings.status.host}: whoever reaches it sees names and numbers of all brokers, so"
+            " let a firewall decide who does",
         ),
     ):
         if wrong:
-            yield Finding(level, about, says)
+            yield Wrong(level, key, reason)
 
 
 def check_listening(about: str, site: config.Broker) -> Iterator[Finding]:
@@ -97,23 +130,50 @@ def check_listening(about: str, site: config.Broker) -> Iterator[Finding]:
         yield Finding(WARN, about, f"{says}; listen at wayfares://")
 
 
+def check_files(security: config.Security) -> Iterator[Wrong]:
+    """Whether the files that it names are there, and what they should be."""
+    looks: list[tuple[str, Callable[[], object]]] = []
+    if security.secret_file:
+        looks.append(("secret_file", lambda: check_secret(network.secret_of(security.secret_file))))
+    if security.accounts:
+        looks.append(("accounts", lambda: accounts.read(Path(security.accounts))))
+    if (tls := security.tls) is not None:
+        which = "tls.cert" if os.access(tls.key, os.R_OK) else "tls.key"
+        looks.append((which, lambda: server_context(Tls(tls.cert, tls.key))))
+        looks.append(("tls.ca", lambda: client_context(tls.ca)))
+    for key, look in looks:
+        try:
+            look()
+        except UsageError as error:
+            yield Wrong(FAIL, key, f"names no good file: {error}")
+
+
 def check_security(about: str, security: config.Security) -> Iterator[Finding]:
     """Whether the files are there, and good, and for nobody else."""
+    wrong = [one.about(about) for one in check_files(security)]
+    yield from wrong
     private = [security.secret_file, security.accounts]
-    try:
-        check_secret(network.secret_of(security.secret_file))
-        if security.accounts:
-            Accounts(security.accounts)
-        if security.tls is not None:
-            private.append(security.tls.key)
-            server_context(security.tls)
+    if security.tls is not None:
+        private.append(security.tls.key)
+        if not wrong:
             yield check_certificate(security.tls)
-    except UsageError as error:
-        yield Finding(FAIL, about, str(error))
     for file in filter(None, private):
         path = Path(file)
         if path.exists() and path.stat().st_mode & 0o077:
             yield Finding(WARN, file, f"others on this machine may read it: chmod 600 {file}")
+
+
+def mistakes(file: str | Path, settings: config.Settings) -> list[config.Mistake]:
+    """What fails in a configuration that can be read, with the lines of its file."""
+    wrong = [*check_settings(settings), *check_files(settings.security)]
+    if settings.security.tls is not None and not any(one.key.startswith("tls.") for one in wrong):
+        found = check_certificate(settings.security.tls)
+        wrong.append(Wrong(found.level, "tls.cert", f"names {found.about}: {found.says}"))
+    return config.located(
+        str(file),
+        Path(file).read_text("utf-8"),
+        [(tuple(one.key.split(".")), one.reason) for one in wrong if one.level == FAIL],
+    )
 
 
 def check_certificate(tls: Tls) -> Finding:
@@ -121,7 +181,7 @@ def check_certificate(tls: Tls) -> Finding:
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusting.check_hostname = False
     trusting.load_verify_locations(tls.cert)
-    trusting.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    trusting.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | NO_CHECK_TIME
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     shown = server_context(Tls(tls.cert, tls.key))
     ends = [
@@ -137,7 +197,7 @@ def check_certificate(tls: Tls) -> Finding:
         return Finding(FAIL, tls.cert, f"no peer will take it ({error.verify_message}): renew it")
     certificate = ends[1].getpeercert()
     assert certificate is not None
-    return check_expiry(tls.cert, str(certificate["notAfter"]), time.time())
+    return check_times(tls.cert, certificate, time.time())
 
 
 def check_store(about: str, durability: config.Durability) -> Iterator[Finding]:
@@ -174,11 +234,16 @@ def check_store(about: str, durability: config.Durability) -> Iterator[Finding]:
         yield Finding(OK, about, f"{directory} can be written, and {free // 2**30} GiB are free")
 
 
-def check_expiry(about: str, not_after: str, now: float) -> Finding:
-    left_s = ssl.cert_time_to_seconds(not_after) - now
+def check_times(about: str, certificate: Mapping[str, Any], now: float) -> Finding:
+    began, ends = str(certificate["notBefore"]), str(certificate["notAfter"])
+    left_s = ssl.cert_time_to_seconds(ends) - now
     days = f"{left_s / 86_400:.0f} days"
     if left_s <= 0:
-        return Finding(FAIL, about, f"its certificate has expired ({not_after}): renew it")
+        says = f"its certificate has expired ({ends}), so no peer will take it: renew it"
+        return Finding(FAIL, about, says)
+    if ssl.cert_time_to_seconds(began) > now:
+        says = f"its certificate is not valid before {began}: see to the clock, or wait"
+        return Finding(FAIL, about, says)
     if left_s < EXPIRES_S:
-        return Finding(WARN, about, f"its certificate expires in {days} ({not_after}): renew it")
+        return Finding(WARN, about, f"its certificate expires in {days} ({ends}): renew it")
     return Finding(OK, about, f"its certificate is good for {days}")

@@ -25,6 +25,7 @@ from collections.abc import (
     Generator,
     Mapping,
     Sequence,
+    Set,
 )
 from contextlib import suppress
 from itertools import count
@@ -57,6 +58,7 @@ from wayfare.errors import (
     CannotConnect,
     Closed,
     CodecError,
+    FilterError,
     Refused,
     StoreError,
     UsageError,
@@ -64,8 +66,9 @@ from wayfare.errors import (
 from wayfare.net.addresses import Address
 from wayfare.net.client_store import ClientStore
 from wayfare.net.connection import Connection, Turn
+from wayfare.net.options import check_options
 from wayfare.net.security import client_context
-from wayfare.net.subscription import QUEUE_MAX, Notification, Subscription, check_queue
+from wayfare.net.subscription import QUEUE_MAX, Notification, Subscription
 from wayfare.net.wire import LINGER_S, Wire, cut_off, explained, gone
 
 if TYPE_CHECKING:
@@ -124,20 +127,26 @@ class Client:
         store: str | Path | None = None,
         durability: str = "os",
     ) -> None:
-        given = [addresses] if isinstance(addresses, str) else list(addresses or ())
-        if not given:
-            raise UsageError("connect needs the address of at least one broker")
-        if not (client_id is None or isinstance(client_id, str)):
-            raise UsageError(f"client_id is a text, not {client_id!r:.60}")
-        if not 0 < heartbeat_s < 1e6:
-            raise UsageError("heartbeat_s is a time in seconds, above 0")
-        check_queue(queue, policy)
-        if outbox < 1:
-            raise UsageError("an outbox has room for at least 1 publication")
+        check_options(
+            client_id=client_id,
+            queue=queue,
+            policy=policy,
+            outbox=outbox,
+            on_lost=on_lost,
+            events=events,
+            timeout=timeout,
+            heartbeat_s=heartbeat_s,
+            ca=ca,
+            cert=cert,
+            account=account,
+            password=password,
+            store=store,
+            durability=durability,
+        )
         if store is not None and client_id is None:
             raise UsageError("a store is of one client: name it with client_id")
         self.name = client_id or f"client-{uuid4().hex[:12]}"
-        self.addresses = [Address.parse(one) for one in given]
+        self.addresses = _addresses(addresses)
         self._tls = client_context(ca, cert) if ca or cert else None
         self._login = None if password is None else m.Login(account or self.name, password)
         self.broker = ""  # the name of the broker where it is; "": nowhere
@@ -328,13 +337,19 @@ class Client:
         """
         queue = self._queue if queue is None else queue
         policy = self._policy if policy is None else policy
-        check_queue(queue, policy)
+        check_options(
+            last=last,
+            younger=younger,
+            key=key,
+            local=local,
+            since=since,
+            queue=queue,
+            policy=policy,
+        )
         terms = None
         if last is not None or younger is not None or key is not None or local:
             younger_ns = None if younger is None else int(younger * 1e9)
             terms = Terms(last, younger_ns, key, local)
-        if not 0 <= since < 1e9:
-            raise UsageError("since is a number of seconds, and not negative")
         return Subscription(self, _filter(wanted), terms, int(since * 1e9), queue, policy)
 
     async def advertise(self, offered: Wanted) -> None:
@@ -795,7 +810,18 @@ def _bug(name: str, error: BaseException) -> RuntimeError:
     return out
 
 
+def _addresses(given: str | Sequence[str]) -> list[Address]:
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, Sequence | Set) or not texts:
+        raise UsageError(f"connect needs the address of a broker, or several, not {given!r:.60}")
+    return [Address.parse(one) for one in texts]
+
+
 def _filter(given: Wanted) -> Filter:
     if isinstance(given, Filter):
         return given
-    return Filter.parse(given) if isinstance(given, str) else Filter.where(given)
+    if isinstance(given, Condition):
+        return Filter.where(given)
+    if not isinstance(given, str):
+        raise FilterError(f"a filter is a text, or built by `attr` and `near`, not {given!r:.60}")
+    return Filter.parse(given)

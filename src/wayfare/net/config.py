@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from wayfare.core.broker import check_strategies
+from wayfare.core.codec import NAME_MAX, PASSWORD_MAX
 from wayfare.core.history import Limits
 from wayfare.core.saving import check_savable
 from wayfare.errors import ConfigError, UsageError
@@ -261,6 +261,18 @@ KEYS = (
 )
 
 
+# What is too little to be of use: the least of a key, and why.
+LEAST = {
+    "heartbeat": ("10ms", "no peer answers as soon as that"),
+    "limits.greeting": ("100ms", "no peer says what it is as soon as that"),
+    "limits.stranger_bytes": (
+        written(4 * (NAME_MAX + PASSWORD_MAX) + 64, SIZES),
+        "a login with a long name and password does not fit",
+    ),
+    "limits.frame_bytes": ("64KiB", "messages that everybody sends do not fit"),
+}
+
+
 # Reading
 
 
@@ -327,7 +339,7 @@ class _Reading:
         settings = self._settings()
         out = self._broker(settings) if self.kind == SITE else self._network(settings)
         if self.mistakes:
-            raise ConfigError(self._explain())
+            raise ConfigError(located(self.file, self.text, self.mistakes))
         return out
 
     def _leaves(self, table: Mapping[str, Any], above: Place = ()) -> Iterator[tuple[Place, Any]]:
@@ -352,6 +364,9 @@ class _Reading:
                 return
         try:
             meaning = key.kind.read(value)
+            least, why = LEAST.get(key.name, ("", ""))
+            if least and meaning < key.kind.read(least):
+                raise ValueError(f"{why}, so give at least {least}")
         except ValueError as error:
             self.mistakes.append((place, f"is {shown(value)}: {error}"))
             return
@@ -452,14 +467,6 @@ class _Reading:
         ports_of = brokers or dict.fromkeys(named, 0)
         return Network(self.found["host"], ports_of, tuple(map(tuple, links)), settings)
 
-    def _explain(self) -> list[Mistake]:
-        lines = _lines(self.text)
-        told = []
-        for place, reason in self.mistakes:
-            line = lines.get(place, lines.get(place[:1], 0)) if place else 0
-            told.append(Mistake(self.file, line, _dotted(place), reason))
-        return sorted(told, key=lambda one: one.line)
-
 
 def _wrong_links(brokers: Mapping[str, int], links: tuple[Any, ...]) -> Iterator[tuple[Place, str]]:
     """What keeps these links from making one tree."""
@@ -467,7 +474,7 @@ def _wrong_links(brokers: Mapping[str, int], links: tuple[Any, ...]) -> Iterator
 
     def root(name: str) -> str:
         while group[name] != name:
-            name = group[name]
+            group[name] = name = group[group[name]]  # the way gets shorter by it
         return name
 
     good = True
@@ -513,36 +520,69 @@ def _dotted(place: Place) -> str:
 
 # Where keys are
 
+# All that matters of TOML here: texts and comments, in which anything may stand, and what is around them.
+TOKEN = re.compile(
+    r"""
+    "{3} (?: [^\\] | \\. )*? "{3,5} | '{3} .*? '{3,5}   # texts of several lines
+    | " (?: [^"\\] | \\. )* " | ' [^']* '              # and of one
+    | \# [^\n]*
+    | [\[\]{},\n]
+    | [^\s\[\]{},"'\#]+
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+
+
+def located(file: str, text: str, wrong: Iterable[tuple[Place, str]]) -> list[Mistake]:
+    """What is wrong with keys of this text, in the order of its lines."""
+    lines = _lines(text)
+    out = []
+    for place, reason in wrong:
+        line = lines.get(place, lines.get(place[:1], 0)) if place else 0
+        out.append(Mistake(file, line, _dotted(place), reason))
+    return sorted(out, key=lambda one: one.line)
+
 
 def _lines(text: str) -> dict[Place, int]:
-    """The line of every key, and of the elements of lists.
-
-    tomllib does not say. But a statement ends where its lines are TOML for the first time.
-    """
+    """The line of every key, and of the elements of its list. tomllib, which took the text, does not say."""
     out: dict[Place, int] = {}
     table: Place = ()
-    statement, start = "", 0
-    for number, line in enumerate(text.split("\n"), 1):
-        start = start if statement else number
-        statement += f"{line}\n"
-        done = True
-        try:
-            found = tomllib.loads(statement)
-        except tomllib.TOMLDecodeError:
-            done = False
-            found = {}
-            with suppress(tomllib.TOMLDecodeError):  # an unfinished list
-                found = tomllib.loads(f"{statement}]")
-        is_table = statement.lstrip().startswith("[")
-        for place in _places(found):
-            ends_here = any(isinstance(one, int) for one in place)  # an element, if it is new
-            whole = place if is_table else (*table, *place)
-            out.setdefault(whole, number if ends_here else start)
+    for first, statement, elements in _statements(text):
+        is_table = statement.startswith("[")
+        for place in _places(tomllib.loads(statement)):
+            number = next((one for one in place if isinstance(one, int)), len(elements))
+            line = first if is_table or number >= len(elements) else elements[number]
+            out.setdefault(place if is_table else (*table, *place), line)
             if is_table:
                 table = place
-        if done:
-            statement = ""
     return out
+
+
+def _statements(text: str) -> Iterator[tuple[int, str, list[int]]]:
+    """The line of each, what it says, and if that is a list, the lines where its elements begin."""
+    line, first, start, depth = 1, 0, -1, 0
+    elements: list[int] = []
+    in_list = awaited = False  # the next element
+    for token in TOKEN.finditer(f"{text}\n"):
+        word = token[0]
+        if word == "\n":
+            if start >= 0 and depth == 0:
+                yield first, text[start : token.start()].rstrip(), elements
+                start = -1
+        elif not word.startswith("#"):
+            if start < 0:
+                start, first, elements, in_list = token.start(), line, [], False
+            if in_list and depth == 1:
+                if awaited and word != "]":
+                    elements.append(line)
+                awaited = word == ","
+            if word in ("[", "{"):
+                depth += 1
+                if depth == 1:
+                    in_list = awaited = word == "["
+            elif word in ("]", "}"):
+                depth -= 1
+        line += word.count("\n")
 
 
 def _places(found: Any, above: Place = ()) -> Iterator[Place]:

@@ -27,17 +27,19 @@ from wayfare.net.addresses import Address
 from wayfare.net.checks import (
     EVERYWHERE,
     FAIL,
+    NO_CHECK_TIME,
     OK,
     WARN,
     Finding,
-    check_expiry,
     check_listening,
     check_security,
     check_settings,
     check_store,
+    check_times,
 )
 from wayfare.net.http import fetch
 from wayfare.net.security import (
+    OUT_OF_TIME,
     client_context,
     names_of,
     neighbour_context,
@@ -108,7 +110,7 @@ class Doctor:
             self.tell(FAIL, file, str(error))
             return
         self.tell(OK, file, "is a good configuration")
-        self.findings += check_settings(file, found.settings)
+        self.findings += [one.about(file) for one in check_settings(found.settings)]
         self.findings += check_security(file, found.settings.security)
         if isinstance(found, config.Broker):
             await self._site(file, found)
@@ -120,11 +122,15 @@ class Doctor:
         self.findings += check_listening(file, site)
         self.findings += check_store(site.name, site.settings.durability)
         status = site.settings.status
+        tls = site.settings.security.tls
         try:
-            context, own_context = (neighbour_context(site.settings.security.tls) for _ in "ab")
+            context = neighbour_context(tls)
+            # Its certificate was looked at in its file. It is shown its own only if it insists: a bad one
+            # would keep us from seeing who is there.
+            own_context = neighbour_context(tls if tls is not None and tls.require else None)
         except UsageError:
             return  # check_security has told it
-        own_context.verify_mode = ssl.CERT_NONE  # its certificate was looked at in its file
+        own_context.verify_mode = ssl.CERT_NONE
         if site.listen.port:
             here = msgspec.structs.replace(site.listen, host=_callable(site.listen.host))
             await self._meet(here, own_context, site.name, own=True)
@@ -236,8 +242,10 @@ class Doctor:
                 what += "; if it has no TLS, call it with wayfare://"
             raise _Trouble(f"{says} within {self._timeout_s:g} s{what}") from None
         except ssl.SSLCertVerificationError as error:
+            if context is not None and error.verify_code in OUT_OF_TIME:
+                raise _Trouble(await self._out_of_time(address, context)) from None
             raise _Trouble(
-                f"its certificate is not trusted ({error.verify_message}): renew it, or name its CA"
+                f"its certificate is not trusted ({error.verify_message}): name the CA that signed it"
             ) from None
         except ssl.SSLError as error:
             if "CERTIFICATE_REQUIRED" in (error.reason or ""):
@@ -249,7 +257,14 @@ class Doctor:
             ) from None
         except ConnectionRefusedError:
             raise _Trouble("nobody listens there: start it, or correct the port", True) from None
-        except (asyncio.IncompleteReadError, CodecError):
+        except asyncio.IncompleteReadError as error:
+            if address.tls and not error.partial:
+                raise _Trouble(
+                    "it closes the connection without a word: see whether the certificate that it is"
+                    " shown, if any, is good, and whether it is a broker at all"
+                ) from None
+            raise _Trouble("something else than a broker is there: correct the port") from None
+        except CodecError:
             raise _Trouble("something else than a broker is there: correct the port") from None
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno else str(error)
@@ -257,6 +272,23 @@ class Doctor:
         if not isinstance(first, Hello):
             raise _Trouble("something else than a broker is there: correct the port")
         return first, certificate
+
+    async def _out_of_time(self, address: Address, context: ssl.SSLContext) -> str:
+        """Since when the certificate there is not good any more, or that it is another one's fault."""
+        context.verify_flags |= NO_CHECK_TIME
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                _, writer = await asyncio.open_connection(address.host, address.port, ssl=context)
+            certificate = writer.get_extra_info("peercert")
+            writer.transport.abort()
+        except OSError as error:
+            return f"its certificate has expired, or is not valid yet ({error}): renew it"
+        finally:
+            context.verify_flags &= ~NO_CHECK_TIME
+        found = check_times(str(address), certificate, time.time())
+        if found.level == FAIL:
+            return found.says
+        return "the certificate of the CA that signed its own has expired, or is not valid yet: renew that"
 
     def _certificate(
         self, about: str, name: str, certificate: dict[str, Any] | None, must_name: bool
@@ -269,7 +301,7 @@ class Doctor:
                 f"its certificate is of {_names(names)}, and not of {name}: give it one of its name"
             )
             self.tell(FAIL, about, says)
-        self.findings.append(check_expiry(about, str(certificate["notAfter"]), time.time()))
+        self.findings.append(check_times(about, certificate, time.time()))
 
     # Status
 

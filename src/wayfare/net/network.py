@@ -54,8 +54,10 @@ def secret_of(file: str) -> str | None:
         return None
     try:
         return Path(file).read_text("utf-8").split("\n")[0].strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the secret in {file}: {error}") from None
+    except OSError as error:
+        raise UsageError(f"cannot read the secret in {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{file} has no secret: it is not text in UTF-8") from None
 
 
 async def listen(broker: BrokerHost, address: Address) -> Address:

@@ -26,6 +26,7 @@ from wayfare.core.codec import PROOF_BYTES
 from wayfare.core.messages import Challenge, Proof
 from wayfare.errors import UsageError
 
+OUT_OF_TIME = {9: "is not valid yet", 10: "has expired"}  # a certificate; codes of OpenSSL
 SECRET_MIN = 16  # characters: a proof tells whoever sees it whether a guess is right
 
 
@@ -42,7 +43,7 @@ def server_context(tls: Tls) -> ssl.SSLContext:
     """For connections that come. With a CA, peers may show a certificate, and neighbours must."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    _load(tls.cert, lambda: context.load_cert_chain(tls.cert, tls.key, _no_password))
+    _load_pair(context, tls.cert, tls.key)
     if tls.ca:
         _load(tls.ca, lambda: context.load_verify_locations(tls.ca))
         context.verify_mode = ssl.CERT_REQUIRED if tls.require else ssl.CERT_OPTIONAL
@@ -59,7 +60,7 @@ def client_context(ca: str = "", cert: tuple[str, str] | None = None) -> ssl.SSL
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         _load(ca, lambda: context.load_verify_locations(ca))
     if cert is not None:
-        _load(cert[0], lambda: context.load_cert_chain(*cert, _no_password))
+        _load_pair(context, *cert)
     return context
 
 
@@ -74,13 +75,18 @@ def _no_password() -> str:
     raise UsageError("the key is encrypted: give a key without a password, readable only for us")
 
 
+def _load_pair(context: ssl.SSLContext, cert: str, key: str) -> None:
+    _load(key, lambda: open(key, "rb").close())  # load_cert_chain does not say which it cannot read
+    _load(cert, lambda: context.load_cert_chain(cert, key, _no_password))
+
+
 def _load(path: str, load: Callable[[], object]) -> None:
     try:
         load()
     except ssl.SSLError as error:
         raise UsageError(f"{path} is not what TLS needs, in PEM: {error.reason or error}") from None
     except OSError as error:
-        raise UsageError(f"cannot read {path}, or its key: {error.strerror}") from None
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
 
 
 def names_of(certificate: dict[str, Any] | None) -> tuple[str, ...]:

@@ -12,10 +12,9 @@ from wayfare.core import messages as m
 from wayfare.core.filters import Filter
 from wayfare.core.messages import Terms
 from wayfare.core.predicates import Value
-from wayfare.errors import Closed, UsageError
+from wayfare.errors import Closed
 
 QUEUE_MAX = 1_000  # notifications that wait for the application, of one subscription
-POLICIES = ("wait", "drop_oldest", "drop_newest")
 
 
 class Source(Protocol):
@@ -184,10 +183,3 @@ class Subscription(AsyncIterator[Notification]):
             self._client.check()
         else:
             raise Closed(f"the subscription to {self.filter} is closed")
-
-
-def check_queue(queue: int, policy: str) -> None:
-    if policy not in POLICIES:
-        raise UsageError(f"unknown policy {policy!r}: choose one of {', '.join(POLICIES)}")
-    if queue < 1:
-        raise UsageError("a queue has room for at least 1 notification")

@@ -1,0 +1,79 @@
+"""What an application may say to a client beside filters and notifications: what each may be.
+
+OPTIONS   name -> (whether a value is good, what to give)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isfinite
+from os import PathLike
+from typing import Any
+
+from wayfare.errors import UsageError
+from wayfare.net.database import SYNCHRONOUS
+
+POLICIES = ("wait", "drop_oldest", "drop_newest")
+SECONDS_MAX = 1e9  # 31 years
+
+
+def _count(value: Any) -> bool:
+    return type(value) is int and value >= 1
+
+
+def _seconds(value: Any) -> bool:
+    return (
+        isinstance(value, int | float)
+        and type(value) is not bool
+        and isfinite(value)
+        and 0 <= value < SECONDS_MAX
+    )
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _path(value: Any) -> bool:
+    return isinstance(value, str | PathLike)
+
+
+def _pair(value: Any) -> bool:
+    return isinstance(value, tuple | list) and len(value) == 2 and all(map(_path, value))
+
+
+OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "client_id": (_text, "a text"),
+    "queue": (_count, "a whole number, at least 1"),
+    "policy": (lambda value: value in POLICIES, f"one of {', '.join(POLICIES)}"),
+    "outbox": (_count, "a whole number, at least 1"),
+    "on_lost": (callable, "a function that is called with a count and a reason"),
+    "events": (
+        lambda value: callable(value) or _path(value),
+        "a function, or the path of a file",
+    ),
+    "timeout": (_seconds, "a number of seconds"),
+    "heartbeat_s": (
+        lambda value: _seconds(value) and value > 0,
+        "a number of seconds, above 0",
+    ),
+    "ca": (_path, "the path of a file"),
+    "cert": (_pair, "a pair of paths: the file of the certificate, and the file of its key"),
+    "account": (_text, "a text"),
+    "password": (_text, "a text"),
+    "store": (_path, "the path of a file"),
+    "durability": (lambda value: value in SYNCHRONOUS, f"one of {', '.join(SYNCHRONOUS)}"),
+    "last": (lambda value: type(value) is int and value >= 0, "a whole number, at least 0"),
+    "younger": (_seconds, "a number of seconds"),
+    "key": (_text, "the name of an attribute"),
+    "local": (lambda value: type(value) is bool, "True or False"),
+    "since": (_seconds, "a number of seconds"),
+}
+
+
+def check_options(**given: Any) -> None:
+    """UsageError for the first that is not what it may be; None is as good as not given."""
+    for name, value in given.items():
+        is_good, what = OPTIONS[name]
+        if value is not None and not is_good(value):
+            raise UsageError(f"{name} is {what}, not {value!r:.60}")
