@@ -113,11 +113,31 @@ def test_sim_writes_the_event_log(tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "run"),
+    [
+        (["roaming", "--brokers", "7", "--moves", "1", "--relocation", "naive"], "roaming-naive-0"),
+        (["city", "--height", "2", "--minutes", "0.1", "--seed", "3"], "city-handoff-3"),
+    ],
+)
+def test_experiments_write_their_event_log(
+    tmp_path: Path, arguments: list[str], run: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "run.jsonl"
+    assert main(["sim", *arguments, "--log", str(log), "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    assert {row["run"] for row in rows} == {run}
+    assert sum(row["kind"] == "placed" for row in rows) == figures["brokers"]
+
+
+@pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["sim", "nowhere"], "there is no scenario 'nowhere'"),
         (["sim", "uncovering", "--log", "x.csv"], "has to end in .parquet or .jsonl"),
         (["sim", "uncovering", "--log", "/no/such/folder/x.jsonl"], "there is no folder"),
+        (["sim", "roaming", "--table", "--log", "x.jsonl"], "--log is for one experiment"),
+        (["sim", "city", "--log", "x.csv"], "has to end in .parquet or .jsonl"),
         (["sim", "fuzz", "--seeds", "0"], "--seeds is at least 1"),
         (["sim", "fuzz", "--workers", "0"], "--workers is at least 1"),
     ],

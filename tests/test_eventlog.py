@@ -12,7 +12,8 @@ from wayfare.core.codec import encode
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
 from wayfare.eventlog import SCHEMA, Event, JsonLinesWriter, ParquetWriter, row, writer
-from wayfare.sim import World
+from wayfare.sim import World, city, experiment, roaming
+from wayfare.sim.experiment import SECOND_NS
 
 KINDS = {
     "published",
@@ -26,6 +27,12 @@ KINDS = {
     "detached",
     "left",
     "sent",
+}
+OF_EXPERIMENTS = {
+    "placed": {"broker", "path"},
+    "updated": {"sender", "receiver", "entries"},
+    "tables": {"broker", "entries"},
+    "measured": {"since_ns"},
 }
 # Which columns each kind fills, beside run, time_ns and kind.
 FILLED = {
@@ -105,6 +112,77 @@ def test_every_kind_fills_its_columns(events):
         fields = row(event, "r1").items()
         there = {name for name, value in fields if value is not None}
         assert there - {"run", "time_ns", "kind"} == FILLED[event.kind], event.kind
+
+
+@pytest.fixture(scope="module")
+def experiments():
+    """The logs of two experiments, and what they say of themselves."""
+    logs: tuple[list[Event], list[Event]] = [], []
+    one = roaming.Parameters(height=3, degree=2, publishers=2, movers=3, moves=2, relocation="home")
+    other = experiment.Parameters(
+        height=3, degree=2, publishers=2, subscribers=3, minutes=1.5, warm_up_ns=20 * SECOND_NS
+    )
+    return {
+        "roaming": (logs[0], roaming.run(one, logs[0].extend), roaming.run(one)),
+        "city": (logs[1], city.run(other, logs[1].extend), city.run(other)),
+    }
+
+
+def test_a_log_does_not_change_an_experiment(experiments):
+    for _, logged, alone in experiments.values():
+        assert logged == alone
+
+
+def test_experiments_log_what_they_count(experiments):
+    kinds = {name: {event.kind for event in log} for name, (log, _, _) in experiments.items()}
+    client = {"published", "delivered", "subscribed", "advertised", "attached", "detached"}
+    assert kinds["roaming"] == client | {"placed", "sent", "tables", "measured"}
+    assert kinds["city"] == client | {"placed", "updated", "tables", "measured"}
+    for log, _, _ in experiments.values():
+        times = [event.time_ns for event in log]
+        assert times == sorted(times)
+        for event in log:
+            if event.kind in OF_EXPERIMENTS:
+                there = {name for name, value in row(event, "r").items() if value is not None}
+                assert there - {"run", "time_ns", "kind"} == OF_EXPERIMENTS[event.kind]
+
+
+def test_the_log_of_roaming_has_every_message_between_brokers(experiments):
+    log, figures, _ = experiments["roaming"]
+    said: dict[str, int] = {}
+    for event in log:
+        if event.kind == "sent":
+            name = event.inner or event.message
+            said[name] = said.get(name, 0) + (1 if event.count is None else event.count)
+    assert said.pop("Deliver") == figures.tunnelled > 0
+    assert said.pop("Ack") == figures.acknowledgements > 0
+    assert said.pop("Notification") == figures.notifications - figures.tunnelled > 0
+    assert sum(said.values()) == figures.control > 0
+    tables = [event.entries["subscriptions"] for event in log if event.kind == "tables"]
+    assert max(tables) == figures.subs_max and len(tables) == figures.brokers
+    assert [event.path for event in log if event.broker == "b4" and event.kind == "placed"] == [
+        ["b0", "b1", "b4"]
+    ]
+
+
+def test_the_log_of_the_city_has_every_entry_of_every_update(experiments):
+    log, figures, _ = experiments["city"]
+    (measured,) = [event for event in log if event.kind == "measured"]
+    counted = [
+        event.entries
+        for event in log
+        if event.kind == "updated" and measured.since_ns <= event.time_ns <= measured.time_ns
+    ]
+    assert len(counted) == figures.link_messages > 0
+    for kind, count in figures.control.items():
+        assert sum(entries.get(kind, 0) for entries in counted) == count
+    assert measured.since_ns == 20 * SECOND_NS + 1
+    assert measured.time_ns == 110 * SECOND_NS
+
+
+def test_what_has_parts_is_written_as_json():
+    assert row(Event(1, "placed", path=["a", "b"]), "r")["path"] == '["a", "b"]'
+    assert row(Event(1, "tables", entries={"b": 2, "a": 1}), "r")["entries"] == '{"a": 1, "b": 2}'
 
 
 def test_time_never_goes_back(events):

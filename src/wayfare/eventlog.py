@@ -5,7 +5,14 @@
     lost           client, count, reason            (a Gap reached the application)
     subscribed, unsubscribed, advertised, unadvertised     client, filter
     attached, detached, left                        client, broker, epoch
-    sent           sender, receiver, message, size  (a message was put on a link)
+    sent           sender, receiver, message, inner, size, count  (a message was put on a link)
+
+and, of experiments, what they count beside that:
+
+    placed         broker, path                     (where it is in the tree)
+    updated        sender, receiver, entries        (a broker has handled an Update)
+    tables         broker, entries                  (how large they are now)
+    measured       since_ns                         (from then until now)
 
 Everything that is computed about a run comes from these rows. Columns are append-only too.
 """
@@ -48,6 +55,10 @@ class Event(msgspec.Struct, gc=False, omit_defaults=True):
     size: int | None = None  # bytes
     count: int | None = None
     reason: str | None = None
+    inner: str | None = None  # kind of message in a tunnel
+    entries: dict[str, int] | None = None  # of an update or of tables, by kind
+    path: list[str] | None = None  # brokers from the root on
+    since_ns: int | None = None
 
 
 SCHEMA = pa.schema(
@@ -69,19 +80,24 @@ SCHEMA = pa.schema(
         pa.field("size", pa.int64()),
         pa.field("count", pa.int64()),
         pa.field("reason", pa.string()),
+        pa.field("inner", pa.string()),
+        pa.field("entries", pa.string()),
+        pa.field("path", pa.string()),
+        pa.field("since_ns", pa.int64()),
     ]
 )
 
 
 def row(event: Event, run: str) -> dict[str, Any]:
-    """An event as it is written: filters as text, attributes as JSON."""
+    """An event as it is written: filters as text, what has parts as JSON."""
     out: dict[str, Any] = {"run": run}
     for name in event.__struct_fields__:
         out[name] = getattr(event, name)
     if event.filter is not None:
         out["filter"] = str(event.filter)
-    if event.attributes is not None:
-        out["attributes"] = json.dumps(event.attributes, sort_keys=True)
+    for name in ("attributes", "entries", "path"):
+        if out[name] is not None:
+            out[name] = json.dumps(out[name], sort_keys=True)
     return out
 
 

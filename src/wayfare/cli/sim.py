@@ -7,7 +7,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import zip_longest
 from math import isfinite
 from multiprocessing import Pool
@@ -50,6 +51,7 @@ ROAMING_EXAMPLES = """examples:
   wayfare sim roaming --relocation naive --away 0       no support, and in a hurry
   wayfare sim roaming --brokers 7 --one-at-a-time --json
   wayfare sim roaming --table                           every relocation on every tree
+  wayfare sim roaming --log run.parquet                 and its event log, for wayfare analyse
 """
 
 CITY_EXAMPLES = """examples:
@@ -179,6 +181,7 @@ def add_roaming_parser(commands: Any) -> None:
     one.add_argument(
         "--json", action="store_true", help="print one JSON object; with --table, one per line"
     )
+    one.add_argument("--log", type=Path, metavar="FILE", help="write the event log there")
     one.set_defaults(run=run_roaming)
 
 
@@ -234,6 +237,7 @@ def add_city_parser(commands: Any) -> None:
     option("--client-bps", "of clients' links", usual.client_bps, type=int, metavar="BPS")
     time("--client-latency", "of clients' links", usual.client_latency_ns)
     one.add_argument("--json", action="store_true", help="print one JSON object")
+    one.add_argument("--log", type=Path, metavar="FILE", help="write the event log there")
     one.set_defaults(run=run_city)
 
 
@@ -255,18 +259,10 @@ def run_scenario(arguments: argparse.Namespace) -> int:
     if arguments.scenario is None:
         return _list_scenarios(arguments.json)
     story = scenario.find(arguments.scenario)
-    log: Path | None = arguments.log
-    if log is not None and log.suffix not in eventlog.WRITERS:
-        raise UsageError(f"--log {log}: the name has to end in {' or '.join(eventlog.WRITERS)}")
-    if log is not None and not log.parent.is_dir():
-        raise UsageError(f"--log {log}: there is no folder {log.parent}")
-    outcome = scenario.play(story, arguments.seed, log_messages=log is not None)
-    if log is not None:
-        try:
-            with eventlog.writer(log, run=f"{story.name}-{arguments.seed}") as file:
-                file.write(outcome.world.events)
-        except OSError as error:
-            raise UsageError(f"--log {log}: cannot be written: {error.strerror}") from None
+    with _log_to(arguments.log, f"{story.name}-{arguments.seed}") as log:
+        outcome = scenario.play(story, arguments.seed, log_messages=log is not None)
+        if log is not None:
+            log(outcome.world.events)
     verdict = outcome.verdict
     if arguments.json:
         facts = {"scenario": story.name, "seed": arguments.seed, "routing": outcome.world.routing}
@@ -285,6 +281,25 @@ def run_scenario(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     return 1 if verdict.violations or difference is not None else 0
+
+
+@contextmanager
+def _log_to(
+    path: Path | None, run: str
+) -> Iterator[Callable[[Iterable[eventlog.Event]], None] | None]:
+    """What writes events there; None: no log is asked for."""
+    if path is None:
+        yield None
+        return
+    if path.suffix not in eventlog.WRITERS:
+        raise UsageError(f"--log {path}: the name has to end in {' or '.join(eventlog.WRITERS)}")
+    if not path.parent.is_dir():
+        raise UsageError(f"--log {path}: there is no folder {path.parent}")
+    try:
+        with eventlog.writer(path, run) as file:
+            yield file.write
+    except OSError as error:
+        raise UsageError(f"--log {path}: cannot be written: {error.strerror}") from None
 
 
 def _difference(story: scenario.Scenario, lines: list[str]) -> tuple[int, str, str] | None:
@@ -417,6 +432,8 @@ def run_roaming(arguments: argparse.Namespace) -> int:
     given = {name: value for name, value in given.items() if value is not None}
     if own_tree and (a.brokers is not None or a.table):
         raise UsageError("--height and --degree make a tree of their own: leave --brokers, --table")
+    if a.table and a.log is not None:
+        raise UsageError("--log is for one experiment, and --table makes many: leave one of them")
     if a.table:
         brokers = [a.brokers] if a.brokers else [*roaming.TREES]
         relocations = [a.relocation] if a.relocation else [*RELOCATIONS]
@@ -429,7 +446,8 @@ def run_roaming(arguments: argparse.Namespace) -> int:
     parameters = roaming.Parameters(**given, one_at_a_time=a.one_at_a_time)
     if a.brokers is not None:
         parameters = parameters.for_brokers(a.brokers)
-    figures = roaming.run(parameters)
+    with _log_to(a.log, f"roaming-{parameters.relocation}-{parameters.seed}") as log:
+        figures = roaming.run(parameters, log)
     if a.json:
         print(json.dumps(msgspec.to_builtins(figures)))
     else:
@@ -525,7 +543,7 @@ def run_city(arguments: argparse.Namespace) -> int:
     given = {
         names.get(name, f"{name}_ns" if name in times else name): value
         for name, value in vars(a).items()
-        if value is not None and name not in ("run", "command", "json", "brokers")
+        if value is not None and name not in ("run", "command", "json", "brokers", "log")
     }
     if a.brokers is not None and (a.height is not None or a.degree is not None):
         raise UsageError("--height and --degree make a tree of their own: leave --brokers")
@@ -533,7 +551,8 @@ def run_city(arguments: argparse.Namespace) -> int:
         given["height"], given["degree"] = experiment.TREES[a.brokers]
     started = process_time()
     parameters = experiment.Parameters(**given)
-    figures = city.run(parameters)
+    with _log_to(a.log, f"city-{parameters.algorithm}-{parameters.seed}") as log:
+        figures = city.run(parameters, log)
     spent = round(process_time() - started, 2)
     if a.json:
         print(json.dumps(msgspec.to_builtins(figures) | {"cpu_s": spent}))

@@ -29,7 +29,7 @@ from wayfare.sim import topology
 from wayfare.sim.experiment import ATTACHING_NS, SECOND_NS, Figures, Parameters, State
 from wayfare.sim.hosts import BrokerHost, ClientHost
 from wayfare.sim.links import MS_NS, LinkSpec
-from wayfare.sim.roaming import path, percentile
+from wayfare.sim.roaming import Log, path, percentile
 from wayfare.sim.trees import Edge, Stay, Trees
 from wayfare.sim.world import World
 
@@ -37,9 +37,9 @@ SAMPLE_NS = 10 * SECOND_NS  # between two looks at the tables
 KINDS = ("advertisements", "unadvertisements", "subscriptions", "unsubscriptions", "errands")
 
 
-def run(parameters: Parameters) -> Figures:
-    """Play one experiment."""
-    return City(parameters).run()
+def run(parameters: Parameters, log: Log | None = None) -> Figures:
+    """Play one experiment; `log` gets all that happened, a bit at a time."""
+    return City(parameters, log).run()
 
 
 # The run
@@ -82,8 +82,9 @@ class Publisher:
 class City:
     """One experiment in its world."""
 
-    def __init__(self, parameters: Parameters) -> None:
+    def __init__(self, parameters: Parameters, log: Log | None = None) -> None:
         self.parameters = p = parameters
+        self.log = log
         # Not the world's: so all algorithms see the same ways.
         self.random = Random(p.seed)
         self.world = World(
@@ -96,6 +97,8 @@ class City:
             forecast=Forecast(self._next_broker, self._proxies),
         )
         self.world.add_brokers(topology.balanced(p.height, p.degree))
+        if log is not None:
+            self.world.log_tree()
         self.above = {child: parent for parent, child in self.world.edges}
         self.row = topology.leaves(self.world.edges)
         self.place = {leaf: i for i, leaf in enumerate(self.row)}
@@ -207,6 +210,8 @@ class City:
         load = bits / (p.broker_bps * p.minutes * 60)
         worst_ns = max(pipe.worst_ns for pipe in world.pipes.values())
         self.measuring = self.moving = False
+        if self.log is not None:  # what happened just when the warm-up ended is not measured
+            world.log("measured", since_ns=p.warm_up_ns + 1)
         world.settle()
         self._read_deliveries()
         for one in self.publishers.values():
@@ -278,6 +283,10 @@ class City:
     def _on_update(self, update: Update, edge: Edge) -> None:
         """A broker has handled an update of its neighbour."""
         parts = (update.add_ads, update.remove_ads, update.add_subs, update.remove_subs)
+        if self.log is not None:
+            counts = zip(KINDS, map(len, (*parts, update.errands)), strict=True)
+            entries = {kind: count for kind, count in counts if count}
+            self.world.log("updated", sender=edge[1], receiver=edge[0], entries=entries)
         if self.measuring:
             self.link_messages += 1
             for kind, part in zip(KINDS, (*parts, update.errands), strict=True):
@@ -300,7 +309,9 @@ class City:
         return [*self.by_filter.values()] if offer is None else [offer]
 
     def _read_deliveries(self) -> None:
-        """What the log says, which is then forgotten: it would grow too long."""
+        """What the log says, which is then passed on and forgotten: it would grow too long."""
+        if self.log is not None:
+            self.log(self.world.events)
         for event in self.world.events:
             if event.kind != "delivered":
                 continue
@@ -330,6 +341,9 @@ class City:
                 ads += len(session.advertisements)
                 subs += len(session.subscriptions)
             self.tables[name].append((ads, subs))
+            if self.log is not None:
+                entries = {"advertisements": ads, "subscriptions": subs}
+                self.world.log("tables", broker=name, entries=entries)
 
     def _figures(self, load: float, worst_ns: int) -> Figures:
         p = self.parameters

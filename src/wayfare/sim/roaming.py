@@ -14,7 +14,8 @@ say, other than notifications, is the price of moving.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from math import ceil
 from random import Random
 from typing import Any
@@ -24,14 +25,14 @@ from msgspec.structs import replace
 
 from wayfare.core.broker import RELOCATIONS
 from wayfare.core.filters import Filter
-from wayfare.core.messages import Ack, AnyMessage, Deliver, Notification, Tunnel, Uncertain
+from wayfare.core.messages import Ack, AnyMessage, Deliver, Notification, Uncertain
 from wayfare.errors import UsageError
 from wayfare.eventlog import Event
 from wayfare.sim import topology
-from wayfare.sim.hosts import NOTICE_NS, ClientHost
+from wayfare.sim.hosts import NOTICE_NS, BrokerHost, ClientHost
 from wayfare.sim.links import MS_NS, LinkSpec
 from wayfare.sim.oracle import matches
-from wayfare.sim.world import CLIENT_LINK, World
+from wayfare.sim.world import CLIENT_LINK, World, innermost
 
 TREES = {7: (3, 2), 85: (4, 4), 341: (5, 4)}  # brokers -> height, degree
 MANY = 1365  # brokers; a larger tree takes minutes to build
@@ -40,6 +41,10 @@ VALUES = 100  # of publications: 0 to 99
 WANTED_FROM = (0, 25, 50)  # so that movers' filters are equal, cover each other, or are apart
 SAMPLE_NS = 10 * MS_NS  # between two looks at the buffers
 SECOND_NS = 1000 * MS_NS
+
+# What is said between brokers so often that the log has its number only, one row for each link.
+NUMBERED = (Notification, Uncertain, Deliver, Ack)
+Log = Callable[[Iterable[Event]], object]  # takes what happened, in one batch or several
 
 # What a comparison has unless told otherwise: enough to see, few enough to wait for.
 COMPARED_MOVERS = {7: 10, 85: 10, 341: 6}  # by brokers
@@ -131,9 +136,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     buffer_peak: int  # notifications kept for movers by all brokers at one moment
 
 
-def run(parameters: Parameters) -> Figures:
-    """Play one experiment."""
-    return Roaming(parameters).run()
+def run(parameters: Parameters, log: Log | None = None) -> Figures:
+    """Play one experiment; `log` gets all that happened."""
+    return Roaming(parameters, log).run()
 
 
 def comparison(
@@ -163,8 +168,9 @@ class Move(msgspec.Struct):
 class Roaming:
     """One experiment in its world."""
 
-    def __init__(self, parameters: Parameters) -> None:
+    def __init__(self, parameters: Parameters, log: Log | None = None) -> None:
         self.parameters = parameters
+        self.log = log
         # Not the world's: so all strategies see the same publications and the same moves.
         self.random = Random(parameters.seed)
         self._values = Random(parameters.seed)  # of publications
@@ -175,6 +181,8 @@ class Roaming:
             relocation=parameters.relocation,
         )
         self.world.add_brokers(topology.balanced(parameters.height, parameters.degree))
+        if log is not None:
+            self.world.log_tree()
         self.leaves = topology.leaves(self.world.edges)
         self.publishers = [self._add_publisher(i) for i in range(parameters.publishers)]
         self.movers = [self._add_mover(i) for i in range(parameters.movers)]
@@ -185,6 +193,10 @@ class Roaming:
         self.moves: list[Move] = []  # those that were alone
         self._last_control = 0  # when a message was last counted as control
         self.world.watchers.append(self._watch)
+        self._since = self.world.now
+        self._often: Counter[tuple[str, str, str, str | None]] = Counter()
+        if log is not None:
+            self.world.watchers.append(self._log_sent)
 
     def _topic(self, i: int) -> str:
         return f"t{i % min(TOPICS, self.parameters.publishers)}"
@@ -212,7 +224,11 @@ class Roaming:
             self._move_together()
         self.publishing = False
         self.world.settle()
-        return self._figures()
+        figures = self._figures()
+        if self.log is not None:
+            self._log_rest()
+            self.log(self.world.events)
+        return figures
 
     # Publishers
 
@@ -290,7 +306,7 @@ class Roaming:
     def _watch(self, sender: str, receiver: str, message: AnyMessage) -> None:
         if (sender, receiver) not in self.world.pipes:
             return
-        kind = type(_innermost(message))
+        kind = type(innermost(message))
         if kind in (Notification, Uncertain, Deliver):
             self.notifications += 1
             self.tunnelled += kind is Deliver
@@ -305,6 +321,34 @@ class Roaming:
             move.control += 1
             on_path = (sender, receiver) in move.path or (receiver, sender) in move.path
             move.off_path += not on_path
+
+    def _log_sent(self, sender: str, receiver: str, message: AnyMessage) -> None:
+        if (sender, receiver) not in self.world.pipes:
+            return
+        inner = innermost(message)
+        outside = type(message).__name__
+        inside = None if inner is message else type(inner).__name__
+        if type(inner) in NUMBERED:
+            self._often[sender, receiver, outside, inside] += 1
+        else:
+            self.world.log("sent", sender=sender, receiver=receiver, message=outside, inner=inside)
+
+    def _log_rest(self) -> None:
+        """What is known at the end: sums, tables, and that all of it was measured."""
+        world = self.world
+        for (sender, receiver, outside, inside), count in self._often.items():
+            world.log(
+                "sent",
+                sender=sender,
+                receiver=receiver,
+                message=outside,
+                inner=inside,
+                count=count,
+            )
+        for name, host in world.brokers.items():
+            ads, subs = _tables(host)
+            world.log("tables", broker=name, entries={"advertisements": ads, "subscriptions": subs})
+        world.log("measured", since_ns=self._since)
 
     def _sample(self, _: None) -> None:
         kept = 0
@@ -322,9 +366,7 @@ class Roaming:
         parameters, world = self.parameters, self.world
         found = judge(world.events, [mover.name for mover in self.movers])
         hops = sum(len(path(world.edges, old, new)) for old, new in found.moves)
-        tables = [host.core.routing for host in world.brokers.values()]
-        subs = [sum(map(len, one.in_subs.values())) for one in tables]
-        ads = [sum(map(len, one.in_ads.values())) for one in tables]
+        ads, subs = zip(*map(_tables, world.brokers.values()), strict=True)
         alone = parameters.one_at_a_time
         return Figures(
             relocation=parameters.relocation,
@@ -358,9 +400,10 @@ class Roaming:
         )
 
 
-def _innermost(message: AnyMessage) -> object:
-    """What a message is about: itself, or what it carries through a tunnel."""
-    return message.message if type(message) is Tunnel else message
+def _tables(host: BrokerHost) -> tuple[int, int]:
+    """Entries from neighbours: advertisements, subscriptions."""
+    tables = host.core.routing
+    return sum(map(len, tables.in_ads.values())), sum(map(len, tables.in_subs.values()))
 
 
 def path(edges: topology.Edges, a: str, b: str) -> topology.Edges:

@@ -49,6 +49,20 @@ def neighbours(edges: Edges) -> dict[str, list[str]]:
     return out
 
 
+def paths(edges: Edges, root: str) -> dict[str, list[str]]:
+    """The brokers from the root to each broker, both included."""
+    near = neighbours(edges)
+    out = {root: [root]}
+    todo = [root]
+    while todo:
+        here = todo.pop()
+        for other in near.get(here, []):
+            if other not in out:
+                out[other] = [*out[here], other]
+                todo.append(other)
+    return out
+
+
 def check_tree(brokers: list[str], edges: Edges) -> str | None:
     """What is wrong with it, if these edges do not make one tree of these brokers."""
     if len(edges) != len(brokers) - 1:

@@ -17,7 +17,7 @@ from wayfare.core.client import DIGEST_FROM, OUTBOX_MAX, Client
 from wayfare.core.codec import NAME_MAX, encode
 from wayfare.core.effects import LinkUp, Received, Send
 from wayfare.core.history import Limits
-from wayfare.core.messages import AnyMessage, BrokerId, ClientId, LinkId
+from wayfare.core.messages import AnyMessage, BrokerId, ClientId, LinkId, Tunnel
 from wayfare.core.predicates import half_surrogate
 from wayfare.core.publishers import Forecast
 from wayfare.core.relocation import Naive
@@ -304,13 +304,20 @@ class World:
         self.watchers.append(self._log_sent)
 
     def _log_sent(self, sender: str, receiver: str, message: AnyMessage) -> None:
+        inner = innermost(message)
         self.log(
             "sent",
             sender=sender,
             receiver=receiver,
             message=type(message).__name__,
             size=len(encode(message)),
+            inner=None if inner is message else type(inner).__name__,
         )
+
+    def log_tree(self) -> None:
+        """Log where every broker is; the one that was named first is the root."""
+        for name, path in topology.paths(self.edges, next(iter(self.brokers))).items():
+            self.log("placed", broker=name, path=path)
 
     def messages(self) -> int:
         """How many messages were put on links so far."""
@@ -319,6 +326,13 @@ class World:
             + sum(one.up.messages + one.down.messages for one in self.connections.values())
             + self.closed_messages
         )
+
+
+def innermost(message: AnyMessage) -> AnyMessage:
+    """What a message is about: what it carries through a tunnel, or else itself."""
+    if type(message) is Tunnel and message.message is not None:
+        return message.message
+    return message
 
 
 def _check_name(name: str) -> None:
