@@ -11,7 +11,7 @@ from random import Random
 
 from pair import Network
 from wayfare.core.client import ACK_DELAY_NS, Client
-from wayfare.core.effects import Ended, LinkDown, Lost
+from wayfare.core.effects import Ended, LinkDown, LinkUp, Lost
 from wayfare.core.filters import Filter
 from wayfare.core.junction import Junction
 
@@ -33,6 +33,14 @@ class Roads(Network):
     def go(self):
         """Everything that was stopped moves again."""
         self.stopped.clear()
+        self.settle()
+
+    def begin(self, one, other):
+        """The link between them begins from nothing: what is on its way is lost, and both know."""
+        for broker, neighbour in ((one, other), (other, one)):
+            self._wires[broker, neighbour].frames.clear()
+        for broker, neighbour in ((one, other), (other, one)):
+            self._event(broker, LinkUp(neighbour))
         self.settle()
 
     def moving(self):

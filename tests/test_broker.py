@@ -739,7 +739,13 @@ def test_a_client_speaks_only_when_it_is_attached(message):
 
 
 @pytest.mark.parametrize(
-    "message", [*TO_CLIENTS, *FROM_CLIENTS, Hello(m.PROTOCOL_VERSION, "faro")], **kinds
+    "message",
+    [
+        one
+        for one in (*TO_CLIENTS, *FROM_CLIENTS, Hello(m.PROTOCOL_VERSION, "faro"))
+        if type(one) is not Gap  # brokers say that, too
+    ],
+    **kinds,
 )
 def test_a_broker_that_speaks_like_a_client_is_at_fault(message):
     here = broker("faro")

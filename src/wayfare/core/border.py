@@ -319,6 +319,15 @@ class Border:
             for effect in self.route(notification, came_from, now)
         ]
 
+    def lose_from(self, neighbour: BrokerId, why: str) -> list[Effect]:
+        """Something that was to come from there is lost: tell every session that may want it."""
+        places = list(self._by_place) if self._floods else self.routing.hearers(neighbour)
+        effects: list[Effect] = []
+        for session in map(self._by_place.__getitem__, places):
+            session.backlog.lose(1, why, exact=False)
+            effects += self.push(session)
+        return effects
+
     # Time
 
     def wait_for(self, end: int) -> None:

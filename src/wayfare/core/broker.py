@@ -53,6 +53,7 @@ from wayfare.core.sessions import Session
 from wayfare.errors import ProtocolError, UsageError
 
 DEFAULT_LIMITS = Limits()
+LINK_LOST = "a link between brokers began from nothing: what was to cross it may be missing"
 # For clients that move; the second are for publishers, and as naive for subscribers.
 RELOCATIONS: dict[str, type[Relocation]] = {
     one.name: one for one in (Handoff, Junction, Home, Naive)
@@ -173,9 +174,12 @@ class Broker:
 
     def on_link_up(self, event: LinkUp, now: int) -> list[Effect]:
         neighbour = BrokerId(event.link)
+        effects: list[Effect] = []
+        if self.paths.towards(neighbour) is not None:  # it was there before
+            effects = self.on_gap(neighbour, m.Gap(0, LINK_LOST, exact=False), now)
         self.routing.start_over(neighbour)
         known = self.paths.known_beyond(neighbour)
-        return self._with_updates([Send(event.link, one) for one in known])
+        return self._with_updates([*effects, *(Send(event.link, one) for one in known)])
 
     def on_granted(self, event: Granted, now: int) -> list[Effect]:
         self.grants[event.link] = event.grants
@@ -276,6 +280,13 @@ class Broker:
 
     def on_uncertain(self, neighbour: BrokerId, message: m.Uncertain, now: int) -> list[Effect]:
         return self.border.route_uncertain(message, LinkId(neighbour), now)
+
+    def on_gap(self, neighbour: BrokerId, message: m.Gap, now: int) -> list[Effect]:
+        """Something that was to come from there is lost, for all who are behind this broker."""
+        others = [one for one in self.neighbours if one != neighbour]
+        effects: list[Effect] = [Send(LinkId(one), message) for one in others]
+        effects += self._take(self.relocation.on_gap(neighbour), now)
+        return effects + self.border.lose_from(neighbour, message.reason)
 
     def on_announce(self, neighbour: BrokerId, message: m.Announce, now: int) -> list[Effect]:
         told = self.paths.learn(neighbour, message.brokers)
@@ -408,6 +419,7 @@ EVENTS: dict[type, Callable[[Broker, Any, int], list[Effect]]] = {
 
 FROM_BROKER: dict[type, Callable[[Broker, BrokerId, Any, int], list[Effect]]] = {
     m.Uncertain: Broker.on_uncertain,
+    m.Gap: Broker.on_gap,
     m.Announce: Broker.on_announce,
     m.Update: Broker.on_update,
     m.Tunnel: Broker.on_tunnel,

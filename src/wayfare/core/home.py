@@ -87,6 +87,18 @@ class Home(Relocation):
 
     # On the way
 
+    def on_gap(self, neighbour: BrokerId) -> list[Effect | Received | LinkDown]:
+        """Tunnels that lead there have a hole: their clients attach again, and send again."""
+        there = self.paths.towards
+        visitors = [link for link, home in self._visitors.items() if there(home) == neighbour]
+        away = [link for link, (visited, _) in self._away.items() if there(visited) == neighbour]
+        for link in visitors:
+            del self._visitors[link]
+        for link in away:
+            del self._away[link]
+        closed = [Close(link, "the way to its home was broken", again=True) for link in visitors]
+        return [*closed, *map(LinkDown, away)]
+
     def on_tunnel(self, message: Tunnel, now: int) -> list[Effect | Received | LinkDown]:
         if message.broker != self.paths.name:
             return [*self._send(message)]

@@ -7,7 +7,7 @@ connection and never changes.
     client -> border broker   Attach  Detach  Subscribe  Unsubscribe  Advertise  Unadvertise
                               Publish  Ack
     border broker -> client   Welcome  Deliver  Gap  Published  Resend
-    broker -> broker          Notification  Announce  Tunnel
+    broker -> broker          Notification  Uncertain  Gap  Announce  Tunnel
                               Update(... Request, Reply, Fetch, Searched, Ask,
                                          Profile, Prepare)
 """
@@ -292,7 +292,10 @@ class Deliver(Message, frozen=True, tag=21):
 
 
 class Gap(Message, frozen=True, tag=22):
-    """Deliveries up to this number that have not arrived are lost."""
+    """Deliveries up to this number that have not arrived are lost.
+
+    Between brokers: something that was to come from the direction of the sender is lost.
+    """
 
     number: Number
     reason: str
@@ -461,7 +464,7 @@ class Tunnel(Message, frozen=True, tag=32):
     reason: str = ""
 
 
-Between = Notification | Uncertain | Update | Announce | Tunnel
+Between = Notification | Uncertain | Gap | Update | Announce | Tunnel
 # What the core never sees.
 Hosts = Hello | Join | Took | Ping | Refused | Login | Challenge | Proof
 AnyMessage = Hosts | FromClient | ToClient | Between

@@ -68,6 +68,10 @@ class Relocation:
     def on_tunnel(self, message: m.Tunnel, now: int) -> list[Effect | Received | LinkDown]:
         raise ProtocolError(f"Tunnel, but relocation is {self.name} here")
 
+    def on_gap(self, neighbour: BrokerId) -> list[Effect | Received | LinkDown]:
+        """Something that was to come from there, or to go there, is lost."""
+        return []
+
     def outward(self, effects: list[Effect]) -> list[Effect]:
         """The same effects, for links that this broker really has."""
         return effects

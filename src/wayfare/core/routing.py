@@ -69,6 +69,9 @@ class Destinations:
                 del self._audiences[filter]
                 self._index.remove(audience)
 
+    def audience(self, filter: Filter) -> Audience:
+        return self._audiences[filter]
+
     def counts(self) -> dict[Filter, dict[int, int]]:
         """Who wants what, and how often each said so."""
         return {filter: audience.counts for filter, audience in self._audiences.items()}
@@ -224,6 +227,15 @@ class Routing:
             for source in self._subs.of[sub]
         }
         return offered | (covered & {*others})
+
+    def hearers(self, neighbour: BrokerId) -> list[int]:
+        """The places of sessions that want something of what comes from there."""
+        wanted = {
+            sub.filter: None
+            for ad in self.in_ads[neighbour]
+            for sub in self._subs_by_overlap.overlapping(ad.filter)
+        }
+        return near_and_here([self.destinations.audience(one) for one in wanted])[1]
 
     def start_over(self, neighbour: BrokerId) -> None:
         """A neighbour knows nothing any more, and what it said does not count."""

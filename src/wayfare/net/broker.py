@@ -62,13 +62,15 @@ from wayfare.net.limits import DEFAULT_NET_LIMITS, NetLimits, Rate
 from wayfare.net.links import Link
 from wayfare.net.logs import printable, tell
 from wayfare.net.security import Tls, neighbour_context
-from wayfare.net.store import Out, Store
+from wayfare.net.store import GaveUp, Out, Store
 
 HEARTBEAT_S = 2.0  # a peer that says nothing for three of them is dead
 SILENT_BEATS = 3
 RETRY_S = (0.1, 5.0)  # between two attempts to connect, growing
 STRANGER_WORDS = 4  # Hello, Challenge, Proof and Join; or Hello, Login and Attach
-LINK_QUEUE_MAX = 10_000  # messages that wait for a neighbour; then clients are not read any more
+NOBODY, PUBLISHERS, EVERYBODY = range(
+    3
+)  # of the clients, who is not read while a neighbour is behind
 
 logger = logging.getLogger("wayfare.broker")
 
@@ -107,7 +109,7 @@ class BrokerHost:
         self.address: Address | None = None  # where it listens
         self.connections: dict[str, Connection] = {}  # by link; clients' only
         life = secrets.randbits(62) + 1
-        self.links = {BrokerId(one): Link(BrokerId(one), life) for one in neighbours}
+        self.links = {BrokerId(one): Link(BrokerId(one), life, net_limits) for one in neighbours}
         self.routed = 0  # notifications
         self.attachments = self.moves = 0  # of clients; and of those, from another broker
         self.traffic = {"client": Traffic(), "stranger": Traffic()}  # a link has its own
@@ -122,6 +124,7 @@ class BrokerHost:
         self._tls, self._net_limits = tls, net_limits
         self._door = Door(name, neighbours, tls, secret, accounts, net_limits)
         self._speeds: dict[Connection, Rate] = {}  # of clients
+        self._publishers: set[Connection] = set()  # of clients that have published
         self._strangers: dict[Connection, float] = {}  # who has not said what it is, and since when
         self._calling: dict[BrokerId, Connection] = {}  # that we made, and which are not joined yet
         self._free = {
@@ -138,7 +141,7 @@ class BrokerHost:
         self._timer: asyncio.TimerHandle | None = None
         self._due: int | None = None
         self._turn = Turn(self._flush)
-        self._congested = False
+        self._paused = NOBODY
         self.stopping = False
 
     # Life
@@ -249,7 +252,7 @@ class BrokerHost:
         neighbour = self.links.get(BrokerId(link)) if messages else None
         now = self.now()
         if messages and neighbour is None:
-            self._slow_down(connection, len(messages))
+            self._slow_down(connection, messages)
         if neighbour is None and messages and type(messages[0]) is Publish:
             messages = self._publish(connection, messages, now)
         for message in messages:
@@ -302,6 +305,7 @@ class BrokerHost:
         self._silent.pop(connection, None)
         self._dirty.pop(connection, None)
         self._speeds.pop(connection, None)
+        self._publishers.discard(connection)
         self._door.on_closed(connection)
         link = connection.link
         peer = ("broker" if link in self.links else "client") if link else "stranger"
@@ -369,7 +373,7 @@ class BrokerHost:
             connection.count_in(self.traffic["client"])
             self.attachments += 1
             self.moves += bool(first.previous) and first.previous[0][0] != self.name
-            if self._congested:
+            if self._paused == EVERYBODY:
                 connection.pause()
             grants = self._door.grants(connection, first.client)
             if grants is not None:
@@ -456,7 +460,8 @@ class BrokerHost:
             link.forget(took.taken)
         except ProtocolError as error:
             connection.refuse(str(error))
-        self._mind_congestion()
+        if self._paused:
+            self._turn.ask()
 
     # Neighbours that are called
 
@@ -535,13 +540,15 @@ class BrokerHost:
     def _send_on(self, effect: Send) -> None:
         """To a neighbour; a client that is gone gets nothing."""
         neighbour = self.links.get(BrokerId(effect.link))
-        if neighbour is not None:
+        if neighbour is not None and neighbour.known:
             frame = self._frames.of(effect.message)
             neighbour.send(frame)
             if self._store is not None:
                 self._store.append(Out(0, effect.link, frame))
-            if len(neighbour) > LINK_QUEUE_MAX:
-                self._mind_congestion()
+            if neighbour.full:
+                self._turn.ask()
+                if not self._paused:
+                    self._mind_queues()
 
     def _close(self, effect: Close) -> None:
         connection = self.connections.pop(effect.link, None)
@@ -621,6 +628,10 @@ class BrokerHost:
 
     def _flush(self) -> None:
         """The end of a turn of the loop: make it safe, then write what was sent."""
+        for link in self.links.values():
+            if link.is_hopeless():
+                self._give_up(link)
+        self._mind_queues()
         if self._store is not None and not self._keep(self._store):
             return
         more = False
@@ -636,42 +647,76 @@ class BrokerHost:
         if more:
             self._turn.ask()
 
-    def _slow_down(self, connection: Connection, count: int) -> None:
+    def _slow_down(self, connection: Connection, messages: list[AnyMessage]) -> None:
         """A client that says too much is not read for a while."""
+        if connection not in self._publishers and any(type(one) is Publish for one in messages):
+            self._publishers.add(connection)
+            if self._paused:
+                connection.pause()
         loop, most = asyncio.get_running_loop(), self._net_limits.messages_per_second
         speed = self._speeds.get(connection)
         if speed is None:
             speed = self._speeds[connection] = Rate(most, most, loop.time())
-        wait = speed.take(count, loop.time())
+        wait = speed.take(len(messages), loop.time())
         if wait:
             connection.pause("too fast")
             loop.call_later(wait, connection.resume, "too fast")
 
-    def _mind_congestion(self) -> None:
-        """While a neighbour does not take what is for it, clients are not read."""
-        full = max((len(link) for link in self.links.values()), default=0)
-        if not self._congested and full > LINK_QUEUE_MAX:
-            self._congested = True
-            behind = ", ".join(name for name, link in self.links.items() if len(link) == full)
-            self._tell_congested(
-                "congested", f"%(broker)s has too much to tell {behind}, and pauses clients"
-            )
-            for connection in self.connections.values():
-                connection.pause()
-        elif self._congested and full < LINK_QUEUE_MAX // 2:
-            self._congested = False
-            self._tell_congested("relieved", "%(broker)s listens to clients again")
-            for connection in self.connections.values():
-                connection.resume()
+    def _mind_queues(self) -> None:
+        """While a neighbour is behind, others are not read; while one is away, publishers are not."""
+        behind = [link for link in self.links.values() if link.full]
+        slow = any(link.connection for link in behind)
+        if slow or self._paused:
+            self._pause_neighbours(slow)
+        paused = (EVERYBODY if slow else PUBLISHERS) if behind else NOBODY
+        if paused == self._paused:
+            return
+        for connection in self.connections.values():
+            stop = paused == EVERYBODY or (paused and connection in self._publishers)
+            (connection.pause if stop else connection.resume)()
+        if behind and not self._paused:
+            names = ", ".join(link.name for link in behind)
+            who = "clients" if paused == EVERYBODY else "publishers"
+            says = f"%(broker)s has too much to tell {names}, and pauses {who}"
+            tell(logger, logging.WARNING, "congested", says, broker=self.name)
+        elif not behind:
+            says = "%(broker)s listens to all clients again"
+            tell(logger, logging.WARNING, "relieved", says, broker=self.name)
+        self._paused = paused
 
-    def _tell_congested(self, event: str, sentence: str) -> None:
-        tell(logger, logging.WARNING, event, sentence, broker=self.name)
+    def _pause_neighbours(self, slow: bool) -> None:
+        """One that is behind itself is read: it says how far it is. So nobody waits in a circle."""
+        for link in self.links.values():
+            if link.connection is not None:
+                (link.connection.pause if slow and not link.full else link.connection.resume)()
+
+    def _give_up(self, link: Link) -> None:
+        """Forget what waits for a neighbour, or who waits for it would wait for ever.
+
+        When it comes the link begins from nothing, and who may miss something is told.
+        """
+        tell(
+            logger,
+            logging.WARNING,
+            "given_up",
+            "%(broker)s gives up the %(count)s messages for %(peer)s, which will be told everything anew",
+            broker=self.name,
+            peer=link.name,
+            count=len(link),
+        )
+        link.give_up()
+        if self._store is not None:
+            self._store.append(GaveUp(self.now(), link.name))
+        for connection in (link.connection, self._calling.get(link.name)):
+            if connection is not None:  # it has been told how far we were
+                connection.abort("what it had to be told was given up", why="given_up")
 
     async def _beat(self) -> None:
         """Now and then: say that we are here, and find out who is not."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._heartbeat_s)
+            self._turn.ask()  # a neighbour may be away for too long
             for link in self.links.values():
                 link.confirm(all=True)
             linked = [link.connection for link in self.links.values() if link.connection]

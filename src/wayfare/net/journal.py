@@ -10,7 +10,7 @@ from wayfare.core.effects import Event, Granted, LinkDown, LinkUp, Publications,
 from wayfare.core.messages import BrokerId, LinkId
 from wayfare.errors import StoreError, UsageError
 from wayfare.net.links import Link
-from wayfare.net.store import AnyRecord, Down, Grant, In, Out, Snapshot, Store, Ticked, Up
+from wayfare.net.store import AnyRecord, Down, GaveUp, Grant, In, Out, Snapshot, Store, Ticked, Up
 
 Links = Mapping[BrokerId, Link]
 
@@ -60,6 +60,9 @@ def _replay(record: AnyRecord, core: Broker, links: Links) -> None:
     if isinstance(record, Out):
         assert neighbour is not None
         neighbour.send(record.frame)
+    elif isinstance(record, GaveUp):
+        assert neighbour is not None
+        neighbour.give_up()
     elif isinstance(record, In):
         if neighbour is not None:
             neighbour.take()

@@ -22,6 +22,10 @@ class NetLimits(msgspec.Struct, frozen=True):
     trickle_bytes: int = 1_024  # of an unfinished frame, in one heartbeat: less is silence
     # That wait for a peer that does not read: more than a whole backlog, which may be under way.
     write_bytes: int = 33_554_432
+    # That wait for a neighbour: then others wait, and so long if it is away; see `links`.
+    link_count: int = 10_000
+    link_bytes: int = 33_554_432
+    link_away_s: float = 30.0
     closing_s: float = 5.0  # that a peer may take to read the rest, when it is closed
     logins: int = 100  # whose passwords wait to be checked
     failed_logins_per_minute: int = 10  # from one address

@@ -2,21 +2,26 @@
 
 Messages are numbered by counting, from the beginning of the link on. What the neighbour has not
 confirmed is kept. When a connection comes, both ends say how far they are (`Join`), and what is
-missing is sent again, as fast as the other end reads. If either has lost its memory (another `life`), the link begins from nothing.
+missing is sent again, as fast as the other end reads. If either has lost its memory (another `life`), or has given up
+what it kept, because that was too much, the link begins from nothing.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 
 from wayfare.core.codec import encode
 from wayfare.core.messages import BrokerId, Join, Took
 from wayfare.errors import ProtocolError
 from wayfare.net.connection import Connection, Traffic
+from wayfare.net.limits import DEFAULT_NET_LIMITS, NetLimits
 from wayfare.net.store import SavedLink
 
 TOOK_EVERY = 64  # messages; what is less is confirmed with the next heartbeat
+TOOK_BYTES = 1024 * 1024  # likewise
 BURST_BYTES = 1024 * 1024  # that are sent in one turn of the loop, of what waits
+HOPELESS = 4  # times too much is kept: what was read at once, and who could not be stopped
 
 
 class Link:
@@ -24,10 +29,15 @@ class Link:
 
     __slots__ = (
         "_confirmed",
+        "_confirmed_bytes",
         "_kept",
+        "_limits",
         "_sent",
+        "_since",
         "_waiting",
+        "bytes",
         "connection",
+        "full",
         "known",
         "life",
         "name",
@@ -35,17 +45,22 @@ class Link:
         "traffic",
     )
 
-    def __init__(self, name: BrokerId, life: int) -> None:
+    def __init__(self, name: BrokerId, life: int, limits: NetLimits = DEFAULT_NET_LIMITS) -> None:
         self.name = name
         self.life = life  # of this end
         self.known = 0  # the life of the other end
         self.taken = 0  # messages of that life
         self.connection: Connection | None = None
         self.traffic = Traffic()  # of all its connections
+        self.bytes = 0  # of what is kept
+        self.full = False  # too much is kept; until it is half of that
+        self._limits = limits
+        self._since = time.monotonic()  # the other end is away, if it is
         self._sent = 0  # messages, since the beginning of the link
         self._kept: deque[bytes] = deque()  # the last of them, which may be needed again
         self._waiting: deque[bytes] = deque()  # the last of these, not sent on this connection yet
         self._confirmed = 0  # of what was taken, how much the other end knows of
+        self._confirmed_bytes = 0
 
     def saved(self) -> SavedLink:
         return SavedLink(self.known, self.taken, self._sent, list(self._kept))
@@ -53,12 +68,29 @@ class Link:
     def load(self, saved: SavedLink) -> None:
         self.known, self.taken, self._sent = saved.known, saved.taken, saved.sent
         self._kept = deque(saved.kept)
+        self.bytes = sum(map(len, saved.kept))
+        self.full = self._exceeds()
 
     def begin(self, known: int) -> None:
         """From nothing, with this life of the other end."""
         self._kept.clear()
-        self._sent = self.taken = 0
+        self._waiting.clear()
+        self._sent = self.taken = self.bytes = 0
+        self.full = False
         self.known = known
+
+    def give_up(self) -> None:
+        """Keep nothing for it any more, until it comes, and the link begins from nothing."""
+        self.begin(0)
+
+    def is_hopeless(self) -> bool:
+        """Whether the other end does not come for what is kept, or far too much is."""
+        away_s = 0.0 if self.connection is not None else time.monotonic() - self._since
+        return self.full and (away_s > self._limits.link_away_s or self._exceeds(HOPELESS))
+
+    def _exceeds(self, times: float = 1) -> bool:
+        limits = self._limits
+        return len(self._kept) > times * limits.link_count or self.bytes > times * limits.link_bytes
 
     def __len__(self) -> int:
         """How many messages wait to be confirmed."""
@@ -66,9 +98,11 @@ class Link:
 
     def send(self, frame: bytes) -> None:
         if not self.known:
-            return  # it has never been there, and is told everything when it comes
+            return  # it has never been there, or was given up, and is told everything when it comes
         self._sent += 1
         self._kept.append(frame)
+        self.bytes += len(frame)
+        self.full = self.full or self._exceeds()
         connection = self.connection
         if connection is None:
             return
@@ -94,8 +128,10 @@ class Link:
     def confirm(self, *, all: bool = False) -> None:
         """Let the other end forget what was taken, if that is worth a message."""
         waiting = self.taken - self._confirmed
-        if self.connection is not None and (waiting >= TOOK_EVERY or (all and waiting)):
-            self._confirmed = self.taken
+        size = self.traffic.bytes_in - self._confirmed_bytes
+        worth = waiting >= TOOK_EVERY or (waiting and (all or size >= TOOK_BYTES))
+        if self.connection is not None and worth:
+            self._confirmed, self._confirmed_bytes = self.taken, self.traffic.bytes_in
             self.connection.send(encode(Took(self.taken)))
 
     def forget(self, taken: int) -> None:
@@ -103,7 +139,8 @@ class Link:
         if taken > self._sent:
             raise ProtocolError(f"took {taken} messages, but only {self._sent} were sent")
         while self._sent - len(self._kept) < taken:
-            self._kept.popleft()
+            self.bytes -= len(self._kept.popleft())
+        self.full = self.full and self._exceeds(0.5)
 
     def join(self) -> Join:
         return Join(self.life, self.known, self.taken)
@@ -128,4 +165,5 @@ class Link:
         if self.connection is not connection:
             return False
         self.connection = None
+        self._since = time.monotonic()
         return True

@@ -95,7 +95,8 @@ METRICS = (
         "kind how why",
         "closed in peace, lost, refused with a reason for the peer, or cut off without; and why that: limit,"
         " login, neighbour (not ours, or it cannot prove it), bytes (no frames of ours), protocol, late (it did"
-        " not say what it is), silent, unread (it does not read), store (that failed)",
+        " not say what it is), silent, unread (it does not read), given_up (too much waited for a neighbour),"
+        " store (that failed)",
         lambda one: [((ended.kind, ended.how, ended.why), ended.count) for ended in one.ended],
     ),
     Row(
@@ -175,6 +176,13 @@ METRICS = (
         "neighbour",
         "sent, and kept until the neighbour confirms them",
         lambda one: [((link.name,), link.kept) for link in one.links],
+    ),
+    Row(
+        "wayfare_link_kept_bytes",
+        "gauge",
+        "neighbour",
+        "of those",
+        lambda one: [((link.name,), link.kept_bytes) for link in one.links],
     ),
     Row(
         "wayfare_messages_received_total",

@@ -46,6 +46,7 @@ class LinkStatus(msgspec.Struct, frozen=True):
     subscriptions: int  # entries that it told
     advertisements: int
     traffic: Told
+    kept_bytes: int = 0
 
 
 class Sessions(msgspec.Struct, frozen=True):
@@ -173,6 +174,7 @@ def status_of(host: BrokerHost) -> BrokerStatus:
                 len(routing.in_subs[BrokerId(name)]),
                 len(routing.in_ads[BrokerId(name)]),
                 Told.of(link.traffic),
+                link.bytes,
             )
             for name, link in host.links.items()
         ],

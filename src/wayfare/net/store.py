@@ -68,7 +68,11 @@ class Grant(Record, frozen=True, tag=6):
     grants: Grants
 
 
-AnyRecord = In | Up | Down | Ticked | Out | Grant
+class GaveUp(Record, frozen=True, tag=7):
+    """What waited for a neighbour is forgotten; when it comes, its link begins from nothing."""
+
+
+AnyRecord = In | Up | Down | Ticked | Out | Grant | GaveUp
 
 
 class SavedLink(msgspec.Struct, frozen=True, array_like=True):

@@ -1,0 +1,103 @@
+"""A link that begins from nothing: tables are told again, and what was lost is told to who may miss it.
+
+They play in the tree of roads.py: tom publishes at braga, anna is at porto.
+"""
+
+import pytest
+
+from roads import assert_tidy, lost, network, publish, session_of, tables, xs
+from wayfare.core.broker import LINK_LOST
+from wayfare.core.effects import Close, Lost
+from wayfare.core.messages import Gap
+
+ROUTINGS = ("flooding", "simple", "identity", "covering", "merging")
+RELOCATIONS = ("handoff", "junction", "home", "naive")
+MAYBE = Lost(0, LINK_LOST)
+
+
+def lose(net, value):
+    """Tom publishes, and the link that it crosses begins from nothing."""
+    net.stop("braga", "lisbon")
+    publish(net, value)
+    net.stopped.clear()
+    net.begin("braga", "lisbon")
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_who_may_miss_something_is_told_however_far_away(routing):
+    net = network(routing=routing)
+    before = tables(net)
+    publish(net, 1)
+    lose(net, 2)
+    assert lost(net) == [MAYBE]
+    assert tables(net) == before
+    publish(net, 3)
+    assert net.got("anna") == xs(1, 3)
+    assert_tidy(net)
+
+
+@pytest.mark.parametrize("relocation", RELOCATIONS)
+def test_it_is_told_once_whatever_becomes_of_sessions(relocation):
+    net = network(relocation=relocation)
+    lose(net, 1)
+    net.move("anna", "faro")
+    publish(net, 2)
+    assert lost(net) == [MAYBE]
+    assert net.got("anna") == xs(2)
+
+
+def test_a_link_that_is_new_tells_nobody():
+    net = network()
+    publish(net, 1)
+    assert lost(net) == []
+
+
+def test_who_is_away_is_told_when_she_comes():
+    net = network()
+    net.cut("anna")
+    publish(net, 1)
+    lose(net, 2)
+    publish(net, 3)
+    net.move("anna", "faro")
+    assert lost(net) == [MAYBE]
+    assert net.got("anna") == xs(1, 3)
+
+
+def test_who_wants_nothing_of_what_is_offered_there_is_not_told():
+    net = network()
+    net.subscribe("bert", "x is null and y is null")
+    net.attach("bert", "porto")
+    net.subscribe("carla", "x > 0")
+    net.attach("carla", "braga")
+    net.settle()
+    lose(net, 1)
+    assert (lost(net), lost(net, "bert"), lost(net, "carla")) == ([MAYBE], [], [])
+
+
+def test_a_gap_comes_before_the_tables_that_are_told_again():
+    net = network()
+    net.stop("lisbon", "porto")
+    net.begin("braga", "lisbon")
+    first, *_ = net.on_the_way("lisbon", "porto")
+    assert first == Gap(0, LINK_LOST, exact=False)
+
+
+@pytest.mark.parametrize("near", [("lisbon", "faro"), ("porto", "lisbon")], ids=str)
+def test_what_a_visitor_published_through_a_tunnel_is_not_lost(near):
+    """Anna visits faro, and her home is porto. Else 1 would be lost when 2 is acknowledged."""
+    net = network(relocation="home")
+    net.advertise("anna", "x > 0")
+    net.subscribe("tom", "x > 0")
+    net.move("anna", "faro")
+    for pair in (near, near[::-1]):
+        net.stop(*pair)
+    net.publish("anna", x=1)
+    net.settle()
+    net.stopped.clear()
+    net.begin(*near)
+    assert Close("anna/2", "the way to its home was broken", again=True) in net.closed
+    assert session_of(net, "porto").link is None
+    net.move("anna", "faro")
+    publish(net, 2, who="anna")
+    assert net.got("tom") == xs(1, 2)
+    assert not net.clients["anna"].outbox
