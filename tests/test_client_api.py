@@ -901,6 +901,38 @@ async def test_a_broker_that_is_silent_is_left_in_time():
             road.cut()
 
 
+@live
+async def test_flush_waits_until_a_broker_has_heard_of_a_subscription():
+    async with (
+        tree(*LINE) as net,
+        proxy(net.brokers["porto"].address) as road,
+        wayfare.connect(road.url, client_id="anna", heartbeat_s=30) as anna,
+    ):
+        await anna.flush(0)  # nothing to wait for
+
+        def known():
+            sessions = net.brokers["porto"].core.border.by_link.values()
+            return {str(filter) for one in sessions for filter in one.subscriptions}
+
+        async with anna.subscribe("x > 0"):
+            await anna.flush(5)
+            assert known() == {"x > 0"}
+            await anna.flush(0)
+            road.swallow("up")
+            async with anna.subscribe("y > 0"):
+                with pytest.raises(TimeoutError):
+                    await anna.flush(0.2)
+                waiting = asyncio.create_task(anna.flush(5))
+                await asyncio.sleep(0.05)
+                road.cut()
+                road.heal()
+                await waiting  # at the next connection
+                assert known() == {"x > 0", "y > 0"}
+                await anna.detach()
+                async with anna.subscribe("z > 0"):
+                    await anna.flush(1)  # who is away tells nobody
+
+
 @pytest.mark.parametrize(("ours", "theirs"), [(0.1, 30), (30, 0.1)])
 @live
 async def test_heartbeats_need_not_be_equal(ours, theirs):

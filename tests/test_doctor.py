@@ -118,6 +118,30 @@ async def test_what_is_wrong_with_an_address_is_told_apart():
 
 
 @live
+async def test_the_port_of_clients_and_the_port_of_the_status_are_told_apart():
+    async with tree(*LINE) as net:
+        port = net.brokers["porto"].address.port
+        assert await examine(f"http://127.0.0.1:{port}") == [
+            (
+                FAIL,
+                f"127.0.0.1:{port} speaks no HTTP: porto listens for clients there; ask where a broker"
+                " tells its status, which is the port of --status, or status.port in its file",
+            )
+        ]
+        async with told(net.brokers.values()) as (host, port):
+            assert await examine(f"{host}:{port}") == [
+                (
+                    FAIL,
+                    "it tells a status there, and listens elsewhere: correct the port, or ask"
+                    f" http://{host}:{port}",
+                )
+            ]
+    async with server(b"\0\0\0\x02\x91\x63more", asked=b"\r\n\r\n") as at:
+        ((_, says),) = await examine(f"http://127.0.0.1:{at.port}")
+        assert "speaks no HTTP: something else than a broker is there; ask" in says
+
+
+@live
 async def test_two_brokers_of_one_name_are_found():
     one, two = BrokerHost("porto", {}), BrokerHost("porto", {})
     try:

@@ -20,7 +20,7 @@ from wayfare.cli import completion, notation
 from wayfare.cli.roam import Tally
 from wayfare.core import messages as m
 from wayfare.errors import UsageError
-from wayfare.net import config
+from wayfare.net import accounts, config
 from wayfare.net.network import start
 from wayfare.net.subscription import Notification
 
@@ -113,6 +113,28 @@ def subscriber(address, wanted, *options):
     with program("sub", address, wanted, *options) as one:
         assert one.told().startswith("wayfare: subscribed to ")
         yield one
+
+
+def test_who_may_not_subscribe_is_not_told_that_it_did(tmp_path):
+    file = tmp_path / "site.toml"
+    file.write_text('name = "lisbon"\nlisten = "127.0.0.1:0"\naccounts = "accounts.toml"\n')
+    (tmp_path / "password").write_text("sesame\n")
+    accounts.add(
+        tmp_path / "accounts.toml", "car", "sesame", {"subscribe": ["service = 'parking'"]}
+    )
+    with program("broker", "--config", str(file), "--json") as one:
+        address = json.loads(one.line())["address"]
+        who = ("--id", "car", "--password-file", str(tmp_path / "password"))
+        for command in (
+            ("sub", address, "price > 0", *who),
+            ("roam", "price > 0", "--through", address, *who),
+        ):
+            code, out, err = wayfare(*command)
+            assert code == 2
+            assert "may not subscribe to price > 0: its account allows subscribe to service" in err
+            assert "subscribed to" not in err + out
+        with subscriber(address, "service = 'parking'", *who):
+            pass
 
 
 # Brokers

@@ -532,10 +532,21 @@ def test_a_client_logs_in_and_attaches_under_its_own_names_only(file):
                 ("anna", "anna", "wrong", "anna cannot log in: no such account, or not its passw"),
                 ("tom", "tom", "open", "tom cannot log in: no such account, or not its password"),
                 ("anna", None, None, "anna has not logged in: porto wants an account"),
-                ("anna", "car-17", "sesame", "car-17 may not attach as anna: that is another"),
-                ("car-17", "anna", "open", "anna may not attach as car-17: that is another"),
-                ("car-17-x", "anna", "open", "anna may not attach as car-17-x"),
-                ("nobody", "anna", "open", "anna may not attach as nobody"),
+                ("anna", "car-17", "sesame", "may not attach as anna: that is the name of an"),
+                ("car-17", "anna", "open", "may not attach as car-17: that is the name of another"),
+                (
+                    "car-17-x",
+                    "anna",
+                    "open",
+                    'anna may not attach as car-17-x: that is for the account car-17, which has clients = \\["car-17-\\*"\\]',
+                ),
+                (
+                    "bike",
+                    "car-17",
+                    "sesame",
+                    'has clients = \\["car-17-\\*"\\], and none of them is',
+                ),
+                ("bike", "anna", "open", "anna may not attach as bike: its account has clients = "),
             ):
                 with pytest.raises(Refused, match=reason):
                     await wayfare.connect(url, client_id=who, account=account, password=password)
@@ -758,6 +769,20 @@ def test_a_client_may_do_what_its_account_says_and_is_told_why_not(file):
                 mine._core.subscribe(Filter.parse("price > 0"))  # so it attaches with it
                 with pytest.raises(Refused, match="car-17-4 may not subscribe to price > 0"):
                     await mine
+
+    run(test())
+
+
+def test_flush_says_whether_a_subscription_was_taken(file):
+    async def test():
+        async with with_accounts(file) as broker:
+            options = {"client_id": "car-17", "password": "sesame"}
+            async with wayfare.connect(str(broker.address), **options) as car:
+                async with car.subscribe("service = 'parking'"):
+                    await car.flush(5)
+                async with car.subscribe("price > 0"):
+                    with pytest.raises(Refused, match="car-17 may not subscribe to price > 0"):
+                        await car.flush(5)
 
     run(test())
 

@@ -88,7 +88,10 @@ def test_top_is_not_fooled_by_what_is_no_status(tmp_path):
         port = at["porto"].rpartition(":")[2]  # a broker, which answers in its own way
         code, out, _ = wayfare("top", port, "--once")
         assert code == 1
-        assert out.startswith(f"cannot ask 127.0.0.1:{port} for its status: ")
+        assert out.startswith(f"127.0.0.1:{port} speaks no HTTP: porto listens for clients there;")
+        code, _, err = wayfare("top", at["porto"], "--once")
+        assert code == 2
+        assert err.startswith(f"wayfare: {at['porto']} is where a broker listens for clients: give")
 
 
 def test_top_runs_in_a_terminal_until_ctrl_c(tmp_path):

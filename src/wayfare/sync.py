@@ -188,7 +188,7 @@ class Client:
         )
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything that was published is acknowledged."""
+        """Wait until a broker has everything: what was published, subscribed to and advertised."""
         self._background.call(lambda: self._live.flush(timeout))
 
     def move(self, address: str) -> None:

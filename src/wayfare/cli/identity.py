@@ -44,8 +44,12 @@ def options(arguments: argparse.Namespace) -> dict[str, Any]:
     if a.password_file is not None:
         try:
             password = a.password_file.read_text("utf-8").split("\n")[0].rstrip("\r")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"cannot read the password in {a.password_file}: {error}") from None
+        except OSError as error:
+            raise UsageError(
+                f"cannot read the password in {a.password_file}: {error.strerror}"
+            ) from None
+        except UnicodeDecodeError:
+            raise UsageError(f"{a.password_file} has no password: it is not UTF-8 text") from None
     if a.account and password is None:
         raise UsageError(f"{a.account} needs a password: give --password-file, or set {PASSWORD}")
     return {

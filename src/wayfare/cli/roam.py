@@ -108,6 +108,7 @@ async def _roam(a: argparse.Namespace, wanted: Filter, through: list[str], tally
         connect(through[0], on_lost=tally.lose, **identity.options(a)) as client,
         client.subscribe(wanted) as some,
     ):
+        await client.flush()
         if not a.json:
             running.tell(f"subscribed to {wanted} at {client.broker}")
         reading = asyncio.create_task(_read(a, some, tally))

@@ -71,10 +71,11 @@ class _Subscribing:
             ) as client,
             client.subscribe(self.wanted) as some,
         ):
-            running.tell(f"subscribed to {self.wanted} at {client.broker}")
             ends = None if a.wait is None else asyncio.get_running_loop().time() + a.wait
             try:
                 async with asyncio.timeout_at(ends):
+                    await client.flush()
+                    running.tell(f"subscribed to {self.wanted} at {client.broker}")
                     async for one in some:
                         print(show(one), flush=True)
                         self.came += 1

@@ -79,6 +79,11 @@ def _place(text: str) -> tuple[str, int]:
             )
         everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}
         return everywhere.get(where.host, where.host), where.port
+    if text.startswith(("wayfare://", "wayfares://")):
+        raise UsageError(
+            f"{text} is where a broker listens for clients: give the port where it tells its status,"
+            " which is that of --status, or status.port in its file"
+        )
     try:
         return running.place(text.removeprefix("http://").removesuffix("/status").rstrip("/"))
     except argparse.ArgumentTypeError as error:

@@ -31,6 +31,7 @@ from wayfare.core.grants import Grants
 from wayfare.errors import FilterError, UsageError
 
 LISTS = ("subscribe", "publish", "advertise")
+TOLD_MAX = 200  # characters of patterns in a refusal
 KEYS = ("password", "clients", *LISTS)
 
 hasher = PasswordHasher()
@@ -83,6 +84,19 @@ class Accounts:
             if any(fnmatchcase(client, pattern) for pattern in account.clients):
                 return account
         return None
+
+    def refusal(self, account: Account, client: str) -> str:
+        """The rule by which a client of this account may not have this name; "" if it may."""
+        owner = self.owner(client)
+        if owner is not None and owner.name == account.name:
+            return ""
+        if owner is None:
+            own = ", ".join(map(_quoted, account.clients))
+            return f"its account has clients = [{own[:TOLD_MAX]}], and none of them is like that"
+        if owner.name == client:
+            return "that is the name of another account"
+        pattern = next(one for one in owner.clients if fnmatchcase(client, one))
+        return f"that is for the account {owner.name}, which has clients = [{_quoted(pattern)}]"
 
     def verify(self, name: str, password: str) -> bool:
         """Whether that is the password of the account. Slow on purpose: do not call it in a loop."""

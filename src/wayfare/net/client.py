@@ -174,6 +174,9 @@ class Client:
         self._busy: dict[int, int] = {}  # delivery -> subscriptions that are not done with it
         self._unclaimed: dict[Filter, list[Notification]] = {}  # nobody has subscribed again yet
         self._wire: Wire | None = None
+        self._said = self._heard_of = (
+            0  # changes of what it wants and offers, and how many a broker knows
+        )
         self._confirmed = self._core.published  # the last publication that was acknowledged
         self._subscriptions: dict[Filter, list[Subscription]] = {}
         self._full: set[Subscription] = set()  # that have no room, so that all wait
@@ -235,7 +238,8 @@ class Client:
         try:
             if self._keeper is not None:  # who is away cannot say anything
                 with suppress(Exception):  # too late, or what everybody is told who asks
-                    await self.flush(timeout)
+                    async with asyncio.timeout(timeout):
+                        await self._acknowledged()
         finally:
             left = len(self._core.outbox)
             if left:
@@ -359,7 +363,7 @@ class Client:
         if self._store is not None and filter in self._core.advertisements:
             return
         effects = self._core.advertise(filter)
-        self._saved_filters = False
+        self._change()
         if self._recorder is not None:
             self._recorder.fact("advertised", filter=filter)
         self._perform(effects)
@@ -368,7 +372,7 @@ class Client:
         """Withdraw it, as often as it was announced."""
         self.check()
         filter = _filter(offered)
-        self._saved_filters = False
+        self._change()
         if self._recorder is not None:
             self._recorder.fact("unadvertised", filter=filter)
         self._perform(self._core.unadvertise(filter))
@@ -397,10 +401,31 @@ class Client:
         return number
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything that was published is acknowledged."""
-        last = self._core.published
+        """Wait until a broker has everything: what was published, subscribed to and advertised.
+
+        Refused says that it does not want it.
+        """
         async with asyncio.timeout(timeout):
-            await self._until(lambda: self._confirmed >= last)
+            await self._acknowledged()
+            await self._heard()
+
+    async def _acknowledged(self) -> None:
+        last = self._core.published
+        await self._until(lambda: self._confirmed >= last)
+
+    async def _heard(self) -> None:
+        """Wait until a broker knows what this client wants and offers by now; who is away tells nobody."""
+        said = self._said
+        while self._heard_of < said and self._keeper is not None and not self._closed:
+            await self._until(lambda: self.broker != "")
+            if self._wire is not None and await self._answered(self._wire):
+                self._heard_of = max(said, self._heard_of)
+
+    async def _answered(self, wire: Wire) -> bool:
+        """Whether the broker has heard all that was said there; False if it was left meanwhile."""
+        asked = wire.ask()
+        await self._until(lambda: wire.answered >= asked or self._wire is not wire)
+        return wire.answered >= asked
 
     async def move(self, address: str) -> None:
         """Go to the broker at this address, and wait until it has welcomed this client.
@@ -462,7 +487,7 @@ class Client:
         since_ns = subscription.since_ns
         if not kept or since_ns or mine.terms.get(filter) != terms:
             effects = mine.subscribe(filter, terms, since_ns)
-            self._saved_filters = False
+            self._change()
             if self._recorder is not None:
                 reason = None if terms is None else m.terms_text(terms)
                 self._recorder.fact("subscribed", filter=filter, reason=reason)
@@ -470,6 +495,11 @@ class Client:
         self._subscriptions.setdefault(filter, []).append(subscription)
         for notification in self._unclaimed.pop(filter, ()):
             subscription.put(notification)
+
+    def _change(self) -> None:
+        """What it wants, or offers, is another thing now."""
+        self._saved_filters = False
+        self._said += 1
 
     def end(self, subscription: Subscription) -> None:
         there = self._subscriptions.get(subscription.filter, [])
@@ -480,13 +510,14 @@ class Client:
             if not self._closed and self._store is None:
                 if self._recorder is not None:
                     self._recorder.fact("unsubscribed", filter=subscription.filter)
+                self._change()
                 self._perform(self._core.unsubscribe(subscription.filter))
         self.has_room(subscription)
 
     def withdraw(self, wanted: Filter) -> None:
         """Forget a subscription that was kept."""
         while self._store is not None and wanted in self._core.subscriptions:
-            self._saved_filters = False
+            self._change()
             self._perform(self._core.unsubscribe(wanted))
         for notification in self._unclaimed.pop(wanted, ()):
             self.done(notification)
@@ -638,6 +669,8 @@ class Client:
             self._on_refused(wire, message)
         elif isinstance(message, m.Ping):
             wire.answer(message)
+            wire.answered += message.answer
+            self._changed.set()
         else:
             self._step(Received(LinkId(wire.link), message), now)
             if kind is m.Welcome and not wire.closing:

@@ -236,6 +236,10 @@ class Doctor:
         except TimeoutError:
             says = "it says nothing" if connected else "nothing answers"
             what = "; see whether it runs, and to firewalls in between"
+            if connected and await _tells_status(address):
+                says, what = "it tells a status there, and listens elsewhere", ": correct the port"
+                what += f", or ask http://{address.host}:{address.port}"
+                raise _Trouble(says + what) from None
             if connected and not address.tls:
                 what = "; maybe it wants TLS: try wayfares://"
             elif address.tls and not connected:
@@ -399,6 +403,14 @@ class Doctor:
         if len(versions) > 1:
             says = f"different releases run ({_names(sorted(versions))}): bring them to the same"
             self.tell(WARN, self._asked[0].where, says)
+
+
+async def _tells_status(address: Address) -> bool:
+    try:
+        await fetch(address.host, address.port)
+    except CannotConnect:
+        return False
+    return True
 
 
 class _Trouble(Exception):

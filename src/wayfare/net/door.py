@@ -218,12 +218,8 @@ class Door:
                 f"{client} has not logged in: {self._name} wants an account and its password",
                 why="login",
             )
-        elif account is not None and not self._owns(account, client):
-            connection.refuse(
-                f"{account.name} may not attach as {client}: that is another account's, or not"
-                " among the clients of its own",
-                why="login",
-            )
+        elif account and self._accounts and (rule := self._accounts.refusal(account, client)):
+            connection.refuse(f"{account.name} may not attach as {client}: {rule}", why="login")
         elif wait := self._moves.take(client, now):
             most = self._limits.moves_per_minute
             connection.refuse(
@@ -232,10 +228,6 @@ class Door:
         else:
             return True
         return False
-
-    def _owns(self, account: Account, client: str) -> bool:
-        owner = self._accounts.owner(client) if self._accounts is not None else None
-        return owner is not None and owner.name == account.name
 
     def grants(self, connection: Connection, client: str) -> Grants | None:
         """What the client may do; None: everything."""

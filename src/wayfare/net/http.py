@@ -20,9 +20,12 @@ from importlib.metadata import version
 
 import msgspec
 
+from wayfare.core.codec import decode
 from wayfare.core.counts import MILLISECOND_NS, Histogram
-from wayfare.errors import CannotConnect
+from wayfare.core.messages import Hello
+from wayfare.errors import CannotConnect, CodecError
 from wayfare.net.broker import BrokerHost
+from wayfare.net.logs import printable
 from wayfare.net.metrics import Metrics
 from wayfare.net.status import Spread, Status, health_of, status_of
 
@@ -50,9 +53,11 @@ async def fetch(host: str, port: int) -> Status:
             body = await _get(host, port, where)
     except TimeoutError:
         reason = f"no answer within {REQUEST_S:g} s"
-    except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-        known = isinstance(error, OSError) and error.errno is not None and error.errno > 0
-        reason = os.strerror(error.errno) if known else str(error)  # type: ignore[union-attr,arg-type]
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        reason = "what it says is not HTTP"
+    except OSError as error:
+        number = error.errno or 0
+        reason = os.strerror(number) if number > 0 else str(error)
     else:
         try:
             return msgspec.json.decode(body, type=Status)
@@ -70,6 +75,8 @@ async def _get(host: str, port: int, where: str) -> bytes:
     reader, writer = await asyncio.open_connection(host, port, limit=REQUEST_BYTES)
     try:
         writer.write(f"GET /status HTTP/1.1\r\nHost: {where}\r\nConnection: close\r\n\r\n".encode())
+        if (begin := await reader.readexactly(5)) != b"HTTP/":
+            raise CannotConnect(f"{where} speaks no HTTP: {await _instead(begin, reader)}")
         await reader.readuntil(b"\r\n\r\n")
         body = bytearray()
         while piece := await reader.read(65_536):
@@ -79,6 +86,21 @@ async def _get(host: str, port: int, where: str) -> bytes:
         return bytes(body)
     finally:
         writer.transport.abort()
+
+
+async def _instead(begin: bytes, reader: asyncio.StreamReader) -> str:
+    """Who speaks there, and what to do. A broker says Hello to everybody."""
+    who = "something else than a broker is there"
+    length = int.from_bytes(begin[:4], "big")
+    with suppress(CodecError, asyncio.IncompleteReadError):
+        if 0 < length <= REQUEST_BYTES:
+            first = decode(begin[4:] + await reader.readexactly(length - 1))
+            if isinstance(first, Hello):
+                who = f"{printable(first.name)} listens for clients there"
+    return (
+        f"{who}; ask where a broker tells its status, which is the port of --status, or status.port in"
+        " its file"
+    )
 
 
 # Telling

@@ -7,7 +7,7 @@ import ssl
 from typing import Protocol
 
 from wayfare.net.addresses import Address
-from wayfare.net.connection import Connection, Owner
+from wayfare.net.connection import PING, Connection, Owner
 from wayfare.net.limits import NetLimits
 from wayfare.net.security import OUT_OF_TIME
 
@@ -39,6 +39,7 @@ class Wire(Connection):
         self.blocked = False
         self.unwritten = 0  # bytes, of this turn of the loop
         self.silent = 0  # beats without a word
+        self.asked = self.answered = 0  # pings: what was said before one that is answered was heard
         self.changed = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -47,7 +48,13 @@ class Wire(Connection):
 
     def send(self, frame: bytes) -> None:
         self.unwritten += len(frame)
+        self.asked += frame is PING
         super().send(frame)
+
+    def ask(self) -> int:
+        """Whether it has heard all this: it has, as soon as so many are answered."""
+        self.send(PING)
+        return self.asked
 
     def flush(self) -> None:
         if not self.owner.keep():
