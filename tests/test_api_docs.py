@@ -11,7 +11,7 @@ import pytest
 import wayfare
 import wayfare.sync
 from test_docs import DOCS, rows
-from wayfare.core.client import OUTBOX_MAX
+from wayfare.core.client import OUTBOX_BYTES_MAX, OUTBOX_MAX
 from wayfare.net.client import CONNECT_S, HEARTBEAT_S, Options
 from wayfare.net.subscription import QUEUE_MAX
 
@@ -30,6 +30,7 @@ def test_defaults_are_as_described():
     told = {row[0]: row[1] for row in rows(PAGE) if len(row) == 3}
     assert told["queue"] == str(QUEUE_MAX)
     assert told["outbox"] == str(OUTBOX_MAX)
+    assert told["outbox_bytes"] == str(OUTBOX_BYTES_MAX)
     assert told["timeout"] == f"{CONNECT_S:g}"
     assert told["heartbeat_s"] == f"{HEARTBEAT_S:g}"
 

@@ -280,10 +280,26 @@ def test_a_full_outbox_refuses_until_something_is_acknowledged():
     client.advertise(ALL)
     client.publish({})
     client.publish({})
-    with pytest.raises(OutboxFull, match="2 publications of anna wait for an acknowledgement"):
+    with pytest.raises(OutboxFull, match="2 publications of anna, 0 bytes, wait for an ack"):
         client.publish({})
     tell(client, Published(1))
     assert client.publish({}) == [Send("link", Publish(3, {}))]
+
+
+def test_an_outbox_is_also_full_of_bytes():
+    client = attached(outbox_bytes_max=100)
+    client.advertise(ALL)
+    client.publish({}, bytes(99))
+    client.publish({}, bytes(200))  # the last one may come on top
+    with pytest.raises(OutboxFull, match="2 publications of anna, 299 bytes, wait for an ack"):
+        client.publish({})
+    tell(client, Published(1))
+    assert not client.has_room()
+    tell(client, Published(2))
+    client.publish({}, bytes(300))
+    assert not client.has_room()
+    client.detach(leave=True)
+    assert client.has_room()
 
 
 def test_only_what_was_advertised_may_be_published():

@@ -383,10 +383,11 @@ async def test_policies_drop_what_they_say_and_count_it():
             assert await numbers(first, 3) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("options", [{"outbox": 10}, {"outbox_bytes": 10_000}], ids=str)
 @live
-async def test_a_full_outbox_makes_publish_wait_and_nothing_is_lost():
+async def test_a_full_outbox_makes_publish_wait_and_nothing_is_lost(options):
     async with tree(*LINE) as net:
-        anna, tom = two(net, outbox=10)
+        anna, tom = two(net, **options)
         async with anna, tom, anna.subscribe("x > 0") as all:
             await tom.advertise("x > 0")
             await settled(net)
@@ -394,7 +395,7 @@ async def test_a_full_outbox_makes_publish_wait_and_nothing_is_lost():
 
             async def publish():
                 for x in range(1, 101):
-                    await tom.publish({"x": x})
+                    await tom.publish({"x": x}, bytes(1_000))
 
             publishing = asyncio.create_task(publish())
             await asyncio.sleep(0.1)
@@ -734,6 +735,7 @@ WRONG_OPTIONS = [
     ("policy", ["wait"], "one of wait, drop_oldest, drop_newest"),
     ("outbox", 0, "a whole number, at least 1"),
     ("outbox", True, "a whole number, at least 1"),
+    ("outbox_bytes", 0, "a whole number, at least 1"),
     ("on_lost", "print", "a function that is called with a count and a reason"),
     ("events", 5, "a function, or the path of a file"),
     ("timeout", "10", "a number of seconds"),

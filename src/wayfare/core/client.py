@@ -30,7 +30,7 @@ from wayfare.core.effects import (
     Tick,
 )
 from wayfare.core.filters import Filter
-from wayfare.core.history import Marks
+from wayfare.core.history import Marks, size_of
 from wayfare.core.matching import FilterIndex
 from wayfare.core.messages import (
     FILTERS_MAX,
@@ -57,6 +57,7 @@ ACK_GRAIN_NS = 100_000_000  # many clients wake up together, and not each at its
 MARKS_AGE_NS = 24 * 3600 * 1_000_000_000  # that a copy of a notification may be under way
 DIGEST_FROM = 2_000  # characters of all filters; then a digest is sent to a new broker, first
 OUTBOX_MAX = 10_000  # publications without an acknowledgement; then publish refuses
+OUTBOX_BYTES_MAX = 64 * 1024 * 1024  # of them; the last one may come on top
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -86,6 +87,7 @@ class Client:
         name: ClientId,
         outbox_max: int = OUTBOX_MAX,
         *,
+        outbox_bytes_max: int = OUTBOX_BYTES_MAX,
         once: bool = True,
         confirms: bool = False,
         digest_from: int = DIGEST_FROM,
@@ -106,7 +108,8 @@ class Client:
         self.previous: tuple[tuple[BrokerId, int], ...] = ()
         self.welcomed = False
         self.home = BrokerId("")  # the first broker that it attached to
-        self._outbox_max = outbox_max
+        self._outbox_max, self._outbox_bytes_max = outbox_max, outbox_bytes_max
+        self._outbox_bytes = 0
         self._digest_from = digest_from
         self._local: dict[Filter, BrokerId] = {}  # local subscriptions, and where they were made
         self._recalls: dict[Filter, int] = {}  # how much of the past is still to be asked for
@@ -185,6 +188,7 @@ class Client:
         self.deadline = None
         if leave:
             self.outbox.clear()
+            self._outbox_bytes = 0
             self.previous = ()
             self.welcomed = False
         return [] if link is None else [Send(link, m.Detach(leave)), Close(link, "detached")]
@@ -248,14 +252,23 @@ class Client:
             raise NotAdvertised(
                 f"no advertisement of {self.name} matches {dict(attributes)}: advertise it first"
             )
-        if len(self.outbox) >= self._outbox_max:
+        if not self.has_room():
             raise OutboxFull(
-                f"{self._outbox_max} publications of {self.name} wait for an acknowledgement"
+                f"{len(self.outbox)} publications of {self.name}, {self._outbox_bytes} bytes, wait for"
+                " an acknowledgement"
             )
         self.published += 1
         publish = m.Publish(self.published, dict(attributes), payload)
-        self.outbox.append(publish)
+        self._keep(publish)
         return self._say(publish)
+
+    def has_room(self) -> bool:
+        """Whether one more may be published before something is acknowledged."""
+        return len(self.outbox) < self._outbox_max and self._outbox_bytes < self._outbox_bytes_max
+
+    def _keep(self, publish: m.Publish) -> None:
+        self.outbox.append(publish)
+        self._outbox_bytes += size_of(publish)
 
     def _count_up(self, counts: dict[Filter, int], filter: Filter) -> bool:
         """True for the first."""
@@ -395,7 +408,8 @@ class Client:
         self._local = dict(held.local)
         for one in held.advertisements:
             self.advertise(one)
-        self.outbox.extend(outbox)
+        for publish in outbox:
+            self._keep(publish)
         for publisher, (mark, beyond) in progress.items():
             self._recent[publisher] = mark
             self._done.update((publisher, number) for number in beyond)
@@ -459,7 +473,7 @@ class Client:
             raise ProtocolError(f"accepted publication {number} of {self.published}")
         outbox = self.outbox
         while outbox and outbox[0].number <= number:
-            outbox.popleft()
+            self._outbox_bytes -= size_of(outbox.popleft())
 
     def _mind_ack(self, now: int) -> list[Effect]:
         done = self.done()

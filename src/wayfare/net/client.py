@@ -93,6 +93,7 @@ class Options(TypedDict, total=False):
     queue: int
     policy: str
     outbox: int
+    outbox_bytes: int
     on_lost: Callable[[int, str], None] | None
     events: Callable[[LogEvent], object] | str | PathLike[str] | None
     timeout: float
@@ -116,6 +117,7 @@ class Client:
         queue: int = QUEUE_MAX,
         policy: str = "wait",
         outbox: int = core.OUTBOX_MAX,
+        outbox_bytes: int = core.OUTBOX_BYTES_MAX,
         on_lost: Callable[[int, str], None] | None = None,
         events: Callable[[LogEvent], object] | str | PathLike[str] | None = None,
         timeout: float = CONNECT_S,
@@ -132,6 +134,7 @@ class Client:
             queue=queue,
             policy=policy,
             outbox=outbox,
+            outbox_bytes=outbox_bytes,
             on_lost=on_lost,
             events=events,
             timeout=timeout,
@@ -152,12 +155,17 @@ class Client:
         self.broker = ""  # the name of the broker where it is; "": nowhere
         self.lost = 0  # notifications of which it was told that they are lost
         self.wires: set[Wire] = set()  # that are not closed yet; one of them, at the most, is used
-        self._core = core.Client(ClientId(self.name), outbox, confirms=store is not None)
+        self._core = core.Client(
+            ClientId(self.name),
+            outbox,
+            outbox_bytes_max=outbox_bytes,
+            confirms=store is not None,
+        )
         # A later process of this name is never behind an earlier one, which may have been killed.
         now = time.time_ns()
         self._core.epoch = now // 1_000_000
         self._core.published = now // 1_000
-        self._queue, self._policy, self._outbox = queue, policy, outbox
+        self._queue, self._policy = queue, policy
         self._on_lost = on_lost
         self._events = events
         self._recorder: Recorder | None = None
@@ -476,7 +484,7 @@ class Client:
 
     def _may_publish(self) -> bool:
         full = self._wire is not None and self._wire.is_full()
-        return not full and len(self._core.outbox) < self._outbox
+        return not full and self._core.has_room()
 
     # What subscriptions ask for
 
@@ -820,6 +828,7 @@ def connect(
     queue, policy   how many notifications of a subscription may wait for the application, and what
                     happens with more: see `Client.subscribe`
     outbox          how many publications may wait for an acknowledgement; then `publish` waits
+    outbox_bytes    the same, in bytes: payloads and texts
     on_lost         called with a count (0: nobody knows) and a reason, when notifications are lost
     events          what happens, in the schema of `wayfare.eventlog`: a function that is called with
                     each event, or the path of a file (.jsonl or .parquet)

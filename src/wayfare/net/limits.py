@@ -24,7 +24,7 @@ class NetLimits(msgspec.Struct, frozen=True):
     write_bytes: int = 33_554_432
     # That wait for a neighbour: then others wait, and so long if it is away; see `links`.
     link_count: int = 10_000
-    link_bytes: int = 33_554_432
+    link_bytes: int = 67_108_864
     link_away_s: float = 30.0
     closing_s: float = 5.0  # that a peer may take to read the rest, when it is closed
     logins: int = 100  # whose passwords wait to be checked

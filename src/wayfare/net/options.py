@@ -47,6 +47,7 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "queue": (_count, "a whole number, at least 1"),
     "policy": (lambda value: value in POLICIES, f"one of {', '.join(POLICIES)}"),
     "outbox": (_count, "a whole number, at least 1"),
+    "outbox_bytes": (_count, "a whole number, at least 1"),
     "on_lost": (callable, "a function that is called with a count and a reason"),
     "events": (
         lambda value: callable(value) or _path(value),
