@@ -3,16 +3,20 @@
 import asyncio
 import json
 import os
+import pty
 import shlex
 import signal
 import socket
 import sqlite3
+import ssl
 import subprocess
 import sys
+import time
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+import trustme
 
 from test_cli import BUFFERED, heed_ctrl_c
 from wayfare import cli
@@ -113,6 +117,102 @@ def subscriber(address, wanted, *options):
     with program("sub", address, wanted, *options) as one:
         assert one.told().startswith("wayfare: subscribed to ")
         yield one
+
+
+# Certificates
+
+
+def certificate_at(address, ca):
+    host, _, port = address.removeprefix("wayfares://").rpartition(":")
+    context = ssl.create_default_context(cafile=ca)
+    with (
+        socket.create_connection((host, int(port))) as plain,
+        context.wrap_socket(plain, server_hostname=host) as safe,
+    ):
+        return safe.getpeercert()["serialNumber"]
+
+
+@pytest.mark.parametrize("kind", ["broker", "network"])
+def test_a_broker_that_is_told_so_reads_its_certificate_again(tmp_path, kind):
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(tmp_path / "ca.pem")
+
+    def renew():
+        cert = ca.issue_cert("lisbon", "porto", "127.0.0.1")
+        cert.private_key_pem.write_to_path(tmp_path / "our.key")
+        cert.cert_chain_pems[0].write_to_path(tmp_path / "our.pem")
+
+    renew()
+    tls = "tls = { cert = 'our.pem', key = 'our.key', ca = 'ca.pem' }\n"
+    if kind == "broker":
+        text, words = f"name = 'lisbon'\nlisten = 'wayfares://127.0.0.1:0'\n{tls}", ["--config"]
+    else:
+        text, words = f"links = [['lisbon', 'porto']]\n{tls}", []
+    command = ["broker"] if kind == "broker" else ["network", "up"]
+    (tmp_path / "site.toml").write_text(text)
+    options = ("--json", "--log-level", "info", "--log-format", "json")
+    with program(*command, *words, str(tmp_path / "site.toml"), *options) as one:
+        address = json.loads(one.line())["address"]
+        assert address.startswith("wayfares://")
+
+        def reloaded():
+            one.process.send_signal(signal.SIGHUP)
+            while (said := json.loads(one.told()))["event"] not in ("reloaded", "not_reloaded"):
+                pass
+            return said
+
+        first = certificate_at(address, tmp_path / "ca.pem")
+        renew()
+        assert certificate_at(address, tmp_path / "ca.pem") == first
+        assert reloaded()["event"] == "reloaded"
+        second = certificate_at(address, tmp_path / "ca.pem")
+        assert second != first
+        (tmp_path / "our.pem").write_text("nonsense")
+        if kind == "network":
+            one.told()  # of the other broker
+        said = reloaded()
+        assert said["event"] == "not_reloaded"
+        assert "our.pem is not what TLS needs" in said["reason"]
+        assert certificate_at(address, tmp_path / "ca.pem") == second
+        assert one.stop()[0] == 0
+
+
+def test_a_network_needs_a_certificate_with_all_names(tmp_path):
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(tmp_path / "ca.pem")
+    cert = ca.issue_cert("lisbon", "127.0.0.1")
+    cert.private_key_and_cert_chain_pem.write_to_path(tmp_path / "our.pem")
+    file = tmp_path / "city.toml"
+    file.write_text("links = [['lisbon', 'porto']]\ntls = { cert = 'our.pem', key = 'our.pem' }\n")
+    code, _, err = wayfare("network", "up", str(file))
+    assert (code, "tls.ca is missing: brokers look at the certificates of each" in err) == (2, True)
+    file.write_text(file.read_text().replace("}", ", ca = 'ca.pem' }"))
+    code, _, err = wayfare("network", "up", str(file))
+    assert code == 2
+    assert "our.pem is of lisbon, and not of porto: all brokers of a network show this" in err
+
+
+def test_a_broker_stops_when_its_terminal_is_closed():
+    child, terminal = pty.fork()
+    if not child:
+        os.execv(sys.executable, [*COMMAND, "broker", "--name", "a", "--listen", "127.0.0.1:0"])
+    try:
+        assert b"a listens at" in os.read(terminal, 1000)
+        os.kill(child, signal.SIGHUP)
+        time.sleep(0.3)
+        assert os.waitpid(child, os.WNOHANG) == (0, 0), "it goes on: its terminal is there"
+        os.close(terminal)
+        ends = time.monotonic() + 20
+        while (done := os.waitpid(child, os.WNOHANG))[0] == 0:
+            assert time.monotonic() < ends
+            time.sleep(0.05)
+        assert done == (child, 0)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+
+
+# Permissions
 
 
 def test_who_may_not_subscribe_is_not_told_that_it_did(tmp_path):

@@ -27,7 +27,8 @@ EXAMPLES = """examples:
   wayfare broker --name porto --listen 0.0.0.0:7410 --neighbour lisbon=10.0.0.1:7410
                                                     porto, which calls lisbon
 
-It runs until Ctrl-C or SIGTERM; told twice, it stops at once. All keys of the file: docs/configuration.md, `wayfare config keys`.
+It runs until Ctrl-C or SIGTERM; told twice, it stops at once. SIGHUP lets it read certificates and accounts
+again. All keys of the file: docs/configuration.md, `wayfare config keys`.
 """
 
 NETWORK_EXAMPLES = """examples:
@@ -105,7 +106,7 @@ def run_broker(arguments: argparse.Namespace) -> int:
     host = network.host(site.name, site.neighbours, site.settings)
     endpoint = network.Telling([host], _status(arguments, site.settings))
     work = _serve(host, site.listen, endpoint, arguments.json)
-    return running.serve(work, lambda: _code([host]))
+    return running.serve(work, lambda: _code([host]), host.reload)
 
 
 def _site(arguments: argparse.Namespace) -> config.Broker:
@@ -161,6 +162,11 @@ def _code(hosts: Iterable[BrokerHost]) -> int:
     return 1 if any(one.failure for one in hosts) else 0
 
 
+def _reload(hosts: Iterable[BrokerHost]) -> None:
+    for one in hosts:
+        one.reload()
+
+
 # A tree
 
 
@@ -173,7 +179,7 @@ def run_network(arguments: argparse.Namespace) -> int:
     running.start_log(arguments.log_level, arguments.log_format)
     brokers: dict[str, BrokerHost] = {}
     work = _serve_all(city, brokers, _status(arguments, city.settings), arguments.json)
-    return running.serve(work, lambda: _code(brokers.values()))
+    return running.serve(work, lambda: _code(brokers.values()), lambda: _reload(brokers.values()))
 
 
 async def _serve_all(

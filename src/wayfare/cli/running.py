@@ -22,15 +22,26 @@ def run(work: Coroutine[Any, Any, int], when_told: Callable[[], int] = lambda: 0
     return asyncio.run(_heed(work, when_told, [signal.SIGTERM]))
 
 
-def serve(work: Coroutine[Any, Any, int], when_told: Callable[[], int]) -> int:
-    """Run it until Ctrl-C or SIGTERM, which both are its proper end; told twice, it ends at once."""
-    return asyncio.run(_heed(work, when_told, [signal.SIGTERM, signal.SIGINT]))
+def serve(
+    work: Coroutine[Any, Any, int],
+    when_told: Callable[[], int],
+    reload: Callable[[], None] | None = None,
+) -> int:
+    """Run it until Ctrl-C or SIGTERM, which both are its proper end; told twice, it ends at once.
+
+    With `reload`, SIGHUP calls that, unless it comes because the terminal was closed.
+    """
+    return asyncio.run(_heed(work, when_told, [signal.SIGTERM, signal.SIGINT], reload))
 
 
 async def _heed(
-    work: Coroutine[Any, Any, int], when_told: Callable[[], int], signals: list[signal.Signals]
+    work: Coroutine[Any, Any, int],
+    when_told: Callable[[], int],
+    signals: list[signal.Signals],
+    reload: Callable[[], None] | None = None,
 ) -> int:
     loop = asyncio.get_running_loop()
+    in_terminal = os.isatty(0)
     task, told, told_at = loop.create_task(work), asyncio.Event(), 0.0
 
     def stop(by: signal.Signals) -> None:
@@ -44,9 +55,17 @@ async def _heed(
         told_at = loop.time()
         task.cancel()
 
+    def on_hangup(then: Callable[[], None]) -> None:
+        if in_terminal and not os.isatty(0):
+            stop(signal.SIGHUP)
+        else:
+            then()
+
     with suppress(NotImplementedError):  # where there are no signals
         for one in signals:
             loop.add_signal_handler(one, stop, one)
+        if reload is not None:
+            loop.add_signal_handler(signal.SIGHUP, on_hangup, reload)
     try:
         return await task
     except asyncio.CancelledError:

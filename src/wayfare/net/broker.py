@@ -61,7 +61,7 @@ from wayfare.net.journal import records_of, recover, snapshot_of
 from wayfare.net.limits import DEFAULT_NET_LIMITS, NetLimits, Rate
 from wayfare.net.links import Link
 from wayfare.net.logs import printable, tell
-from wayfare.net.security import Tls, neighbour_context
+from wayfare.net.security import Tls
 from wayfare.net.store import GaveUp, Out, Store
 
 HEARTBEAT_S = 2.0  # a peer that says nothing for three of them is dead
@@ -121,7 +121,7 @@ class BrokerHost:
         self._clock = time.time_ns() - time.monotonic_ns()
         self._addresses = dict(neighbours)
         self._heartbeat_s = heartbeat_s
-        self._tls, self._net_limits = tls, net_limits
+        self._net_limits = net_limits
         self._door = Door(name, neighbours, tls, secret, accounts, net_limits)
         self._speeds: dict[Connection, Rate] = {}  # of clients
         self._publishers: set[Connection] = set()  # of clients that have published
@@ -176,6 +176,10 @@ class BrokerHost:
         )
         self._door.warn(self.address)
         return self.address
+
+    def reload(self) -> None:
+        """Go by certificates and accounts as they are in their files now, from the next connection on."""
+        self._door.reload()
 
     async def stop(self) -> None:
         """Close everything cleanly."""
@@ -469,7 +473,7 @@ class BrokerHost:
         """Keep the link connected, as long as there is this broker."""
         loop = asyncio.get_running_loop()
         link = self.links[name]
-        tls = neighbour_context(self._tls) if address.tls else None
+        tls = self._door.outwards() if address.tls else None
         while True:
             await self._free[name].wait()
             try:

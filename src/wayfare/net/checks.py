@@ -7,7 +7,6 @@ import shutil
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,20 @@ from wayfare.errors import StoreError, UsageError
 from wayfare.net import accounts, config, network
 from wayfare.net.broker import SILENT_BEATS
 from wayfare.net.database import InUse, check_file
-from wayfare.net.security import Tls, check_secret, client_context, is_loopback, server_context
+from wayfare.net.security import (
+    Tls,
+    check_secret,
+    client_context,
+    is_loopback,
+    server_context,
+    shown_by,
+)
 from wayfare.net.store import FILE, SNAPSHOT_BYTES
 
 OK, WARN, FAIL = LEVELS = ("ok", "warn", "fail")
 ROOM_BYTES = 1024 * 1024 * 1024  # on the disk of a store; less is a warning
 ROOM_MIN_BYTES = 4 * SNAPSHOT_BYTES  # less, and it fails soon
 EXPIRES_S = 30 * 86_400  # a certificate that ends sooner is a warning
-NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME of OpenSSL, which the ssl module does not name
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # and how to call what listens there
 
 
@@ -177,27 +182,11 @@ def mistakes(file: str | Path, settings: config.Settings) -> list[config.Mistake
 
 
 def check_certificate(tls: Tls) -> Finding:
-    """How long it is good, found out by showing it to ourselves."""
-    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    trusting.check_hostname = False
-    trusting.load_verify_locations(tls.cert)
-    trusting.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | NO_CHECK_TIME
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    shown = server_context(Tls(tls.cert, tls.key))
-    ends = [
-        shown.wrap_bio(to_server, to_client, server_side=True),
-        trusting.wrap_bio(to_client, to_server),
-    ]
+    """How long it is good."""
     try:
-        for _ in range(3):  # flights of a handshake
-            for end in reversed(ends):
-                with suppress(ssl.SSLWantReadError):
-                    end.do_handshake()
-    except ssl.SSLCertVerificationError as error:
-        return Finding(FAIL, tls.cert, f"no peer will take it ({error.verify_message}): renew it")
-    certificate = ends[1].getpeercert()
-    assert certificate is not None
-    return check_times(tls.cert, certificate, time.time())
+        return check_times(tls.cert, shown_by(tls), time.time())
+    except UsageError as error:
+        return Finding(FAIL, tls.cert, str(error))
 
 
 def check_store(about: str, durability: config.Durability) -> Iterator[Finding]:

@@ -234,12 +234,10 @@ KEYS = (
     ),
     *LIMITS.values(),
     *NET_LIMITS.values(),
-    Key("tls.cert", TEXT, None, "file of its certificate, to listen at wayfares://", SITE),
-    Key("tls.key", TEXT, None, "file of the key for that, without a password", SITE),
-    Key(
-        "tls.ca", TEXT, None, "file of who signs for its peers: neighbours show a certificate", SITE
-    ),
-    Key("tls.require", FLAG, False, "clients have to show one, too", SITE),
+    Key("tls.cert", TEXT, None, "file of its certificate, to listen at wayfares://"),
+    Key("tls.key", TEXT, None, "file of the key for that, without a password"),
+    Key("tls.ca", TEXT, None, "file of who signs for its peers: neighbours show a certificate"),
+    Key("tls.require", FLAG, False, "clients have to show one, too"),
     Key("secret_file", TEXT, None, "file whose first line all neighbours know, and nobody else"),
     Key("accounts", TEXT, None, "file of the accounts of clients; without, everybody may come"),
     Key(
@@ -433,6 +431,10 @@ class _Reading:
         if require and not ca:
             self.mistakes.append(
                 (("tls", "require"), "is true: say in tls.ca who signs for clients")
+            )
+        if self.kind == CITY and cert and not ca:
+            self.mistakes.append(
+                (("tls", "ca"), "is missing: brokers look at the certificates of each other")
             )
         tls = Tls(cert, key, ca, require) if cert else None
         return Security(tls, self._path("secret_file"), self._path("accounts"))

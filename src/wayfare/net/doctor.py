@@ -27,7 +27,6 @@ from wayfare.net.addresses import Address
 from wayfare.net.checks import (
     EVERYWHERE,
     FAIL,
-    NO_CHECK_TIME,
     OK,
     WARN,
     Finding,
@@ -39,7 +38,9 @@ from wayfare.net.checks import (
 )
 from wayfare.net.http import fetch
 from wayfare.net.security import (
+    NO_CHECK_TIME,
     OUT_OF_TIME,
+    Tls,
     client_context,
     names_of,
     neighbour_context,
@@ -124,13 +125,9 @@ class Doctor:
         status = site.settings.status
         tls = site.settings.security.tls
         try:
-            context = neighbour_context(tls)
-            # Its certificate was looked at in its file. It is shown its own only if it insists: a bad one
-            # would keep us from seeing who is there.
-            own_context = neighbour_context(tls if tls is not None and tls.require else None)
+            context, own_context = neighbour_context(tls), _own_context(tls)
         except UsageError:
             return  # check_security has told it
-        own_context.verify_mode = ssl.CERT_NONE
         if site.listen.port:
             here = msgspec.structs.replace(site.listen, host=_callable(site.listen.host))
             await self._meet(here, own_context, site.name, own=True)
@@ -165,9 +162,14 @@ class Doctor:
                 "its brokers have any free ports, and no status.port, so nobody can find them: give"
             )
             self.tell(WARN, file, f"{says} it a status.port")
+        tls = city.settings.security.tls
+        try:
+            context = _own_context(tls)
+        except UsageError:
+            return  # check_security has told it
         for name, port in ports.items():
-            here = Address(_callable(city.host), port)
-            await self._meet(here, None, name, own=True)
+            here = Address(_callable(city.host), port, tls=tls is not None)
+            await self._meet(here, context, name, own=True)
 
     # Addresses
 
@@ -403,6 +405,16 @@ class Doctor:
         if len(versions) > 1:
             says = f"different releases run ({_names(sorted(versions))}): bring them to the same"
             self.tell(WARN, self._asked[0].where, says)
+
+
+def _own_context(tls: Tls | None) -> ssl.SSLContext:
+    """To call a broker whose certificate was looked at in its file.
+
+    It is shown its own only if it insists: a bad one would keep us from seeing who is there.
+    """
+    context = neighbour_context(tls if tls is not None and tls.require else None)
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 async def _tells_status(address: Address) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -30,7 +31,9 @@ from wayfare.net.security import (
     Tls,
     check_secret,
     is_loopback,
+    neighbour_context,
     network_of,
+    reload,
     server_context,
 )
 
@@ -54,6 +57,9 @@ class Door:
         check_secret(secret)
         self._name, self._neighbours = name, frozenset(neighbours)
         self._tls, self._secret, self._accounts = tls, secret, accounts
+        self._context: ssl.SSLContext | None = None  # of those who come
+        # Of those whom we call; it is made when it is needed, for it reads files.
+        self._outwards: ssl.SSLContext | None = None
         self._limits = limits
         self._proving: dict[Connection, Proving] = {}
         self._logged_in: dict[Connection, Account] = {}
@@ -69,11 +75,34 @@ class Door:
             return {}
         if self._tls is None:
             raise UsageError(f"to listen at {address}, {self._name} needs a certificate and a key")
+        self._context = server_context(self._tls)
         return {
-            "ssl": server_context(self._tls),
+            "ssl": self._context,
             "ssl_handshake_timeout": self._limits.greeting_s,
             "ssl_shutdown_timeout": self._limits.closing_s,
         }
+
+    def outwards(self) -> ssl.SSLContext:
+        """How to call a neighbour at wayfares://."""
+        if self._outwards is None:
+            self._outwards = neighbour_context(self._tls)
+        return self._outwards
+
+    def reload(self) -> None:
+        """Go by certificates and accounts as they are in their files now; what is no good is not used."""
+        trouble = self._accounts.refresh() if self._accounts is not None else ""
+        try:
+            if self._tls is not None:
+                reload(self._tls, *filter(None, (self._context, self._outwards)))
+        except UsageError as error:
+            trouble = str(error)
+        if trouble:
+            says = "%(broker)s goes on with the files that it has: %(reason)s"
+            self._tell("not_reloaded", says, reason=trouble)
+        else:
+            tell(
+                logger, logging.INFO, "reloaded", "%(broker)s has read its files", broker=self._name
+            )
 
     def warn(self, address: Address) -> None:
         """Say in the log who may come, if others than this machine can reach us."""

@@ -18,6 +18,7 @@ from wayfare.net.addresses import Address
 from wayfare.net.broker import BrokerHost
 from wayfare.net.http import Endpoint
 from wayfare.net.logs import tell
+from wayfare.net.security import Tls, names_of, shown_by
 from wayfare.net.store import Store
 
 STOP_S = 10.0  # that stopping may take
@@ -78,18 +79,33 @@ def _why_not(error: OSError) -> str:
 async def start(network: config.Network) -> dict[str, BrokerHost]:
     """All brokers of a network, listening and linked; none, if one of them cannot."""
     running: dict[str, BrokerHost] = {}
+    tls = network.settings.security.tls
+    if tls is not None:
+        check_names(tls, network.brokers)
     try:
         for name, parent in _outwards(network):
             near: dict[str, Address | None] = dict.fromkeys(_near(network, name))
             if parent:  # it listens already: so it is called, and the others will call
                 near[parent] = running[parent].address
             running[name] = host(name, near, settings_of(name, network))
-            await listen(running[name], Address(network.host, network.brokers[name]))
+            here = Address(network.host, network.brokers[name], tls=tls is not None)
+            await listen(running[name], here)
         await _linked(running.values())
     except BaseException:
         await stop(running.values())
         raise
     return {name: running[name] for name in network.brokers}
+
+
+def check_names(tls: Tls, brokers: Iterable[str]) -> None:
+    """A certificate that all of them show has to have the names of all."""
+    names = names_of(shown_by(tls))
+    for name in brokers:
+        if name not in names:
+            raise UsageError(
+                f"{tls.cert} is of {', '.join(names)}, and not of {name}: all brokers of a network show"
+                " this certificate, so let it have the names of all"
+            )
 
 
 async def stop(brokers: Iterable[BrokerHost]) -> None:

@@ -17,6 +17,7 @@ import hmac
 import secrets
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from ipaddress import IPv4Address, ip_address, ip_network
 from typing import Any
 
@@ -27,6 +28,7 @@ from wayfare.core.messages import Challenge, Proof
 from wayfare.errors import UsageError
 
 OUT_OF_TIME = {9: "is not valid yet", 10: "has expired"}  # a certificate; codes of OpenSSL
+NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME of OpenSSL, which the ssl module does not name
 SECRET_MIN = 16  # characters: a proof tells whoever sees it whether a guess is right
 
 
@@ -50,6 +52,15 @@ def server_context(tls: Tls) -> ssl.SSLContext:
     elif tls.require:
         raise UsageError("to require certificates of clients, name the CA that signs them (ca)")
     return context
+
+
+def reload(tls: Tls, *contexts: ssl.SSLContext) -> None:
+    """New connections of these contexts go by the files as they are now; UsageError, and all stays."""
+    server_context(tls)
+    for context in contexts:
+        _load_pair(context, tls.cert, tls.key)
+        if tls.ca:
+            context.load_verify_locations(tls.ca)
 
 
 def client_context(ca: str = "", cert: tuple[str, str] | None = None) -> ssl.SSLContext:
@@ -87,6 +98,29 @@ def _load(path: str, load: Callable[[], object]) -> None:
         raise UsageError(f"{path} is not what TLS needs, in PEM: {error.reason or error}") from None
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
+
+
+def shown_by(tls: Tls) -> dict[str, Any]:
+    """The certificate as its peers see it, whether it is out of its time or not."""
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname = False
+    trusting.load_verify_locations(tls.cert)
+    trusting.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | NO_CHECK_TIME
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        server_context(Tls(tls.cert, tls.key)).wrap_bio(to_server, to_client, server_side=True),
+        trusting.wrap_bio(to_client, to_server),
+    ]
+    try:
+        for _ in range(3):  # flights of a handshake
+            for end in reversed(ends):
+                with suppress(ssl.SSLWantReadError):
+                    end.do_handshake()
+    except ssl.SSLError as error:
+        raise UsageError(f"no peer will take {tls.cert} ({error.reason}): renew it") from None
+    certificate = ends[1].getpeercert()
+    assert certificate is not None
+    return certificate
 
 
 def names_of(certificate: dict[str, Any] | None) -> tuple[str, ...]:
