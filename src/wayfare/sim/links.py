@@ -93,10 +93,10 @@ class Agenda:
         self.now = max(self.now, time)
         return done
 
-    def ahead(self) -> Iterator[tuple[int, list[Action], int]]:
-        """Every time with its actions, in order, and from which one on they are still to come."""
+    def ahead(self, until: int) -> Iterator[tuple[int, list[Action], int]]:
+        """Times up to this one with their actions, in order, and from which one on they are to come."""
         yield self.now, self._due, len(self._due) - length_hint(self._left)
-        for time in sorted(self.actions):
+        for time in sorted(time for time in self.actions if time <= until):
             yield time, self.actions[time], 0
 
     def next(self) -> int | None:
@@ -238,6 +238,10 @@ class Pipe:
         receive, event = action
         return receive == self.receive and type(event) is Received and event.link == self.link
 
+    def _ahead(self) -> Iterator[tuple[int, list[Action], int]]:
+        """Where on the agenda anything may be that is on its way: nothing takes longer than the worst."""
+        return self._agenda.ahead(self._agenda.now + self.worst_ns)
+
     def _is_empty(self) -> bool:
         """Whether nothing is on its way for sure, without a look at the agenda."""
         return not self.messages or (self._knows_last and self._last_arrival < self._agenda.now)
@@ -246,7 +250,7 @@ class Pipe:
         """How many messages are on their way."""
         if self._is_empty():
             return len(self._held)
-        ahead = self._agenda.ahead()
+        ahead = self._ahead()
         return len(self._held) + sum(sum(map(self._mine, due[done:])) for _, due, done in ahead)
 
     def cut(self) -> None:
@@ -279,7 +283,7 @@ class Pipe:
         out: list[tuple[Received, int]] = []
         if self._is_empty():
             return out
-        for time, due, done in self._agenda.ahead():
+        for time, due, done in self._ahead():
             for at in range(done, len(due)):
                 if self._mine(due[at]):
                     out.append((due[at][1], time - self.worst_ns))
