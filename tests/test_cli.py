@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shlex
@@ -17,6 +18,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from wayfare import cli
 from wayfare.cli import main
 from wayfare.cli.bench import BENCHES, draw
 from wayfare.core.reduction import STRATEGIES
@@ -459,6 +461,30 @@ def test_the_sim_bench_has_a_city_with_and_without_handoff() -> None:
     assert standard["lost"] > handoff["lost"] == 0
     for row in (still, standard, handoff):
         assert 0 < row["share_of_bare_loop"] < 1
+
+
+@pytest.mark.parametrize("command", [*cli.ALONE])
+def test_a_command_alone_is_the_same_as_among_others(command: str) -> None:
+    def shown(parser: argparse.ArgumentParser) -> dict[str, str]:
+        return {name: one.format_help() for name, one in commands_of(parser).items()}
+
+    alone, all_of_them = shown(cli.parser(command)), shown(cli.parser())
+    assert command in alone
+    assert alone.items() <= all_of_them.items()
+
+
+def commands_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    (commands,) = (one for one in parser._actions if isinstance(one.choices, dict))
+    assert isinstance(commands.choices, dict)
+    return commands.choices
+
+
+def test_who_subscribes_does_not_wait_for_the_simulator() -> None:
+    code = "import sys; from wayfare.cli import main; main(['sub', 'nowhere:x', 'x > 0']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    imported = {*done.stdout.split()}
+    assert "wayfare.net.client" in imported
+    assert not imported & {"wayfare.sim", "wayfare.bench", "pyarrow"}
 
 
 def test_version() -> None:

@@ -22,7 +22,6 @@ from typing import NamedTuple, get_args
 import pytest
 
 from wayfare import cli, eventlog
-from wayfare.cli import sim as sim_command
 from wayfare.core import messages
 from wayfare.core.history import Limits
 from wayfare.net import config
@@ -208,7 +207,7 @@ def test_commands_are_understood(page):
 
 
 def check_command(words):
-    arguments = cli.parser().parse_args(sim_command.as_subcommand(words))
+    arguments = cli.parser().parse_args(cli.as_subcommand(words))
     named = getattr(arguments, "scenario", None)
     if named is not None and not named.endswith(".txt"):
         assert named in scenario.shipped(), f"there is no scenario {named}"

@@ -5,9 +5,10 @@ import pytest
 from wayfare.core import messages as m
 from wayfare.core.filters import Filter
 from wayfare.core.messages import BrokerId, ClientId, Entry, LinkId
+from wayfare.core.syntax import value_text
 from wayfare.sim import World
 from wayfare.sim.scenario import read_attributes
-from wayfare.sim.trace import TEXTS, Trace, attributes_text, value_text
+from wayfare.sim.trace import TEXTS, Trace, attributes_text
 
 ANNA, TICKER, PORTO = ClientId("anna"), ClientId("ticker"), BrokerId("porto")
 WIDE, NARROW = Filter.parse("price > 10"), Filter.parse("price > 40")

@@ -11,22 +11,9 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import version
 
-from wayfare.cli import (
-    account,
-    bench,
-    broker,
-    completion,
-    config,
-    demo,
-    doctor,
-    pub,
-    roam,
-    sim,
-    sub,
-    top,
-)
 from wayfare.errors import WayfareError
 
 EXAMPLES = """examples:
@@ -44,7 +31,30 @@ EXAMPLES = """examples:
 """
 
 
-def parser() -> argparse.ArgumentParser:
+# The modules of the commands, in the order of `--help`.
+PARTS = (
+    "demo",
+    "broker",
+    "pub",
+    "sub",
+    "roam",
+    "top",
+    "doctor",
+    "config",
+    "account",
+    "sim",
+    "bench",
+    "completion",
+)
+# A command that is all there is to know about its own arguments does not wait for the others to
+# be imported: who subscribes needs no simulator. `completion` lists them all.
+ALONE = {part: part for part in PARTS if part != "completion"} | {"network": "broker"}
+# `sim fuzz ...` has options of its own, so it is a command of its own to the parser.
+BELOW_SIM = ("fuzz", "roaming", "city")
+
+
+def parser(command: str = "") -> argparse.ArgumentParser:
+    """Of everything, or of this command if that is one."""
     out = argparse.ArgumentParser(
         prog="wayfare",
         description="Publish/subscribe for clients that move.",
@@ -53,21 +63,8 @@ def parser() -> argparse.ArgumentParser:
     )
     out.add_argument("--version", action="version", version=f"wayfare {version('wayfare')}")
     commands = out.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for part in (
-        demo,
-        broker,
-        pub,
-        sub,
-        roam,
-        top,
-        doctor,
-        config,
-        account,
-        sim,
-        bench,
-        completion,
-    ):
-        part.add_parser(commands)
+    for part in [ALONE[command]] if command in ALONE else PARTS:
+        import_module(f"wayfare.cli.{part}").add_parser(commands)
     return out
 
 
@@ -76,7 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     try:
         try:
-            arguments = parser().parse_args(sim.as_subcommand(given))
+            command = given[0] if given else ""
+            arguments = parser(command).parse_args(as_subcommand(given))
             code: int = arguments.run(arguments)
         finally:
             sys.stdout.flush()  # here, also after --help, because at exit it is too late to handle
@@ -99,6 +97,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         _give_up_output()
         print(f"wayfare: cannot write the output: {error.strerror}", file=sys.stderr)
         return 1
+
+
+def as_subcommand(argv: list[str]) -> list[str]:
+    if argv[:1] == ["sim"] and argv[1:2] and argv[1] in BELOW_SIM:
+        return [f"sim-{argv[1]}", *argv[2:]]
+    return argv
 
 
 def _prepare_output() -> None:

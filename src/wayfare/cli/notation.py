@@ -14,9 +14,9 @@ from typing import Any
 from wayfare.core.conditions import Condition, attr
 from wayfare.core.filters import Filter
 from wayfare.core.predicates import Value
+from wayfare.core.syntax import value_text
 from wayfare.errors import UsageError
 from wayfare.net.subscription import Notification
-from wayfare.sim.trace import value_text
 
 # A value goes on up to the next name, so that words need no quotes of their own.
 ATTRIBUTE = re.compile(r"\s*([^\s=]+)=('(?:[^']|'')*'|.*?)(?=\s+[^\s=]+=|\s*\Z)", re.DOTALL)

@@ -77,13 +77,6 @@ COLUMNS = (
 SHOWN_MAX = 20  # failed runs that are printed
 
 
-def as_subcommand(argv: list[str]) -> list[str]:
-    """`sim fuzz ...` has options of its own, so it is a command of its own to the parser."""
-    if argv[:1] == ["sim"] and argv[1:2] in (["fuzz"], ["roaming"], ["city"]):
-        return [f"sim-{argv[1]}", *argv[2:]]
-    return argv
-
-
 def add_parser(commands: Any) -> None:
     raw = argparse.RawDescriptionHelpFormatter
     statements = "\n".join(f"  {line}" for line in scenario.help_text().splitlines())

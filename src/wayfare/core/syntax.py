@@ -397,7 +397,8 @@ def _name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _value(value: Value | None) -> str:
+def value_text(value: Value | None) -> str:
+    """As it stands in a filter."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -407,27 +408,27 @@ def _value(value: Value | None) -> str:
 
 def _values(p: ps.OneOf | ps.NoneOf, single: str, several: str) -> str:
     if len(p.values) == 1:
-        return f"{_name(p.name)} {single} {_value(p.values[0])}"
-    return f"{_name(p.name)} {several} ({', '.join(map(_value, p.values))})"
+        return f"{_name(p.name)} {single} {value_text(p.values[0])}"
+    return f"{_name(p.name)} {several} ({', '.join(map(value_text, p.values))})"
 
 
 def _between(p: ps.Between) -> str:
     name = _name(p.name)
     if None not in (p.low, p.high) and not p.low_open and not p.high_open:
-        return f"{name} between {_value(p.low)} and {_value(p.high)}"
+        return f"{name} between {value_text(p.low)} and {value_text(p.high)}"
     bounds = ((p.low, ">" if p.low_open else ">="), (p.high, "<" if p.high_open else "<="))
-    return " and ".join(f"{name} {sign} {_value(at)}" for at, sign in bounds if at is not None)
+    return " and ".join(f"{name} {sign} {value_text(at)}" for at, sign in bounds if at is not None)
 
 
 def _like(p: ps.Like) -> str:
     word, part = patterns.shape(p.pattern)
     negation = "not " if p.negated else ""
     escape = " escape '\\'" if word == "like" and "\\" in part else ""
-    return f"{_name(p.name)} {negation}{word} {_value(part)}{escape}"
+    return f"{_name(p.name)} {negation}{word} {value_text(part)}{escape}"
 
 
 def _near(p: ps.Near) -> str:
-    numbers = ", ".join(_value(ps.checked_value(x)) for x in (p.lat, p.lon, p.metres))
+    numbers = ", ".join(value_text(ps.checked_value(x)) for x in (p.lat, p.lon, p.metres))
     return f"{'not ' if p.negated else ''}near({numbers})"
 
 

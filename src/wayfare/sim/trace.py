@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from wayfare.core import messages as m
 from wayfare.core.predicates import Value
+from wayfare.core.syntax import value_text
 from wayfare.eventlog import Event
 from wayfare.sim.links import MS_NS
 from wayfare.sim.world import World
@@ -16,12 +16,6 @@ from wayfare.sim.world import World
 def attributes_text(attributes: Mapping[str, Value]) -> str:
     """{price: 41, road: 'A5'}"""
     return "{" + ", ".join(f"{name}: {value_text(v)}" for name, v in attributes.items()) + "}"
-
-
-def value_text(value: Value) -> str:
-    if type(value) is str:
-        return "'" + value.replace("'", "''") + "'"
-    return json.dumps(value)
 
 
 def _filters(word: str, entries: tuple[m.Entry, ...]) -> list[str]:
