@@ -11,7 +11,8 @@
 BIN := .venv/bin
 LOG := .setup.log
 UV_VERSION := 0.13.7
-PYTEST_WORKERS ?= auto
+# One more than there are cores: a live test mostly waits, and somebody else can work meanwhile.
+PYTEST_WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 # Nothing of the caller's Python set-up may leak into .venv.
 export PYTHONNOUSERSITE := 1
@@ -20,7 +21,7 @@ export PIP_USER := 0
 unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench lock clean
+.PHONY: help setup demo test check cover bench lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -31,18 +32,21 @@ setup: .venv/.ready ## create .venv with everything in it (the others do this wh
 demo: .venv/.ready ## the whole system, once
 	@$(BIN)/wayfare demo
 
-test: .venv/.ready ## everything that CI runs: format, lint, types, all tests with coverage
+test: .venv/.ready ## everything that CI runs: format, lint, types, all tests
 	@$(BEGIN) \
 	$(STATIC) \
-	run tests $(PYTEST) -m "not slow" --cov --cov-report=term:skip-covered; \
-	run "slow tests" $(PYTEST) -m slow; \
+	run tests $(PYTEST); \
 	$(END)
 
-check: .venv/.ready ## the quick round before a commit: as `test`, without slow tests and coverage
+check: .venv/.ready ## the quick round before a commit: as `test`, without slow tests
 	@$(BEGIN) \
 	$(STATIC) \
 	run tests $(PYTEST) -m "not slow"; \
 	$(END)
+
+# By itself: it makes simulations several times as slow, and fails nothing that `test` would not.
+cover: .venv/.ready ## which lines and branches the quick tests do not reach
+	@$(PYTEST) -m "not slow" --cov --cov-report=term:skip-covered
 
 bench: .venv/.ready ## benchmarks, as JSON
 	@$(BIN)/wayfare bench matching --json
@@ -56,7 +60,6 @@ clean: ## remove .venv and everything that was built or cached
 
 # ---- steps: run them all, then say which failed ---------------------------------------
 
-# Coverage makes simulations several times as slow, so the long ones run without it.
 PYTEST = $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --maxprocesses 8 --dist loadgroup
 BEGIN = failed=; run() { step=$$1; shift; echo "== $$step"; "$$@" || failed="$$failed $$step"; };
 STATIC = run format $(BIN)/ruff format --check .; \
