@@ -370,7 +370,8 @@ def test_the_largest_publication_can_be_delivered(text, byte):
     client = attached()
     client.advertise(ALL)
     names = {f"{i:0127}\N{BICYCLE}": i for i in range(m.ATTRIBUTES_MAX - 1)}
-    for size in range(codec.FRAME_MAX, 0, -(2**16)):
+    width = len(text.encode() or byte)
+    for size in range(codec.FRAME_MAX // width, 0, -(2**16) // width):
         with suppress(InvalidNotification):
             (send,) = client.publish({**names, "text": text * size}, byte * size)
             break

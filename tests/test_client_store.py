@@ -13,6 +13,7 @@ from live import settled, tree
 from test_net import numbers
 from test_store import with_path
 from wayfare.errors import StoreError, UsageError
+from wayfare.net import database
 
 SCRIPT = Path(__file__).with_name("client_process.py")
 LINE = ("porto-lisbon", "faro-lisbon")
@@ -130,8 +131,10 @@ async def test_a_store_is_of_one_client_in_one_process(tmp_path):
         with pytest.raises(UsageError, match="name it with client_id"):
             wayfare.connect(net.url("porto"), store=file)
         async with wayfare.connect(net.url("porto"), client_id="anna", store=file):
-            with pytest.raises(StoreError, match="in use by another process"):
-                wayfare.connect(net.url("porto"), client_id="anna", store=file)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(database, "LOCK_WAIT_S", 0.1)
+                with pytest.raises(StoreError, match="in use by another process"):
+                    wayfare.connect(net.url("porto"), client_id="anna", store=file)
         with pytest.raises(StoreError, match="is the memory of anna, and this is bert"):
             wayfare.connect(net.url("porto"), client_id="bert", store=file)
 

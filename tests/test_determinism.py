@@ -21,7 +21,7 @@ from wayfare.sim.fuzz import Fuzz, Job
 from wayfare.sim.trace import Trace
 
 ROUTINGS = ("flooding", "simple", "identity", "covering", "merging")
-HASH_SEEDS = ("0", "77", "4294967295")
+HASH_SEEDS = ("0", "4294967295")
 FUZZ_SEEDS = range(5)
 
 
@@ -83,11 +83,10 @@ def lines_under(hash_seed):
 @pytest.mark.timeout(300)
 def test_every_hash_seed_gives_the_same_runs():
     with ThreadPoolExecutor() as processes:
-        first, *others = processes.map(lines_under, HASH_SEEDS)
+        first, other = processes.map(lines_under, HASH_SEEDS)
     assert len(first) == 2 * len(ROUTINGS) * len(FUZZ_SEEDS) + 2 * len(scenario.shipped())
     assert sum(int(line.split()[4]) for line in first if line.startswith("fuzz")) > 1_000_000
-    for other in others:
-        assert other == first
+    assert other == first
 
 
 def test_the_same_process_gives_the_same_runs_again():

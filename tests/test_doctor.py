@@ -20,7 +20,7 @@ from test_net import LINE, live
 from wayfare import cli
 from wayfare.core.codec import encode
 from wayfare.core.messages import PROTOCOL_VERSION, Hello
-from wayfare.net import checks, config
+from wayfare.net import checks, config, database
 from wayfare.net import http as asking
 from wayfare.net.addresses import Address
 from wayfare.net.broker import BrokerHost
@@ -384,7 +384,8 @@ def test_a_store_needs_a_directory_and_room(tmp_path, monkeypatch):
     assert found.level == FAIL
 
 
-def test_a_store_has_to_be_whole_and_of_this_broker(tmp_path):
+def test_a_store_has_to_be_whole_and_of_this_broker(tmp_path, monkeypatch):
+    monkeypatch.setattr(database, "LOCK_WAIT_S", 0.1)
     where = config.Durability("os", str(tmp_path))
     store = Store(tmp_path, "os", "a")
     (found,) = checks.check_store("a", where)

@@ -52,7 +52,7 @@ def test_every_subscriber_gets_everything_once_and_in_order(
 
 def test_without_support_moving_loses_and_duplicates() -> None:
     """An oracle that finds nothing here is broken."""
-    runs = [fuzz(Job(seed, routing, "naive")) for seed in range(60) for routing in STRATEGIES]
+    runs = [fuzz(Job(seed, routing, "naive")) for seed in range(20) for routing in STRATEGIES]
     found = {(run.job.routing, one.rule) for run in runs for one in run.verdict.violations}
     assert {routing for routing, rule in found if rule == "complete"} == {*STRATEGIES}
     rules = {rule for _, rule in found}
@@ -68,7 +68,7 @@ def by_its_publisher(run: Fuzz, what: str) -> bool:
 
 def test_what_handoff_keeps_when_everybody_moves_standard_loses() -> None:
     """The same runs. Most is lost by clients that move, some by others: their publishers moved."""
-    seeds = range(50)
+    seeds = range(20)
     kept = (fuzz(Job(seed, "covering", "handoff", mobile="both")) for seed in seeds)
     assert failures(kept) == ""
     lost = []
@@ -76,8 +76,8 @@ def test_what_handoff_keeps_when_everybody_moves_standard_loses() -> None:
         run = Fuzz(Job(seed, "covering", "standard", mobile="both"))
         whats = [one.what for one in run.run().violations if one.rule == "complete"]
         lost += [(seed, by_its_publisher(run, what)) for what in whats]
-    assert len(lost) > 20
-    assert len({seed for seed, _ in lost}) > 10
+    assert len(lost) > 15
+    assert len({seed for seed, _ in lost}) > 6
     assert any(publisher for _, publisher in lost)
 
 
@@ -92,21 +92,21 @@ def test_a_few_random_runs(routing: str) -> None:
 
 
 @cache
-def sixty(routing: str) -> list[Run]:
-    return [fuzz(Job(seed, routing)) for seed in range(60, 120)]
+def thirty(routing: str) -> list[Run]:
+    return [fuzz(Job(seed, routing)) for seed in range(60, 90)]
 
 
 @pytest.mark.parametrize("routing", STRATEGIES)
 def test_random_runs_ask_for_something(routing: str) -> None:
     """A run in which nothing has to be delivered proves nothing."""
-    runs = sixty(routing)
+    runs = thirty(routing)
     assert sum(run.verdict.required for run in runs) > 400
     assert sum(run.verdict.delivered for run in runs) > 800
     assert max(run.brokers for run in runs) > 10
 
 
 def test_random_runs_come_to_limits() -> None:
-    lost = [run.verdict.lost for routing in STRATEGIES for run in sixty(routing)]
+    lost = [run.verdict.lost for routing in STRATEGIES for run in thirty(routing)]
     assert sum(lost) > 20
     assert sum(map(bool, lost)) > 3
 

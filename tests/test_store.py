@@ -21,6 +21,7 @@ from wayfare.core.messages import (
     Welcome,
 )
 from wayfare.errors import StoreError, UsageError
+from wayfare.net import database
 from wayfare.net.broker import BrokerHost
 from wayfare.net.store import FILE, Out, SavedLink, Snapshot, Store, Ticked
 
@@ -225,7 +226,8 @@ def test_the_file_of_another_broker_is_refused(tmp_path):
         Store(tmp_path, "os", "faro")
 
 
-def test_a_file_in_use_is_refused(tmp_path):
+def test_a_file_in_use_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(database, "LOCK_WAIT_S", 0.1)
     store = Store(tmp_path, "os", "porto")
     with pytest.raises(StoreError, match="in use by another process"):
         Store(tmp_path, "os", "porto")

@@ -18,6 +18,7 @@ from wayfare.errors import StoreError, UsageError
 
 SCHEMA = 1
 LEAST_BYTES = 64 * 1024  # without them nothing can be written
+LOCK_WAIT_S = 5.0  # for another process to let go of the file: it may be about to end
 SYNCHRONOUS = {"os": "NORMAL", "disk": "FULL"}
 
 Statement = tuple[str, Sequence[Any]]
@@ -38,7 +39,7 @@ class Database:
             fresh = not path.exists()
             if not fresh:
                 check_file(path, name)
-            self._db = sqlite3.connect(path, isolation_level=None)
+            self._db = sqlite3.connect(path, timeout=LOCK_WAIT_S, isolation_level=None)
             self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute(f"PRAGMA synchronous = {SYNCHRONOUS[durability]}")
@@ -91,7 +92,7 @@ class Database:
 def check_file(path: Path, name: str) -> None:
     """Raise StoreError unless this file is whole, of this release and of this owner."""
     try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", timeout=LOCK_WAIT_S, uri=True)) as db:
             (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
             if found != "ok":
                 raise _damaged(path, found)
