@@ -49,7 +49,7 @@ class Proxy:
     def half_close(self, direction):
         """End one direction of all connections, and leave the other one as it is."""
         for writers in self._pairs.values():
-            with suppress(OSError, RuntimeError):
+            with suppress(OSError, RuntimeError, IndexError):  # it may not be connected yet
                 writers[("down", "up").index(direction)].write_eof()
 
     def swallow(self, *directions):

@@ -24,7 +24,15 @@ CLIENTS = ("anna", "bert", "carla", "tom")
 HEARTBEAT_S = 0.2
 # What is lost for a limit, or because an answer is late, is another story.
 PATIENT = Limits(backlog_count=10**6, backlog_bytes=10**9, held_count=10**6, answer_ns=600 * 10**9)
+# From nothing to more than the buffers of a socket take, so that cuts go through frames.
+# Large ones are rare: everything follows everybody who moves, three times a second.
+SIZES = {0: 30, 10: 30, 1_000: 20, 2_000: 17, 30_000: 2, 200_000: 1}
 TROUBLE_S = (0.05, 1.2)  # shorter and longer than it takes to find out that a peer is silent
+
+
+def payload(x, size):
+    """Bytes of which none is like its neighbours: a piece that is missing, or comes twice, shows."""
+    return bytes((x + at) % 251 for at in range(251)) * (size // 251) + bytes(size % 251)
 
 
 class City:
@@ -81,6 +89,7 @@ class City:
 
     async def read(self, name, subscription):
         async for one in subscription:
+            assert one.payload == payload(one["x"], one["size"])
             self.got[name].append((one.publisher, one["x"]))
 
     async def publish(self, name, end):
@@ -88,8 +97,8 @@ class City:
         client = self.clients[name]
         while asyncio.get_running_loop().time() < end:
             self.published[name] += 1
-            payload = b"x" * chance.choice([0, 0, 10, 1000, 2000])
-            await client.publish({"x": self.published[name], "who": name}, payload)
+            x, (size,) = self.published[name], chance.choices([*SIZES], [*SIZES.values()])
+            await client.publish({"x": x, "who": name, "size": size}, payload(x, size))
             await asyncio.sleep(chance.choice([0, 0, 0.001, 0.01, 0.05]))
 
     async def roam(self, name, end):
@@ -166,7 +175,8 @@ async def chaos(seed, seconds):
         await asyncio.sleep(0.3)  # for what comes twice
         for one in readers:
             one.cancel()
-        await asyncio.gather(*readers, return_exceptions=True)
+        ends = await asyncio.gather(*readers, return_exceptions=True)
+        assert [one for one in ends if not isinstance(one, asyncio.CancelledError)] == []
     finally:
         await city.stop()
     return city
