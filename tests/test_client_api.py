@@ -16,8 +16,7 @@ from wayfare.core.history import Limits
 from wayfare.errors import CannotConnect, Closed, FilterError, Refused, UsageError
 from wayfare.net.addresses import Address
 from wayfare.net.broker import BrokerHost
-from wayfare.net.client import Options
-from wayfare.net.options import OPTIONS
+from wayfare.net.options import OPTIONS, Options
 
 LINE = ("porto-lisbon", "faro-lisbon")
 

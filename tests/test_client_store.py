@@ -24,8 +24,8 @@ def crash(client):
     client._closed = True
     for task in client._tasks:
         task.cancel()
-    client._store.close()
-    client._store.keep = lambda *_: None
+    client._keeping._store.close()
+    client._keeping._store.keep = lambda *_: None
     if client._wire is not None:
         client._wire.abort("killed")
 

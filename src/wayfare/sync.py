@@ -26,7 +26,8 @@ from wayfare.errors import Closed
 from wayfare.net import client as live
 from wayfare.net.addresses import Address
 from wayfare.net.background import Background
-from wayfare.net.client import CLOSE_S, Options, Wanted
+from wayfare.net.client import CLOSE_S, Wanted
+from wayfare.net.options import Options
 from wayfare.net.subscription import Notification
 from wayfare.net.subscription import Subscription as LiveSubscription
 

@@ -32,7 +32,7 @@ from itertools import count
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 from uuid import uuid4
 
 from wayfare.core import client as core
@@ -66,7 +66,8 @@ from wayfare.errors import (
 from wayfare.net.addresses import Address
 from wayfare.net.client_store import ClientStore
 from wayfare.net.connection import Connection, Turn
-from wayfare.net.options import check_options
+from wayfare.net.keeping import Keeping
+from wayfare.net.options import Options, check_options
 from wayfare.net.security import client_context
 from wayfare.net.subscription import QUEUE_MAX, Notification, Subscription
 from wayfare.net.wire import LINGER_S, Wire, cut_off, explained, gone
@@ -85,25 +86,6 @@ SILENT_BEATS = 3
 logger = logging.getLogger("wayfare.client")
 
 Wanted = str | Filter | Condition
-
-
-class Options(TypedDict, total=False):
-    """What `connect` may be told beside where to go, and as whom."""
-
-    queue: int
-    policy: str
-    outbox: int
-    outbox_bytes: int
-    on_lost: Callable[[int, str], None] | None
-    events: Callable[[LogEvent], object] | str | PathLike[str] | None
-    timeout: float
-    heartbeat_s: float
-    ca: str
-    cert: tuple[str, str] | None
-    account: str | None
-    password: str | None
-    store: str | Path | None
-    durability: str
 
 
 class Client:
@@ -170,17 +152,9 @@ class Client:
         self._events = events
         self._recorder: Recorder | None = None
         self._timeout, self._heartbeat_s = timeout, heartbeat_s
-        self._store: ClientStore | None = None
+        self._keeping: Keeping | None = None  # what is written down
         if store is not None:
-            self._store = ClientStore(Path(store), durability, self.name)
-            if (left := self._store.load()) is not None:
-                self._core.remember(*left)
-        self._unsaved: list[m.Publish] = []
-        self._saved: core.Memory | None = None
-        self._saved_filters = False
-        self._progressed: dict[ClientId, None] = {}  # publishers of which more is done
-        self._busy: dict[int, int] = {}  # delivery -> subscriptions that are not done with it
-        self._unclaimed: dict[Filter, list[Notification]] = {}  # nobody has subscribed again yet
+            self._keeping = Keeping(self._core, ClientStore(Path(store), durability, self.name))
         self._wire: Wire | None = None
         self._said = self._heard_of = (
             0  # changes of what it wants and offers, and how many a broker knows
@@ -253,13 +227,13 @@ class Client:
             if left:
                 logger.warning("%s closes before %d publications are acknowledged", self.name, left)
             if not self._closed:
-                if self._store is None:
+                if self._keeping is None:
                     self._record("left", self._wire)
-                self._perform(self._core.detach(leave=self._store is None))
+                self._perform(self._core.detach(leave=self._keeping is None))
                 await self._end()
-                if self._store is not None:
+                if self._keeping is not None:
                     self.keep()
-                    self._store.close()
+                    self._keeping.close()
         return left
 
     async def _end(self) -> None:
@@ -368,7 +342,7 @@ class Client:
         """Announce what will be published; nothing else may be."""
         self.check()
         filter = _filter(offered)
-        if self._store is not None and filter in self._core.advertisements:
+        if self._keeping is not None and filter in self._core.advertisements:
             return
         effects = self._core.advertise(filter)
         self._change()
@@ -396,8 +370,8 @@ class Client:
         await self._until(self._may_publish)
         self.check()
         effects = self._core.publish(attributes, payload)
-        if self._store is not None:
-            self._unsaved.append(self._core.outbox[-1])
+        if self._keeping is not None:
+            self._keeping.publish()
             self.keep()
             self.check()
         number = self._core.published
@@ -491,7 +465,7 @@ class Client:
     def begin(self, subscription: Subscription) -> None:
         self.check()
         filter, terms, mine = subscription.filter, subscription.terms, self._core
-        kept = self._store is not None and filter in mine.subscriptions
+        kept = self._keeping is not None and filter in mine.subscriptions
         since_ns = subscription.since_ns
         if not kept or since_ns or mine.terms.get(filter) != terms:
             effects = mine.subscribe(filter, terms, since_ns)
@@ -501,13 +475,15 @@ class Client:
                 self._recorder.fact("subscribed", filter=filter, reason=reason)
             self._perform(effects)
         self._subscriptions.setdefault(filter, []).append(subscription)
-        for notification in self._unclaimed.pop(filter, ()):
-            subscription.put(notification)
+        if self._keeping is not None:
+            for notification in self._keeping.claim(filter):
+                subscription.put(notification)
 
     def _change(self) -> None:
         """What it wants, or offers, is another thing now."""
-        self._saved_filters = False
         self._said += 1
+        if self._keeping is not None:
+            self._keeping.change()
 
     def end(self, subscription: Subscription) -> None:
         there = self._subscriptions.get(subscription.filter, [])
@@ -515,7 +491,7 @@ class Client:
             there.remove(subscription)
             if not there:
                 del self._subscriptions[subscription.filter]
-            if not self._closed and self._store is None:
+            if not self._closed and self._keeping is None:
                 if self._recorder is not None:
                     self._recorder.fact("unsubscribed", filter=subscription.filter)
                 self._change()
@@ -524,24 +500,20 @@ class Client:
 
     def withdraw(self, wanted: Filter) -> None:
         """Forget a subscription that was kept."""
-        while self._store is not None and wanted in self._core.subscriptions:
+        if self._keeping is None:
+            return
+        while wanted in self._core.subscriptions:
             self._change()
             self._perform(self._core.unsubscribe(wanted))
-        for notification in self._unclaimed.pop(wanted, ()):
+        for notification in self._keeping.claim(wanted):
             self.done(notification)
 
     def done(self, notification: Notification) -> None:
         """A subscription is done with it."""
-        delivery = notification.delivery
-        if self._store is None or delivery not in self._busy:
-            return
-        self._busy[delivery] -= 1
-        if not self._busy[delivery]:
-            del self._busy[delivery]
-            self._progressed[ClientId(notification.publisher)] = None
-            if not self._closed:
-                self._perform(self._core.confirm(delivery, time.monotonic_ns()))
-                self._turn.ask()
+        kept = self._keeping
+        if kept is not None and kept.done(notification) and not self._closed:
+            self._perform(self._core.confirm(notification.delivery, time.monotonic_ns()))
+            self._turn.ask()
 
     def has_no_room(self, subscription: Subscription) -> None:
         """What comes is not taken, so it is not acknowledged, and the broker sends no more."""
@@ -727,12 +699,7 @@ class Client:
                 notification = Notification(effect.notification, self._core.delivered)
                 if self._recorder is not None:
                     self._recorder.delivered(effect.notification, self._core.delivered)
-                if self._store is not None:
-                    self._hand_out(notification, effect.subscriptions)
-                    continue
-                for wanted in effect.subscriptions:
-                    for one in self._subscriptions.get(wanted, ()):
-                        one.put(notification)
+                self._hand_out(notification, effect.subscriptions)
             elif type(effect) is Send:
                 if wire is not None and effect.link == wire.link:
                     wire.send(encode(effect.message))
@@ -757,30 +724,21 @@ class Client:
             self._timer = asyncio.get_running_loop().call_later(delay, self._wake)
 
     def _hand_out(self, notification: Notification, matching: Sequence[Filter]) -> None:
-        """To all subscriptions, which will say when they are done; or to who subscribes again."""
         takers = [one for wanted in matching for one in self._subscriptions.get(wanted, ())]
-        unclaimed = [wanted for wanted in matching if wanted not in self._subscriptions]
-        self._busy[notification.delivery] = len(takers) + len(unclaimed)
-        for wanted in unclaimed:
-            self._unclaimed.setdefault(wanted, []).append(notification)
+        if self._keeping is not None:
+            unclaimed = [wanted for wanted in matching if wanted not in self._subscriptions]
+            self._keeping.hand_out(notification, len(takers), unclaimed)
         for one in takers:
             one.put(notification)
 
     def keep(self) -> bool:
         """Write down what changed, before anybody hears of it; False if that cannot be done."""
-        store, mine = self._store, self._core
-        if store is None:
+        if self._keeping is None:
             return True
         if self._error is not None:
             return False
-        memory = mine.memory()
-        same = memory == self._saved and self._saved_filters
-        if same and not (self._unsaved or self._progressed):
-            return True
-        held = None if self._saved_filters else mine.held()
-        progress = {who: mine.progress(who) for who in self._progressed}
         try:
-            store.keep(memory, held, self._unsaved, self._confirmed, progress)
+            self._keeping.keep(self._confirmed)
         except StoreError as error:
             said = str(error)
             self._error = lambda: StoreError(said)
@@ -788,8 +746,6 @@ class Client:
                 self._wire.abort(said)
             self._wake_all()
             return False
-        self._saved, self._saved_filters = memory, True
-        self._unsaved, self._progressed = [], {}
         return True
 
     def _wake(self) -> None:

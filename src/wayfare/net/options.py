@@ -8,13 +8,36 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import isfinite
 from os import PathLike
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from wayfare.errors import UsageError
 from wayfare.net.database import SYNCHRONOUS
 
+if TYPE_CHECKING:
+    from wayfare.eventlog import Event
+
 POLICIES = ("wait", "drop_oldest", "drop_newest")
 SECONDS_MAX = 1e9  # 31 years
+
+
+class Options(TypedDict, total=False):
+    """What `connect` may be told beside where to go, and as whom."""
+
+    queue: int
+    policy: str
+    outbox: int
+    outbox_bytes: int
+    on_lost: Callable[[int, str], None] | None
+    events: Callable[[Event], object] | str | PathLike[str] | None
+    timeout: float
+    heartbeat_s: float
+    ca: str
+    cert: tuple[str, str] | None
+    account: str | None
+    password: str | None
+    store: str | Path | None
+    durability: str
 
 
 def _count(value: Any) -> bool:

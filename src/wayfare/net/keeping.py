@@ -1,0 +1,78 @@
+"""What a client with a store writes down, and with which notifications its application is not done.
+
+A delivery is done when every subscription that got it says so; only then is it acknowledged. What comes for a
+subscription of the last process waits here until somebody subscribes to the same again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wayfare.core.client import Client, Memory
+from wayfare.core.filters import Filter
+from wayfare.core.messages import ClientId, Publish
+from wayfare.net.client_store import ClientStore
+from wayfare.net.subscription import Notification
+
+
+class Keeping:
+    """The memory of one client, between what happened and its file."""
+
+    def __init__(self, core: Client, store: ClientStore) -> None:
+        self._core = core
+        self._store = store
+        self._published: list[Publish] = []  # not written down yet
+        self._saved: Memory | None = None
+        self._saved_filters = False
+        self._progressed: dict[ClientId, None] = {}  # publishers of which more is done
+        self._busy: dict[int, int] = {}  # delivery -> subscriptions that are not done with it
+        self._unclaimed: dict[Filter, list[Notification]] = {}  # nobody has subscribed again yet
+        if (left := store.load()) is not None:
+            core.remember(*left)
+
+    def publish(self) -> None:
+        """Something was published."""
+        self._published.append(self._core.outbox[-1])
+
+    def change(self) -> None:
+        """What the client wants, or offers, is another thing now."""
+        self._saved_filters = False
+
+    def hand_out(
+        self, notification: Notification, takers: int, unclaimed: Sequence[Filter]
+    ) -> None:
+        """So many subscriptions get it, and will say when they are done; the others are not there yet."""
+        self._busy[notification.delivery] = takers + len(unclaimed)
+        for wanted in unclaimed:
+            self._unclaimed.setdefault(wanted, []).append(notification)
+
+    def claim(self, wanted: Filter) -> list[Notification]:
+        """What has come for a subscription that is there now."""
+        return self._unclaimed.pop(wanted, [])
+
+    def done(self, notification: Notification) -> bool:
+        """A subscription is done with it; True if all are."""
+        delivery = notification.delivery
+        if delivery not in self._busy:
+            return False
+        self._busy[delivery] -= 1
+        if self._busy[delivery]:
+            return False
+        del self._busy[delivery]
+        self._progressed[ClientId(notification.publisher)] = None
+        return True
+
+    def keep(self, acknowledged: int) -> None:
+        """Write down what changed; StoreError if that cannot be done."""
+        mine, memory = self._core, self._core.memory()
+        same = memory == self._saved and self._saved_filters
+        if same and not (self._published or self._progressed):
+            return
+        held = None if self._saved_filters else mine.held()
+        progress = {who: mine.progress(who) for who in self._progressed}
+        self._store.keep(memory, held, self._published, acknowledged, progress)
+        self._saved, self._saved_filters = memory, True
+        self._published, self._progressed = [], {}
+
+    def close(self) -> None:
+        self._store.close()
