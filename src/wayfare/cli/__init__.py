@@ -27,6 +27,7 @@ EXAMPLES = """examples:
   wayfare sim uncovering                play one of them
   wayfare sim fuzz --seeds 1000         random runs on all cores, judged by the oracle
   wayfare sim roaming                   what it costs that clients move
+  wayfare study relocation --quick --out DIR    a whole study on Spark
   wayfare bench matching --json         how fast matching is here
 """
 
@@ -43,6 +44,7 @@ PARTS = (
     "config",
     "account",
     "sim",
+    "study",
     "bench",
     "completion",
 )

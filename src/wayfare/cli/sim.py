@@ -409,7 +409,29 @@ def _report(facts: dict[str, int], failed: list[fuzz.Run]) -> None:
 
 def run_roaming(arguments: argparse.Namespace) -> int:
     a = arguments
-    own_tree = a.height is not None or a.degree is not None
+    if (a.height is not None or a.degree is not None) and (a.brokers is not None or a.table):
+        raise UsageError("--height and --degree make a tree of their own: leave --brokers, --table")
+    if a.table and a.log is not None:
+        raise UsageError("--log is for one experiment, and --table makes many: leave one of them")
+    if a.table:
+        given = _roaming_given(a)
+        brokers = [a.brokers] if a.brokers else [*roaming.TREES]
+        relocations = [a.relocation] if a.relocation else [*RELOCATIONS]
+        if a.relocation:
+            check_strategies(given.get("routing", "covering"), a.relocation)
+        return _compare(roaming.comparison(brokers, relocations, **given), a.json)
+    parameters = roaming_parameters(a)
+    with _log_to(a.log, f"roaming-{parameters.relocation}-{parameters.seed}") as log:
+        figures = roaming.run(parameters, log)
+    if a.json:
+        print(json.dumps(msgspec.to_builtins(figures)))
+    else:
+        _show_figures(parameters, figures)
+    return 0
+
+
+def _roaming_given(a: argparse.Namespace) -> dict[str, Any]:
+    """What the experiments of a comparison share."""
     given = {
         "routing": a.routing,
         "seed": a.seed,
@@ -422,30 +444,17 @@ def run_roaming(arguments: argparse.Namespace) -> int:
         "link_latency_ns": a.link_latency,
         "silent": a.silent,
     }
-    given = {name: value for name, value in given.items() if value is not None}
-    if own_tree and (a.brokers is not None or a.table):
-        raise UsageError("--height and --degree make a tree of their own: leave --brokers, --table")
-    if a.table and a.log is not None:
-        raise UsageError("--log is for one experiment, and --table makes many: leave one of them")
-    if a.table:
-        brokers = [a.brokers] if a.brokers else [*roaming.TREES]
-        relocations = [a.relocation] if a.relocation else [*RELOCATIONS]
-        if a.relocation:
-            check_strategies(given.get("routing", "covering"), a.relocation)
-        return _compare(roaming.comparison(brokers, relocations, **given), a.json)
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def roaming_parameters(a: argparse.Namespace) -> roaming.Parameters:
+    """One experiment."""
+    given = _roaming_given(a)
     for name in ("relocation", "height", "degree"):
         if getattr(a, name) is not None:
             given[name] = getattr(a, name)
     parameters = roaming.Parameters(**given, one_at_a_time=a.one_at_a_time)
-    if a.brokers is not None:
-        parameters = parameters.for_brokers(a.brokers)
-    with _log_to(a.log, f"roaming-{parameters.relocation}-{parameters.seed}") as log:
-        figures = roaming.run(parameters, log)
-    if a.json:
-        print(json.dumps(msgspec.to_builtins(figures)))
-    else:
-        _show_figures(parameters, figures)
-    return 0
+    return parameters if a.brokers is None else parameters.for_brokers(a.brokers)
 
 
 def _show_figures(parameters: roaming.Parameters, figures: roaming.Figures) -> None:
@@ -530,6 +539,19 @@ def _print_row(*cells: object) -> None:
 
 def run_city(arguments: argparse.Namespace) -> int:
     a = arguments
+    started = process_time()
+    parameters = city_parameters(a)
+    with _log_to(a.log, f"city-{parameters.algorithm}-{parameters.seed}") as log:
+        figures = city.run(parameters, log)
+    spent = round(process_time() - started, 2)
+    if a.json:
+        print(json.dumps(msgspec.to_builtins(figures) | {"cpu_s": spent}))
+    else:
+        _show_city(parameters, figures, spent)
+    return 0
+
+
+def city_parameters(a: argparse.Namespace) -> experiment.Parameters:
     names = {"speed": "speed_kmh", "cell": "cell_km"}
     times = {"jitter", "probe_first", "probe_every", "away", "delay", "warm_up"}
     times |= {"broker_latency", "client_latency"}
@@ -542,16 +564,7 @@ def run_city(arguments: argparse.Namespace) -> int:
         raise UsageError("--height and --degree make a tree of their own: leave --brokers")
     if a.brokers is not None:
         given["height"], given["degree"] = experiment.TREES[a.brokers]
-    started = process_time()
-    parameters = experiment.Parameters(**given)
-    with _log_to(a.log, f"city-{parameters.algorithm}-{parameters.seed}") as log:
-        figures = city.run(parameters, log)
-    spent = round(process_time() - started, 2)
-    if a.json:
-        print(json.dumps(msgspec.to_builtins(figures) | {"cpu_s": spent}))
-    else:
-        _show_city(parameters, figures, spent)
-    return 0
+    return experiment.Parameters(**given)
 
 
 def _show_city(

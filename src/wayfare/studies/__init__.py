@@ -1,0 +1,6 @@
+"""The named experiments, as data: which simulations, what was published of them, and what must hold."""
+
+from wayfare.studies.publishers import PUBLISHERS
+from wayfare.studies.relocation import RELOCATION
+
+STUDIES = {study.name: study for study in (RELOCATION, PUBLISHERS)}

@@ -1,0 +1,188 @@
+"""What a study is: experiments that vary one thing, and checks that can fail.
+
+Study        a name, and experiments
+Experiment   one parameter is varied, some strategies are compared, the rest is fixed
+Check        a sentence, of the paper or of ours, and whether the rows of its experiment bear it out
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from statistics import mean
+from typing import Any
+
+import msgspec
+
+from wayfare.errors import UsageError
+from wayfare.sim import experiment as city
+from wayfare.sim import roaming
+from wayfare.studies.points import Point
+
+Row = dict[str, Any]  # parameters and figures of a run
+
+# A tree by its number of brokers -> height, degree.
+TREES: dict[int, tuple[int, int]] = {**roaming.TREES, **city.TREES}
+
+
+class Rows:
+    """The runs of one experiment that did not fail."""
+
+    def __init__(self, rows: list[Row], by: str, varied: str) -> None:
+        self.rows, self.by, self.varied = rows, by, varied
+
+    def of(self, series: str | None = None, x: Any = None) -> list[Row]:
+        return [
+            row
+            for row in self.rows
+            if (series is None or row[self.by] == series) and (x is None or row[self.varied] == x)
+        ]
+
+    def series(self) -> list[str]:
+        return list(dict.fromkeys(row[self.by] for row in self.rows))
+
+    def xs(self) -> list[Any]:
+        return sorted({row[self.varied] for row in self.rows})
+
+    def mean(self, metric: str, series: str | None = None, x: Any = None) -> float:
+        """Over all seeds."""
+        values = [row[metric] for row in self.of(series, x) if row[metric] is not None]
+        if not values:
+            raise LookupError(f"no run of {series} has {metric} at {self.varied} = {x}")
+        return float(mean(values))
+
+    def curve(self, metric: str, series: str) -> list[float]:
+        return [self.mean(metric, series, x) for x in self.xs()]
+
+    def total(self, metric: str, series: str | None = None) -> int:
+        return sum(row[metric] or 0 for row in self.of(series))
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    holds: bool
+    measured: str
+
+
+class Check(msgspec.Struct, frozen=True):
+    says: str
+    verdict: Callable[[Rows], Verdict]
+    source: str = "published"  # or `ours`: a promise of this system
+    note: str = ""  # what is known of it, for when it does not hold
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """A figure that an experiment shows, with its unit for people."""
+
+    name: str
+    title: str
+    unit: str
+    log: bool = False  # better seen on a logarithmic axis
+
+
+class Experiment(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    title: str
+    varied: str  # a parameter, or `brokers`
+    unit: str  # of it, for people
+    values: tuple[Any, ...]
+    quick_values: tuple[Any, ...]
+    compared: tuple[str, ...]
+    impossible: tuple[
+        tuple[Any, str], ...
+    ] = ()  # pairs of a value and one of those that are compared
+    metrics: tuple[Metric, ...]
+    checks: tuple[Check, ...] = ()
+    published: str = ""  # what the paper has of it, in words
+    fixed: dict[str, Any] = {}
+    quick_fixed: dict[str, Any] = {}  # instead, or as well
+    seeds: int = 3
+    quick_seeds: int = 1
+
+
+class Study(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    title: str
+    about: str
+    kind: str  # of its simulations
+    by: str  # the parameter whose values are compared
+    experiments: tuple[Experiment, ...]
+
+    def points(self, quick: bool = False) -> dict[str, list[tuple[Any, Point]]]:
+        """By experiment: what is varied, and the point. Experiments may share points."""
+        return {one.name: list(self._points_of(one, quick)) for one in self.experiments}
+
+    def _points_of(self, one: Experiment, quick: bool) -> Iterator[tuple[Any, Point]]:
+        values = one.quick_values if quick else one.values
+        seeds = one.quick_seeds if quick else one.seeds
+        fixed = one.fixed | (one.quick_fixed if quick else {})
+        for x, series, seed in product(values, one.compared, range(seeds)):
+            if (x, series) in one.impossible:
+                continue
+            given = fixed | {self.by: series, "seed": seed} | _varied(one.varied, x)
+            yield x, Point(self.kind, given)
+
+    def experiment(self, name: str) -> Experiment:
+        for one in self.experiments:
+            if one.name == name:
+                return one
+        names = ", ".join(one.name for one in self.experiments)
+        raise UsageError(f"{self.name} has no experiment {name!r}: it has {names}")
+
+
+def _varied(name: str, x: Any) -> dict[str, Any]:
+    if name != "brokers":
+        return {name: x}
+    height, degree = TREES[x]
+    return {"height": height, "degree": degree}
+
+
+# Checks of the usual forms
+
+
+def never(metric: str, series: str) -> Check:
+    """A promise of ours."""
+
+    def verdict(rows: Rows) -> Verdict:
+        count = rows.total(metric, series)
+        return Verdict(count == 0, f"{count} in {len(rows.of(series))} runs")
+
+    return Check(f"{series}: {metric.replace('_', ' ')} never", verdict, "ours")
+
+
+def less(
+    metric: str, one: str, other: str, times: float = 1, says: str = "", **about: str
+) -> Check:
+    """`one` needs less than `other`, by a factor, at every point."""
+
+    def verdict(rows: Rows) -> Verdict:
+        ratios = [
+            rows.mean(metric, other, x) / (rows.mean(metric, one, x) or 1e-9) for x in rows.xs()
+        ]
+        return Verdict(
+            min(ratios) > times, f"{other} has {min(ratios):.3g} to {max(ratios):.3g} times {one}'s"
+        )
+
+    by = f"{times:g} times " if times != 1 else ""
+    return Check(says or f"{other} costs more than {by}{one}", verdict, **about)
+
+
+def flat(metric: str, series: str, within: float, says: str, source: str = "published") -> Check:
+    """The largest is hardly more than the smallest."""
+
+    def verdict(rows: Rows) -> Verdict:
+        curve = rows.curve(metric, series)
+        growth = (max(curve) or 1e-9) / (min(curve) or 1e-9)
+        return Verdict(growth <= within, f"from {min(curve):.4g} to {max(curve):.4g}")
+
+    return Check(says, verdict, source)
+
+
+def rises(metric: str, series: str, says: str, *, down: bool = False) -> Check:
+    """From the first value to the last."""
+
+    def verdict(rows: Rows) -> Verdict:
+        curve = rows.curve(metric, series)
+        first, last = curve[0], curve[-1]
+        return Verdict(last < first if down else last > first, f"{first:.4g} -> {last:.4g}")
+
+    return Check(says, verdict)
