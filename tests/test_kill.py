@@ -8,7 +8,7 @@ import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
-from random import Random
+from random import Random, randrange
 
 import pytest
 
@@ -20,11 +20,13 @@ NEAR = {"a": ["b"], "b": ["a", "c"], "c": ["b"]}
 
 
 def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    """Below those of outgoing connections: one to a broker that was just killed might get its port."""
+    ports = set()
+    while len(ports) < count:
+        port = randrange(10_000, 32_768)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            ports.add(port)
+    return sorted(ports)
 
 
 class Processes:
