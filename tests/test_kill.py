@@ -20,7 +20,7 @@ NEAR = {"a": ["b"], "b": ["a", "c"], "c": ["b"]}
 
 
 def free_ports(count):
-    """Below those of outgoing connections: one to a broker that was just killed might get its port."""
+    """Below those that the system gives away: a broker that was killed wants its port back."""
     ports = set()
     while len(ports) < count:
         port = randrange(10_000, 32_768)
