@@ -28,6 +28,7 @@ from wayfare.core.messages import (
     Advertise,
     Announce,
     Attach,
+    Began,
     Deliver,
     Detach,
     Entry,
@@ -208,6 +209,7 @@ def test_a_client_that_names_no_session_ends_the_one_that_its_lost_goodbye_left(
     here.step(LinkDown("anna1"), now=0)
     publish(here, "bert1", 1, x=2)
     assert attach(here, "anna", NARROW, epoch=2, previous=(), welcomed=False) == [
+        Send("faro", Announce((), (Began("anna", 2),))),
         Send("anna2", Welcome(2, 0)),
         Send("faro", Update(add_subs=(Entry(NARROW),), remove_subs=(Entry(X),))),
     ]
@@ -249,12 +251,12 @@ def test_only_so_many_old_sessions_are_remembered(monkeypatch):
     monkeypatch.setattr("wayfare.core.border.TOMBSTONES_MAX", 2)
     here = broker("faro")
     for name in ("anna", "bert", "carl"):
-        tell(here, f"{name}1", Attach(name, 5, 0))
+        tell(here, f"{name}1", Attach(name, 1, 0))
         here.step(LinkDown(f"{name}1"), now=0)
     here.step(Tick(), now=WEEK)
-    (refused,) = tell(here, "carl2", Attach("carl", 5, 0))
+    (refused,) = tell(here, "carl2", Attach("carl", 1, 0))
     assert type(refused) is Close
-    assert tell(here, "anna2", Attach("anna", 5, 0)) == [Send("anna2", Welcome(5, 0))]
+    assert tell(here, "anna2", Attach("anna", 1, 0)) == [Send("anna2", Welcome(1, 0))]
 
 
 def test_attaching_with_another_profile_adds_before_it_removes():

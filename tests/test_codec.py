@@ -140,7 +140,11 @@ MESSAGES = {
     m.Challenge: st.builds(m.Challenge, st.binary(min_size=32, max_size=32)),
     m.Proof: st.builds(m.Proof, st.binary(min_size=32, max_size=32)),
     m.Uncertain: st.builds(m.Uncertain, notifications, numbers),
-    m.Announce: st.builds(m.Announce, st.lists(names, max_size=3).map(tuple)),
+    m.Announce: st.builds(
+        m.Announce,
+        st.lists(names, max_size=3).map(tuple),
+        st.lists(st.builds(m.Began, names, numbers), max_size=3).map(tuple),
+    ),
 }
 CARRIED = sorted((*m.FromClient.__args__, *m.ToClient.__args__), key=repr)
 MESSAGES[m.Tunnel] = st.builds(
@@ -230,7 +234,8 @@ LAYOUT = [
     (m.Challenge(b"c" * 32), [8, b"c" * 32]),
     (m.Proof(b"p" * 32), [9, b"p" * 32]),
     (m.Uncertain(m.Notification("tom", 3, {"x": 1}), 2), [2, [1, "tom", 3, {"x": 1}, b""], 2]),
-    (m.Announce(("porto", "faro")), [31, ["porto", "faro"]]),
+    (m.Announce(("porto", "faro")), [31, ["porto", "faro"], []]),
+    (m.Announce((), (m.Began("anna", 3),)), [31, [], [["anna", 3]]]),
     (m.Tunnel("porto", "faro", "anna#2", m.Ack(4)), [32, "porto", "faro", "anna#2", [17, 4], ""]),
     (m.Tunnel("porto", "faro", "l", None, "gone"), [32, "porto", "faro", "l", None, "gone"]),
     *(

@@ -53,6 +53,7 @@ def test_attributes_read_as_they_are_written():
             "Update(+ad price > 10, +sub anna: price > 40, -sub price > 10, -ad price > 40)",
         ),
         (m.Announce((BrokerId("porto"), BrokerId("faro"))), "Announce(porto faro)"),
+        (m.Announce((), (m.Began(ANNA, 7),)), "Announce(anna anew at epoch 7)"),
         (
             m.Update((Entry(WIDE),), errands=(REQUEST, NOT_FOUND)),
             f"Update(+ad price > 10, {ASKED}, Reply(to porto, anna is not here))",

@@ -4,7 +4,7 @@
     delivered      client, publisher, number, delivery, attributes
     lost           client, count, reason            (a Gap reached the application)
     subscribed, unsubscribed, advertised, unadvertised     client, filter
-    attached, detached, left                        client, broker, epoch
+    attached, detached, left, replaced              client, broker, epoch
     sent           sender, receiver, message, inner, size, count  (a message was put on a link)
 
 and, of experiments, what they count beside that:

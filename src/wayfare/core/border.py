@@ -149,6 +149,11 @@ class Border:
         if len(self.tombstones) > TOMBSTONES_MAX:
             del self.tombstones[next(iter(self.tombstones))]
 
+    def begun(self) -> list[m.Began]:
+        """The clients of which it is remembered that they began anew."""
+        known = self.tombstones.items()
+        return [m.Began(client, one.began) for client, one in known if one.began]
+
     def connect(self, session: Session, link: LinkId) -> None:
         session.link = link
         self.by_link[link] = session

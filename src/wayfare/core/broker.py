@@ -35,7 +35,16 @@ from wayfare.core.handoff import Handoff
 from wayfare.core.history import Limits
 from wayfare.core.home import Home
 from wayfare.core.junction import Junction
-from wayfare.core.messages import UPDATE_MAX, BrokerId, LinkId, Notification, Publish, Update
+from wayfare.core.messages import (
+    ANNOUNCE_MAX,
+    UPDATE_MAX,
+    Announce,
+    BrokerId,
+    LinkId,
+    Notification,
+    Publish,
+    Update,
+)
 from wayfare.core.paths import Paths
 from wayfare.core.profiles import Profiles, Step
 from wayfare.core.publishers import (
@@ -48,7 +57,7 @@ from wayfare.core.publishers import (
     Standard,
 )
 from wayfare.core.reduction import STRATEGIES
-from wayfare.core.relocation import Naive, Relocation
+from wayfare.core.relocation import BEGAN_ANEW, Naive, Relocation, began
 from wayfare.core.sessions import Session
 from wayfare.errors import ProtocolError, UsageError
 
@@ -178,7 +187,9 @@ class Broker:
         if self.paths.towards(neighbour) is not None:  # it was there before
             effects = self.on_gap(neighbour, m.Gap(0, LINK_LOST, exact=False), now)
         self.routing.start_over(neighbour)
-        known = self.paths.known_beyond(neighbour)
+        known, begun = self.paths.known_beyond(neighbour), self.border.begun()
+        for start in range(0, len(begun), ANNOUNCE_MAX):  # it may have forgotten, or never heard it
+            known.append(Announce((), tuple(begun[start : start + ANNOUNCE_MAX])))
         return self._with_updates([*effects, *(Send(event.link, one) for one in known)])
 
     def on_granted(self, event: Granted, now: int) -> list[Effect]:
@@ -288,9 +299,11 @@ class Broker:
         effects += self._take(self.relocation.on_gap(neighbour), now)
         return effects + self.border.lose_from(neighbour, message.reason)
 
-    def on_announce(self, neighbour: BrokerId, message: m.Announce, now: int) -> list[Effect]:
+    def on_announce(self, neighbour: BrokerId, message: Announce, now: int) -> list[Effect]:
         told = self.paths.learn(neighbour, message.brokers)
         effects: list[Effect] = [Send(LinkId(other), one) for other, one in told]
+        for one in message.begun:
+            effects += self.relocation.on_began(one, neighbour, now)
         return effects + self.relocation.on_announced(now)
 
     def on_tunnel(self, neighbour: BrokerId, message: m.Tunnel, now: int) -> list[Effect]:
@@ -345,11 +358,19 @@ class Broker:
         if max(len(message.subscriptions), len(message.advertisements)) > limit:
             raise ProtocolError(f"a client has at most {limit} filters of a kind")
         if self.border.is_stale(message.client, message.epoch):
-            return [Close(link, f"a later attachment of {message.client} is or was here")]
+            return [Close(link, self._why_stale(message))]
         self.profiles.asking.pop(link, None)
         if message.digest and not self.relocation.visits(message):
             return self._take(self.profiles.on_attach(link, message, now), now)
-        return self.relocation.on_attach(link, message, now)
+        anew = began(message)
+        effects = [] if anew is None else self.relocation.on_began(anew, None, now)
+        return effects + self.relocation.on_attach(link, message, now)
+
+    def _why_stale(self, message: m.Attach) -> str:
+        tombstone = self.border.tombstones.get(message.client)
+        if tombstone is not None and message.epoch < tombstone.began:
+            return BEGAN_ANEW.format(message.client)
+        return f"a later attachment of {message.client} is or was here"
 
     def on_detach(self, session: Session, message: m.Detach, now: int) -> list[Effect]:
         return self.relocation.on_detach(session, message, now)
@@ -420,7 +441,7 @@ EVENTS: dict[type, Callable[[Broker, Any, int], list[Effect]]] = {
 FROM_BROKER: dict[type, Callable[[Broker, BrokerId, Any, int], list[Effect]]] = {
     m.Uncertain: Broker.on_uncertain,
     m.Gap: Broker.on_gap,
-    m.Announce: Broker.on_announce,
+    Announce: Broker.on_announce,
     m.Update: Broker.on_update,
     m.Tunnel: Broker.on_tunnel,
 }

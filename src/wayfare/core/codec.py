@@ -281,6 +281,9 @@ def _check_update(message: m.Update) -> None:
 def _check_announce(message: m.Announce) -> None:
     for name in message.brokers:
         _check_name(name)
+    for began in message.begun:
+        _check_name(began.client)
+        _check_number(began.epoch)
 
 
 def _check_request(message: m.Request) -> None:

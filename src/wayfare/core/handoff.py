@@ -63,8 +63,6 @@ class Handoff(Relocation):
     def on_attach(self, link: LinkId, message: m.Attach, now: int) -> list[Effect]:
         border = self.border
         if not message.previous:
-            if message.epoch > 1:  # it said goodbye, which may have been lost
-                border.bury(message.client, message.epoch - 1, now, began=message.epoch)
             return super().on_attach(link, message, now)
         broker, epoch = message.previous[0]
         last = border.get(message.client, epoch) if broker == self.paths.name else None

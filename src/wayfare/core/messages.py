@@ -42,7 +42,7 @@ PROFILE_CHARACTERS_MAX = 1_000_000  # of all filters of one client, as text: the
 PREVIOUS_MAX = 100  # attachments without a welcome that a client remembers
 UPDATE_MAX = 200  # entries in one Update: as many of the longest filters fit a frame
 ERRANDS_MAX = 4  # in one Update
-ANNOUNCE_MAX = 1_000  # brokers in one Announce
+ANNOUNCE_MAX = 1_000  # brokers, or clients, in one Announce
 REPLY_BYTES_MAX = 1024 * 1024  # of notifications in one Reply; then the rest comes in another
 REPLY_KEPT_MAX = 10_000  # notifications in one Reply
 REPLY_MARKS_MAX = 1_000  # publishers of which one Reply says how far they were heard
@@ -327,10 +327,18 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, cache_hash=True, gc=Fa
 Entries = Annotated[tuple[Entry, ...], Meta(max_length=UPDATE_MAX)]
 
 
+class Began(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A client of this name began anew: sessions of it that are older than this epoch end."""
+
+    client: ClientId
+    epoch: int
+
+
 class Announce(Message, frozen=True, tag=31):
-    """These brokers are in the direction of the sender."""
+    """These brokers are in the direction of the sender; these clients began anew."""
 
     brokers: Annotated[tuple[BrokerId, ...], Meta(max_length=ANNOUNCE_MAX)]
+    begun: Annotated[tuple[Began, ...], Meta(max_length=ANNOUNCE_MAX)] = ()
 
 
 # Messages from one broker to any other, which travel in an Update.

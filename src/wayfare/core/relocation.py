@@ -18,6 +18,7 @@ from wayfare.core.paths import Paths
 from wayfare.core.sessions import Session
 from wayfare.errors import ProtocolError
 
+BEGAN_ANEW = "{} began anew: a name is one client's, and its latest process has it"
 NO_SESSION = "no session: it was away for too long, or its broker has forgotten it"
 FORGOTTEN = Left([], 1, NO_SESSION, exact=False)  # of whom nobody knows what it missed
 
@@ -33,15 +34,33 @@ class Relocation:
         self.paths = paths
 
     def on_attach(self, link: LinkId, message: m.Attach, now: int) -> list[Effect]:
-        """A client is here: it begins anew, and what it had here before ends."""
-        effects: list[Effect] = []
-        for old in self.border.of(message.client):
-            effects += self._end(old, now)
+        """A client is here, and was nowhere before."""
         session = self._open(link, message)
         if message.welcomed and self.remembers:
             session.backlog.lose(1, NO_SESSION, exact=False)
-        effects.append(Send(link, m.Welcome(session.epoch, session.published)))
-        return effects + self.border.push(session)
+        welcome = Send(link, m.Welcome(session.epoch, session.published))
+        return [welcome, *self.border.push(session)]
+
+    def on_began(self, began: m.Began, came_from: BrokerId | None, now: int) -> list[Effect]:
+        """A client began anew, here or elsewhere: in all the tree, its older sessions end.
+
+        Its earlier process was killed, its goodbye was lost, or it is still there.
+        """
+        border, client = self.border, began.client
+        tombstone = border.tombstones.get(client)
+        if tombstone is not None and tombstone.began >= began.epoch:
+            return []
+        border.bury(client, began.epoch - 1, now, began=began.epoch)
+        effects: list[Effect] = [
+            Send(LinkId(neighbour), m.Announce((), (began,)))
+            for neighbour in self.paths.neighbours
+            if neighbour != came_from
+        ]
+        for old in border.of(client):
+            if old.epoch < began.epoch and not old.leaving:  # that ends by itself
+                effects += border.disconnect(old, BEGAN_ANEW.format(client), now)
+                effects += self._end(old, now)
+        return effects
 
     def on_detach(self, session: Session, message: m.Detach, now: int) -> list[Effect]:
         self.border.lose_link(session, now)
@@ -125,6 +144,18 @@ class Relocation:
         border.put(session, thinned(left.kept, session.subscriptions, now, moved=False))
         effects.append(Send(link, m.Welcome(session.epoch, session.published)))
         return effects + border.push(session)
+
+
+def began(message: m.Attach) -> m.Began | None:
+    """That a client begins anew; None if it does not, or brokers know it already.
+
+    It says so until it is welcomed: nobody may have heard it before. Who counts from 1 has a name
+    that nobody had before.
+    """
+    first = message.previous[-1][1] if message.previous else message.epoch
+    if message.welcomed or first <= 1:
+        return None
+    return m.Began(message.client, min(first, message.epoch))
 
 
 class Naive(Relocation):

@@ -149,7 +149,7 @@ class Tombstone(msgspec.Struct, frozen=True, gc=False):
     epoch: int  # no attachment up to this one opens a session any more
     published: int = 0  # the last publication accepted, where nobody else knows it
     moved_to: tuple[BrokerId, int] | None = None  # who took the last one over, at which epoch
-    began: int = 0  # when the client last said goodbye for good and began anew: at which epoch
+    began: int = 0  # the epoch at which the client last began anew; what was before is another life
 
 
 def told(wanted: Wanted) -> tuple[tuple[Filter, ...], tuple[tuple[int, Terms], ...]]:

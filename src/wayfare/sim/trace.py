@@ -33,6 +33,11 @@ def _update(update: m.Update) -> str:
     return f"Update({', '.join(changes)})"
 
 
+def _announce(announce: m.Announce) -> str:
+    begun = (f"{one.client} anew at epoch {one.epoch}" for one in announce.begun)
+    return f"Announce({', '.join([*filter(None, [' '.join(announce.brokers)]), *begun])})"
+
+
 def _attach(attach: m.Attach) -> str:
     held = [
         f"epoch {attach.epoch}",
@@ -64,7 +69,7 @@ def _reply(reply: m.Reply) -> str:
 TEXTS: dict[type, Callable[[Any], str]] = {
     m.Notification: lambda one: f"Notification({one.publisher} {one.number})",
     m.Uncertain: lambda one: f"Uncertain({one.notification.publisher} {one.notification.number})",
-    m.Announce: lambda one: f"Announce({' '.join(one.brokers)})",
+    m.Announce: _announce,
     m.Update: _update,
     m.Request: _request,
     m.Reply: _reply,
