@@ -194,6 +194,79 @@ async def test_the_second_client_of_a_name_takes_over_and_the_first_is_told():
 
 
 @live
+async def test_so_it_does_at_another_broker_and_nothing_of_the_first_is_delivered_any_more():
+    async with (
+        tree(*LINE) as net,
+        wayfare.connect(net.url("lisbon"), client_id="tom") as tom,
+        wayfare.connect(net.url("porto"), client_id="anna") as first,
+        tom.subscribe("x > 0") as seen,
+    ):
+        await first.advertise("x > 0")
+        await settled(net)
+        await first.publish({"x": 1}, confirm=True)
+        await asyncio.sleep(0.01)
+        async with wayfare.connect(net.url("faro"), client_id="anna") as second:
+            with pytest.raises(Refused, match="porto closed the connection: anna began anew"):
+                async with first.subscribe("x > 0") as nothing:
+                    await nothing.get(5)
+            with pytest.raises(Refused):
+                await first.publish({"x": 2})
+            await second.advertise("x > 0")
+            await settled(net)
+            await second.publish({"x": 3}, confirm=True)
+            assert [(await seen.get(5))["x"], (await seen.get(5))["x"]] == [1, 3]
+            with pytest.raises(Refused, match="lisbon closed the connection: anna began anew"):
+                await late_attachment(net, first)
+        sessions = [one.core.border.of("anna") for one in net.brokers.values()]
+        assert sessions == [[], [], []]
+
+
+async def late_attachment(net, first):
+    """The process that was replaced tries once more, elsewhere."""
+    again = wayfare.connect(net.url("lisbon"), client_id="anna")
+    again._core.epoch, again._core.previous = first._core.epoch, first._core.previous
+    again._core.welcomed = True
+    await again.open()
+
+
+@live
+async def test_only_a_name_that_was_given_can_be_of_an_earlier_process():
+    """Nobody else has to be told: a name that was made up is new."""
+    async with (
+        tree(*LINE) as net,
+        wayfare.connect(net.url("porto")),
+        wayfare.connect(net.url("porto"), client_id="anna"),
+    ):
+        await settled(net)
+        begun = [list(one.core.border.tombstones) for one in net.brokers.values()]
+        assert begun == [["anna"]] * 3
+
+
+@live
+async def test_a_process_that_begins_anew_does_not_hear_of_what_waited_for_the_last_one():
+    told = []
+    async with tree(*LINE) as net, wayfare.connect(net.url("faro"), client_id="tom") as tom:
+        await tom.advertise("x > 0")
+        first = await wayfare.connect(net.url("porto"), client_id="anna")
+        await first.subscribe("x > 0")
+        await settled(net)
+        first._wire.abort("killed")
+        await first._end()
+        await tom.publish({"x": 1}, confirm=True)
+        await until(lambda: len(net.brokers["porto"].core.border.of("anna")[0].backlog) == 1)
+        async with (
+            wayfare.connect(
+                net.url("porto"), client_id="anna", on_lost=lambda *lost: told.append(lost)
+            ) as second,
+            second.subscribe("x > 0") as seen,
+        ):
+            await settled(net)
+            await tom.publish({"x": 2}, confirm=True)
+            assert (await seen.get(5))["x"] == 2
+            assert told == []
+
+
+@live
 async def test_a_slow_reader_waits_and_loses_nothing():
     async with (
         tree(*LINE) as net,

@@ -143,10 +143,10 @@ class Client:
             outbox_bytes_max=outbox_bytes,
             confirms=store is not None,
         )
-        # A later process of this name is never behind an earlier one, which may have been killed.
-        now = time.time_ns()
-        self._core.epoch = now // 1_000_000
-        self._core.published = now // 1_000
+        if client_id:  # a later process of a name is never behind an earlier one, maybe killed
+            now = time.time_ns()
+            self._core.epoch = now // 1_000_000
+            self._core.published = now // 1_000
         self._queue, self._policy = queue, policy
         self._on_lost = on_lost
         self._events = events
