@@ -213,6 +213,25 @@ def test_who_comes_back_after_leaving_wants_again_what_it_wanted():
     assert published(LATE + NEAR + TREE - 1) == []
 
 
+def test_another_process_of_a_client_wants_only_what_it_asks_for_itself():
+    def story():
+        story = Story().tell(500, "detached", "anna").tell(500, "replaced", "anna")
+        return story.tell(LATE, "attached", "anna").publish(2 * LATE)
+
+    assert story().broken() == []
+    wanted = Filter.parse("price > 40")
+    assert story().tell(LATE, "subscribed", "anna", filter=wanted).broken() == ["complete"]
+
+
+def test_what_is_on_its_way_when_a_publisher_begins_anew_may_be_overtaken():
+    def replaced(time):
+        story = Story().publish(1000).tell(time, "detached", "ticker")
+        return story.tell(time, "replaced", "ticker").broken()
+
+    assert replaced(1000 + NEAR + TREE) == ["complete"]
+    assert replaced(1000 + NEAR + TREE - 1) == []
+
+
 def test_a_filter_asked_for_twice_has_to_be_withdrawn_twice():
     def withdrawn(*times):
         story = Story().tell(1, "subscribed", "anna", filter=Filter.parse("price > 40"))
@@ -262,6 +281,20 @@ def test_a_second_copy_is_found():
 def test_a_second_copy_is_found_behind_others():
     story = Story().publish(1000).publish(1001)
     assert story.deliver(1200, 1).deliver(1201, 2).deliver(1300, 1).broken() == ["once"]
+
+
+def test_another_process_of_a_client_may_get_what_the_first_one_got():
+    wanted = Filter.parse("price > 40")
+    story = Story().publish(1000).deliver(1200).tell(1250, "replaced", "anna")
+    story.tell(1260, "attached", "anna").tell(1270, "subscribed", "anna", filter=wanted)
+    assert story.deliver(1300).broken() == []
+    assert story.verdict().delivered == 2
+    assert story.deliver(1400).broken() == ["once"]
+
+
+def test_what_the_first_process_got_twice_is_found_too():
+    story = Story().publish(1000).deliver(1200).deliver(1201).tell(1250, "replaced", "anna")
+    assert story.broken() == ["once"]
 
 
 def test_a_wrong_order_is_found():
@@ -463,6 +496,16 @@ def tidy_words(world):
     assert all(one.rule == "tidy" for one in found)
     assert list(found) == check_quiet(world)
     return [one.what for one in found]
+
+
+def test_an_earlier_process_that_is_still_connected_is_found():
+    world = settled_world()
+    world.broker("porto").core.relocation.on_began = lambda *_: []
+    world.begin_anew("anna", "faro")
+    world.settle()
+    found = tidy_words(world)
+    assert "porto has a session of anna, which is not here" in found
+    assert "porto keeps the connection anna#1" in found
 
 
 def entry(text, client=""):

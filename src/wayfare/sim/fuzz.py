@@ -124,6 +124,7 @@ class Fuzz:
         self.random = random = Random(job.seed)
         self.past = Random(-1 - job.seed)  # of its own, so that the rest is as without it
         self.remembering = self.past.random() < 0.2
+        self.lives = Random(f"lives {job.seed}")  # likewise
         self.with_faults = job.faults
         self.world = World(
             job.seed,
@@ -158,6 +159,9 @@ class Fuzz:
             play(self.world, client.name, stays)
             if job.mobile == "both" and client in self.publishers:
                 self._publish_on_arrival(client, stays)
+        if self.lives.random() < 0.3:
+            for _ in range(self.lives.choice([1, 3])):
+                self.world.agenda.at(self.lives.randrange(self.until_ns), self._begin_anew)
         if job.faults:
             names = [client.name for client in self.clients]
             edges = self.world.edges
@@ -212,14 +216,14 @@ class Fuzz:
         for time in [random.randrange(self.until_ns) for _ in range(random.choice([20, 60, 150]))]:
             agenda.at(time, self._act)
         self.world.run_until(self.until_ns)
-        for client in self.clients:
+        for client in self.world.clients.values():
             if client.connection is None and not client.left:
                 client.attach()
         self.world.settle()
         if any(event.kind == "left" for event in self.world.events):
             # A goodbye may have been lost; then the session ends when it has been away for too long.
             self.world.run_until(self.world.now + 2 * self.world.limits.away_ns)
-        for client in self.clients:
+        for client in self.world.clients.values():
             if client.connection is None and not client.left:
                 self.world.broken.append(f"{client.name} could not stay attached")
         verdict = check(self.world)
@@ -244,7 +248,7 @@ class Fuzz:
     def _act(self, _: None) -> None:
         """One client does something that it may do."""
         random = self.random
-        client = random.choice(self.clients)
+        client = self._latest(random.choice(self.clients))
         subscriptions = client.core.subscriptions
         draw = random.random()
         if draw < 0.12 or not subscriptions:
@@ -257,6 +261,27 @@ class Fuzz:
         elif self.publishers:
             self._offer(random.choice(self.publishers))
 
+    def _latest(self, client: ClientHost) -> ClientHost:
+        """The process that has the client's name now."""
+        return self.world.clients[client.name]
+
+    def _begin_anew(self, _: None) -> None:
+        """A client's process is killed, or not, and another one begins under its name."""
+        random = self.lives
+        client = random.choice(self.clients)
+        mobile = client.name in self.movers
+        old = self.world.begin_anew(
+            client.name, random.choice(self.brokers) if mobile else client.home
+        )
+        if random.random() < 0.4:
+            old.disconnect(late=random.random() < 0.5)
+        elif random.random() < 0.5:  # it goes on, as if it were alone
+            later = self.world.now + random.choice([5, 60, 1000]) * MS_NS
+            self.world.agenda.at(later, self._move_on, old)
+
+    def _move_on(self, old: ClientHost) -> None:
+        old.attach(self.lives.choice(self.brokers))
+
     def _since_ns(self) -> int:
         if not self.remembering or self.past.random() < 0.5:
             return 0
@@ -264,7 +289,8 @@ class Fuzz:
 
     def _offer(self, client: ClientHost) -> None:
         """A publisher advertises, withdraws or publishes."""
-        random, advertisements = self.random, client.core.advertisements
+        random, client = self.random, self._latest(client)
+        advertisements = client.core.advertisements
         draw = random.random()
         if draw < 0.12 or not advertisements:
             client.advertise(random_filter(random))

@@ -226,7 +226,7 @@ class Connection:
 class ClientHost(Host):
     """A client, and what its application does."""
 
-    __slots__ = ("connection", "home", "left", "received")
+    __slots__ = ("connection", "home", "left", "received", "replaced")
     core: Client
 
     def __init__(self, world: World, core: Client, home: str) -> None:
@@ -234,6 +234,7 @@ class ClientHost(Host):
         self.home = home  # the broker that it attaches to when none is named
         self.connection: Connection | None = None
         self.left = False
+        self.replaced = False  # a later process has its name: of this one only brokers hear
         self.received: list[Notify] = []
 
     @property
@@ -255,16 +256,27 @@ class ClientHost(Host):
             return
         link = LinkId(f"{self.name}#{self.core.epoch + 1}")
         self.connection = Connection(self, host, link, world.client_link)
-        world.log("attached", client=self.name, broker=self.home, epoch=self.core.epoch + 1)
-        self.perform(self.core.attach(BrokerId(self.home), link))
+        effects = self.core.attach(BrokerId(self.home), link)
+        self.log("attached")
+        self.perform(effects)
 
     def detach(self, *, leave: bool = False) -> None:
         """Say goodbye; with `leave`, for good."""
         if self.connection is not None:
             self.left = leave
             if leave:
-                self.world.log("left", client=self.name, broker=self.home, epoch=self.core.epoch)
+                self.log("left")
             self.perform(self.core.detach(leave=leave))
+
+    def replace(self) -> None:
+        """Another process has begun under its name; this one stays as it is, unless somebody ends it."""
+        if self.connection is not None:
+            self.log("detached")
+        self.log("replaced")
+        self.replaced, step = True, self.step
+        self.step = lambda event, now: [
+            effect for effect in step(event, now) if isinstance(effect, Send | Close)
+        ]
 
     def disconnect(self, *, late: bool = False) -> None:
         """The connection breaks without a word; if `late`, what was sent still arrives."""
@@ -362,7 +374,12 @@ class ClientHost(Host):
     def gone(self, connection: Connection) -> None:
         if self.connection is connection:
             self.connection = None
-            self.world.log("detached", client=self.name, broker=self.home, epoch=self.core.epoch)
+            self.log("detached")
+
+    def log(self, kind: str) -> None:
+        """What this process did, as long as it is the one that has the name."""
+        if not self.replaced:
+            self.world.log(kind, client=self.name, broker=self.home, epoch=self.core.epoch)
 
 
 def as_filter(given: str | Filter | Condition) -> Filter:

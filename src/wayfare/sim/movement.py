@@ -58,14 +58,15 @@ def random_walk(
 
 def play(world: World, client: str, stays: list[Stay]) -> None:
     """Put a client's movement on the agenda."""
-    host = world.client(client)
+    world.client(client)  # complains now, and not in the middle of the run
     for stay in stays:
-        world.broker(stay.broker)  # complains now, and not in the middle of the run
+        world.broker(stay.broker)
 
     def arrive(stay: Stay) -> None:
-        host.attach(stay.broker)
+        world.client(client).attach(stay.broker)
 
     def go(stay: Stay) -> None:
+        host = world.client(client)
         if stay.silent:
             host.disconnect(late=stay.late)
         else:

@@ -121,6 +121,7 @@ class History:
         self.advertised: list[Span] = []
         self.published: dict[int, Event] = {}
         self.left: list[int] = []
+        self.replaced: list[int] = []  # when another process began under its name
         self.moves = 0  # attachments at another broker than before
         self._broker: str | None = None
         self._held: dict[tuple[str, Filter], tuple[int, Span]] = {}
@@ -149,6 +150,12 @@ class History:
         self.left.append(time)
         for _, span in self._held.values():
             span.end = time
+
+    def begin_anew(self, time: int) -> None:
+        """Another process has the name now, and holds nothing."""
+        self.leave(time)
+        self.replaced.append(time)
+        self._held.clear()
 
     def come(self, time: int, broker: str | None) -> None:
         """A new attachment; after leaving, everything that is held begins anew."""
@@ -187,6 +194,8 @@ def histories(events: Iterable[Event]) -> dict[str, History]:
             history.attached[-1].end = time
         elif event.kind == "left":
             history.leave(time)
+        elif event.kind == "replaced":
+            history.begin_anew(time)
         elif event.kind == "subscribed" and filter is not None:
             history.hold("sub", history.subscribed, filter, time)
             history.limit(filter, event.reason)
@@ -207,6 +216,7 @@ def matches(filter: Filter, attributes: Attributes) -> bool:
 def check_deliveries(events: list[Event], reach: Reach) -> Verdict:
     clients = histories(events)
     delivered: dict[tuple[str, str], list[int]] = {}  # (client, publisher) -> numbers
+    earlier: dict[tuple[str, str], list[int]] = {}  # likewise, to earlier processes of the client
     lost: dict[str, int] = {}
     forgotten: dict[str, int] = {}  # when a client was last told that nobody knows how many
     violations: list[Violation] = []
@@ -221,6 +231,11 @@ def check_deliveries(events: list[Event], reach: Reach) -> Verdict:
                 lost[event.client] = lost.get(event.client, 0) + event.count
             else:
                 forgotten[event.client] = event.time_ns
+        elif event.kind == "replaced":
+            for pair in [pair for pair in delivered if pair[0] == event.client]:
+                numbers = delivered.pop(pair)
+                violations += _check_order(pair, numbers)
+                earlier.setdefault(pair, []).extend(numbers)
     for pair, numbers in delivered.items():
         violations += _check_order(pair, numbers)
     required = 0
@@ -229,7 +244,8 @@ def check_deliveries(events: list[Event], reach: Reach) -> Verdict:
         missing = []
         possible = 0
         for publisher_name, publisher in clients.items():
-            got = {*delivered.get((name, publisher_name), [])}
+            pair = name, publisher_name
+            got = {*delivered.get(pair, []), *earlier.get(pair, [])}
             for number, event in publisher.published.items():
                 must = _required(event, client, publisher, reach, published)
                 required += must
@@ -249,7 +265,7 @@ def check_deliveries(events: list[Event], reach: Reach) -> Verdict:
     return Verdict(
         tuple(violations),
         published=published,
-        delivered=sum(map(len, delivered.values())),
+        delivered=sum(map(len, [*delivered.values(), *earlier.values()])),
         required=required,
         lost=sum(event.count or 0 for event in events if event.kind == "lost"),
     )
@@ -318,6 +334,8 @@ def _required(
         return False
     accepted += _moving_ns(publisher, reach)  # until then its broker may hold it back
     arrived = accepted + reach.tree_ns
+    if any(event.time_ns <= time < arrived for time in publisher.replaced):
+        return False  # what the later process publishes may overtake it
     # When the window is full, deliveries wait for an acknowledgement, as often as that may happen.
     waits = published // reach.window
     receiving_ns = 3 * reach.client_ns + waits * (2 * reach.client_ns + ACK_DELAY_NS)
@@ -385,7 +403,7 @@ def _check_sessions(world: World, away: set[str]) -> Iterator[Violation]:
         if client_host.connection is not None:
             yield from _check_attached(world, client_host)
     for link, connection in world.connections.items():
-        if connection.client.connection is not connection:
+        if world.clients[connection.client.name].connection is not connection:
             yield Violation("tidy", f"{connection.broker.core.name} keeps the connection {link}")
 
 

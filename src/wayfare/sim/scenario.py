@@ -261,6 +261,10 @@ class Stage:
         else:
             raise Misread
 
+    def begin(self, rest: str) -> None:
+        name, broker = _words(rest, 2)
+        self.world.begin_anew(name, broker)
+
     def detach(self, rest: str) -> None:
         self.world.client(rest).detach()
 
@@ -351,6 +355,7 @@ STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {
     "trace": ("all", Stage.trace_all),
     "brokers": ("porto - lisbon - faro, lisbon - braga", Stage.brokers),
     "attach": ("anna porto", Stage.attach),
+    "begin": ("anna faro", Stage.begin),
     "detach": ("anna", Stage.detach),
     "leave": ("anna", Stage.leave),
     "disconnect": ("anna", Stage.disconnect),

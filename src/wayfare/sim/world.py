@@ -31,6 +31,7 @@ from wayfare.sim.links import MS_NS, Action, Agenda, LinkSpec, Pipe
 BROKER_LINK = LinkSpec(latency_ns=10 * MS_NS)
 CLIENT_LINK = LinkSpec(latency_ns=2 * MS_NS)
 SETTLE_MAX = 10_000_000  # events until quiet
+LIFE = 10_000  # attachments, and publications, of one process, by far
 Watcher = Callable[[str, str, AnyMessage], None]  # sender, receiver, message
 
 
@@ -135,14 +136,29 @@ class World:
         _check_name(name)
         if name in self.clients or name in self.brokers:
             raise UsageError(f"{name} is there already")
+        client = self._add_process(name, broker)
+        if attach:
+            client.attach()
+        return client
+
+    def begin_anew(self, name: str, broker: str) -> ClientHost:
+        """Another process of a client begins, and remembers nothing; the earlier one is returned."""
+        old = self.client(name)
+        self.broker(broker)
+        old.replace()
+        new = self._add_process(name, broker).core
+        # As if by a clock: above all that the earlier one can have reached.
+        new.epoch, new.published = old.core.epoch + LIFE, old.core.published + LIFE
+        self.clients[name].attach()
+        return old
+
+    def _add_process(self, name: str, broker: str) -> ClientHost:
         self.broker(broker)
         once = not issubclass(ALL_RELOCATIONS[self.relocation], Naive)
         core = Client(
             ClientId(name), outbox_max=self.outbox_max, once=once, digest_from=self.digest_from
         )
         client = self.clients[name] = ClientHost(self, core, broker)
-        if attach:
-            client.attach()
         return client
 
     def broker(self, name: str) -> BrokerHost:
