@@ -58,9 +58,10 @@ from wayfare.net.connection import Connection, Traffic, Turn
 from wayfare.net.door import Door
 from wayfare.net.frames import Frames
 from wayfare.net.journal import records_of, recover, snapshot_of
-from wayfare.net.limits import DEFAULT_NET_LIMITS, NetLimits, Rate
+from wayfare.net.limits import DEFAULT_NET_LIMITS, NetLimits
 from wayfare.net.links import Link
 from wayfare.net.logs import printable, tell
+from wayfare.net.pauses import Pauses
 from wayfare.net.security import Tls
 from wayfare.net.store import GaveUp, Out, Store
 
@@ -68,9 +69,6 @@ HEARTBEAT_S = 2.0  # a peer that says nothing for three of them is dead
 SILENT_BEATS = 3
 RETRY_S = (0.1, 5.0)  # between two attempts to connect, growing
 STRANGER_WORDS = 4  # Hello, Challenge, Proof and Join; or Hello, Login and Attach
-NOBODY, PUBLISHERS, EVERYBODY = range(
-    3
-)  # of the clients, who is not read while a neighbour is behind
 
 logger = logging.getLogger("wayfare.broker")
 
@@ -123,8 +121,7 @@ class BrokerHost:
         self._heartbeat_s = heartbeat_s
         self._net_limits = net_limits
         self._door = Door(name, neighbours, tls, secret, accounts, net_limits)
-        self._speeds: dict[Connection, Rate] = {}  # of clients
-        self._publishers: set[Connection] = set()  # of clients that have published
+        self._pauses = Pauses(name, self.links, self.connections, net_limits.messages_per_second)
         self._strangers: dict[Connection, float] = {}  # who has not said what it is, and since when
         self._calling: dict[BrokerId, Connection] = {}  # that we made, and which are not joined yet
         self._free = {
@@ -141,7 +138,6 @@ class BrokerHost:
         self._timer: asyncio.TimerHandle | None = None
         self._due: int | None = None
         self._turn = Turn(self._flush)
-        self._paused = NOBODY
         self.stopping = False
 
     # Life
@@ -256,7 +252,7 @@ class BrokerHost:
         neighbour = self.links.get(BrokerId(link)) if messages else None
         now = self.now()
         if messages and neighbour is None:
-            self._slow_down(connection, messages)
+            self._pauses.on_messages(connection, messages)
         if neighbour is None and messages and type(messages[0]) is Publish:
             messages = self._publish(connection, messages, now)
         for message in messages:
@@ -308,8 +304,7 @@ class BrokerHost:
         self._strangers.pop(connection, None)
         self._silent.pop(connection, None)
         self._dirty.pop(connection, None)
-        self._speeds.pop(connection, None)
-        self._publishers.discard(connection)
+        self._pauses.on_closed(connection)
         self._door.on_closed(connection)
         link = connection.link
         peer = ("broker" if link in self.links else "client") if link else "stranger"
@@ -377,8 +372,7 @@ class BrokerHost:
             connection.count_in(self.traffic["client"])
             self.attachments += 1
             self.moves += bool(first.previous) and first.previous[0][0] != self.name
-            if self._paused == EVERYBODY:
-                connection.pause()
+            self._pauses.on_attached(connection)
             grants = self._door.grants(connection, first.client)
             if grants is not None:
                 self._step(Granted(LinkId(link), grants), self.now())
@@ -464,7 +458,7 @@ class BrokerHost:
             link.forget(took.taken)
         except ProtocolError as error:
             connection.refuse(str(error))
-        if self._paused:
+        if self._pauses:
             self._turn.ask()
 
     # Neighbours that are called
@@ -551,8 +545,8 @@ class BrokerHost:
                 self._store.append(Out(0, effect.link, frame))
             if neighbour.full:
                 self._turn.ask()
-                if not self._paused:
-                    self._mind_queues()
+                if not self._pauses:
+                    self._pauses.mind()
 
     def _close(self, effect: Close) -> None:
         connection = self.connections.pop(effect.link, None)
@@ -635,7 +629,7 @@ class BrokerHost:
         for link in self.links.values():
             if link.is_hopeless():
                 self._give_up(link)
-        self._mind_queues()
+        self._pauses.mind()
         if self._store is not None and not self._keep(self._store):
             return
         more = False
@@ -650,49 +644,6 @@ class BrokerHost:
             connection.finish()
         if more:
             self._turn.ask()
-
-    def _slow_down(self, connection: Connection, messages: list[AnyMessage]) -> None:
-        """A client that says too much is not read for a while."""
-        if connection not in self._publishers and any(type(one) is Publish for one in messages):
-            self._publishers.add(connection)
-            if self._paused:
-                connection.pause()
-        loop, most = asyncio.get_running_loop(), self._net_limits.messages_per_second
-        speed = self._speeds.get(connection)
-        if speed is None:
-            speed = self._speeds[connection] = Rate(most, most, loop.time())
-        wait = speed.take(len(messages), loop.time())
-        if wait:
-            connection.pause("too fast")
-            loop.call_later(wait, connection.resume, "too fast")
-
-    def _mind_queues(self) -> None:
-        """While a neighbour is behind, others are not read; while one is away, publishers are not."""
-        behind = [link for link in self.links.values() if link.full]
-        slow = any(link.connection for link in behind)
-        if slow or self._paused:
-            self._pause_neighbours(slow)
-        paused = (EVERYBODY if slow else PUBLISHERS) if behind else NOBODY
-        if paused == self._paused:
-            return
-        for connection in self.connections.values():
-            stop = paused == EVERYBODY or (paused and connection in self._publishers)
-            (connection.pause if stop else connection.resume)()
-        if behind and not self._paused:
-            names = ", ".join(link.name for link in behind)
-            who = "clients" if paused == EVERYBODY else "publishers"
-            says = f"%(broker)s has too much to tell {names}, and pauses {who}"
-            tell(logger, logging.WARNING, "congested", says, broker=self.name)
-        elif not behind:
-            says = "%(broker)s listens to all clients again"
-            tell(logger, logging.WARNING, "relieved", says, broker=self.name)
-        self._paused = paused
-
-    def _pause_neighbours(self, slow: bool) -> None:
-        """One that is behind itself is read: it says how far it is. So nobody waits in a circle."""
-        for link in self.links.values():
-            if link.connection is not None:
-                (link.connection.pause if slow and not link.full else link.connection.resume)()
 
     def _give_up(self, link: Link) -> None:
         """Forget what waits for a neighbour, or who waits for it would wait for ever.
