@@ -48,10 +48,13 @@ check: .venv/.ready ## the quick round before a commit: as `test`, without slow 
 cover: .venv/.ready ## which lines and branches the quick tests do not reach
 	@$(PYTEST) -m "not slow" --cov --cov-report=term:skip-covered
 
-bench: .venv/.ready ## benchmarks, as JSON
+bench: .venv/.ready ## benchmarks, as JSON; of live brokers a quick round
 	@$(BIN)/wayfare bench matching --json
 	@$(BIN)/wayfare bench cover --json
 	@$(BIN)/wayfare bench sim --json
+	@$(BIN)/wayfare bench broker --quick --json
+	@$(BIN)/wayfare bench move --quick --json
+	@$(BIN)/wayfare bench roam --quick --json
 
 clean: ## remove .venv and everything that was built or cached
 	rm -rf .venv build dist htmlcov .coverage .coverage.* $(LOG) \

@@ -1,8 +1,11 @@
 """Benches of live brokers: what they report is what happened."""
 
+from pathlib import Path
+
 import pytest
 
 from wayfare.bench import broker, move, processes, roam
+from wayfare.cli.bench import BENCHES
 
 
 def test_a_delivery_of_the_live_broker_is_measured_without_mosquitto(monkeypatch):
@@ -52,3 +55,10 @@ def test_what_roaming_clients_miss_is_counted():
     row = roam.figures({}, [one], published, [0.1, 0.2], 1.0, 5_000)
     assert (row["lost"], row["duplicates"], row["out_of_order"]) == (1, 1, 1)
     assert row["kb_per_session"] == 5.0
+
+
+def test_make_bench_measures_live_brokers_too():
+    recipe = (Path(__file__).resolve().parent.parent / "Makefile").read_text("utf-8")
+    for one in ("matching", "cover", "sim", "broker", "move", "roam"):
+        assert f"bench {one} " in recipe.replace("wayfare ", "")
+        assert one in BENCHES

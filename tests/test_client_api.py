@@ -13,7 +13,14 @@ import wayfare
 from live import settled, tree, until
 from proxy import proxy
 from wayfare.core.history import Limits
-from wayfare.errors import CannotConnect, Closed, FilterError, Refused, UsageError
+from wayfare.errors import (
+    CannotConnect,
+    Closed,
+    FilterError,
+    InvalidNotification,
+    Refused,
+    UsageError,
+)
 from wayfare.net.addresses import Address
 from wayfare.net.broker import BrokerHost
 from wayfare.net.options import OPTIONS, Options
@@ -690,7 +697,7 @@ async def test_what_is_no_broker():
 
     said = {
         page: "no broker is there: a frame of 1213486160 bytes",
-        silence: "no broker is there: it says nothing",
+        silence: "no broker is there: it says nothing; if it wants TLS, call it with wayfares://",
         hang_up: "no broker is there: ",
     }
     for serve, words in said.items():
@@ -727,7 +734,7 @@ async def test_a_silent_one_does_not_keep_from_the_next():
 
 
 WRONG_OPTIONS = [
-    ("client_id", 5, "a text"),
+    ("client_id", 5, "a text of at most 256 characters"),
     ("queue", 0, "a whole number, at least 1"),
     ("queue", "many", "a whole number, at least 1"),
     ("policy", "no", "one of wait, drop_oldest, drop_newest"),
@@ -796,6 +803,35 @@ async def test_what_is_no_address_and_no_filter():
     for wrong in (5, None, ["x > 0"]):
         with pytest.raises(FilterError, match="a filter is a text, or built by `attr` and `near`"):
             client.subscribe(wrong)
+
+
+@live
+async def test_who_is_not_connected_yet_is_told_so():
+    """And does not wait for what cannot come: somebody forgot to await."""
+    anna = wayfare.connect("127.0.0.1:1")
+    for call in (
+        anna.advertise("x > 0"),
+        anna.publish({"x": 1}, confirm=True),
+        anna.subscribe("x > 0").get(),
+        anna.subscribe("x > 0"),
+        anna.move("127.0.0.1"),
+        anna.attach(),
+        anna.detach(),
+    ):
+        with pytest.raises(UsageError, match="is not connected yet: await it, or use it with"):
+            await call
+    assert await anna.close() == 0
+
+
+@live
+async def test_what_is_no_time_and_no_notification():
+    async with tree(*LINE) as net, wayfare.connect(net.url("porto")) as anna:
+        for call in (anna.flush("x"), anna.subscribe("x > 0").get("x")):
+            with pytest.raises(UsageError, match="timeout is a number of seconds, not 'x'"):
+                await call
+        for wrong in (None, 5, [("x", 1)]):
+            with pytest.raises(InvalidNotification, match="a mapping of names to values, not "):
+                await anna.publish(wrong)
 
 
 @live

@@ -141,6 +141,14 @@ async def test_the_port_of_clients_and_the_port_of_the_status_are_told_apart():
         assert "speaks no HTTP: something else than a broker is there; ask" in says
 
 
+def test_a_file_may_stand_where_an_address_does(tmp_path):
+    file = write(tmp_path / "a.toml", "name = 'a'\nlisten = '127.0.0.1:0'\n")
+    assert asyncio.run(examine_all(file)) == [(OK, "is a good configuration")]
+    assert asyncio.run(examine("nowhere.toml")) == [
+        (FAIL, "cannot read nowhere.toml: No such file or directory")
+    ]
+
+
 @live
 async def test_two_brokers_of_one_name_are_found():
     one, two = BrokerHost("porto", {}), BrokerHost("porto", {})

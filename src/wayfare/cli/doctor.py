@@ -39,7 +39,7 @@ def add_parser(commands: Any) -> None:
         "places",
         nargs="*",
         metavar="ADDRESS",
-        help="of a broker, or http://host:port where a status is told",
+        help="of a broker, http://host:port where a status is told, or a configuration",
     )
     one.add_argument(
         "--config",

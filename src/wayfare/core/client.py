@@ -244,6 +244,10 @@ class Client:
         """Publish once, now or at the next attachment."""
         if type(payload) is not bytes:
             raise InvalidNotification(f"a payload is bytes, not {type(payload).__name__}")
+        if type(attributes) is not dict and not isinstance(attributes, Mapping):
+            raise InvalidNotification(
+                f"what is published is a mapping of names to values, not {attributes!r:.60}"
+            )
         m.check_publication(attributes, payload)
         for filter in self.advertisements:
             if filter.matches(attributes):

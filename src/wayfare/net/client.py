@@ -182,8 +182,8 @@ class Client:
 
     async def open(self) -> Self:
         """Connect, and wait until a broker has welcomed this client."""
-        self.check()
-        if self._opened:
+        if self._opened or self._closed:
+            self.check()
             return self
         if self._events is not None:
             from wayfare.net.recording import Recorder  # brings pyarrow, which takes its time
@@ -263,6 +263,10 @@ class Client:
             raise self._error()
         if self._closed:
             raise Closed(f"{self.name} was closed")
+        if not self._opened:
+            raise UsageError(
+                f"{self.name} is not connected yet: await it, or use it with `async with`"
+            )
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
@@ -387,6 +391,7 @@ class Client:
 
         Refused says that it does not want it.
         """
+        check_options(timeout=timeout)
         async with asyncio.timeout(timeout):
             await self._acknowledged()
             await self._heard()
@@ -451,7 +456,7 @@ class Client:
             where = ", ".join(map(str, self.addresses))
             wire, why = self._wire, self._trouble or "no answer"
             if not self._trouble and wire is not None and wire in self.wires:
-                why = wire.trouble("it says nothing")
+                why = wire.silence()
             raise CannotConnect(
                 f"cannot reach a broker at {where} within {self._timeout:g} s: {why}"
             ) from None
@@ -582,7 +587,7 @@ class Client:
                     await wire.changed.wait()
         except (OSError, UnicodeError) as error:  # TimeoutError is an OSError
             why = explained(error)
-            self._trouble = f"{address}: {why}" if why else wire.trouble("it says nothing")
+            self._trouble = f"{address}: {why}" if why else wire.silence()
             if wire is self._wire:
                 self._let_go("no welcome")
             return False

@@ -117,7 +117,7 @@ def _damaged(path: Path, where: str) -> StoreError:
 
 
 def _trouble(path: Path, error: Exception) -> StoreError:
-    text = str(error)
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     if isinstance(error, sqlite3.DatabaseError) and "locked" in text:
         return InUse(f"{path} is in use by another process: stop that one first")
     if isinstance(error, sqlite3.DatabaseError) and ("full" in text or _is_full(path)):

@@ -15,6 +15,7 @@ import socket
 import ssl
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -83,9 +84,12 @@ class Doctor:
 
     async def examine(self, files: Iterable[str], places: Iterable[str]) -> list[Finding]:
         """Everything about these files, and what is at these addresses (of brokers, or http://)."""
-        for file in files:
+        places = list(places)
+        for file in (*files, *filter(_is_file, places)):
             await self._file(file)
         for place in places:
+            if _is_file(place):
+                continue
             if place.startswith("http://"):
                 host, _, port = place[7:].partition("/")[0].rpartition(":")
                 if not port.isdecimal():
@@ -415,6 +419,10 @@ def _own_context(tls: Tls | None) -> ssl.SSLContext:
     context = neighbour_context(tls if tls is not None and tls.require else None)
     context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def _is_file(place: str) -> bool:
+    return place.endswith(".toml") or Path(place).is_file()
 
 
 async def _tells_status(address: Address) -> bool:

@@ -11,6 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from wayfare.core.codec import NAME_MAX
 from wayfare.errors import UsageError
 from wayfare.net.database import SYNCHRONOUS
 
@@ -66,7 +67,10 @@ def _pair(value: Any) -> bool:
 
 
 OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "client_id": (_text, "a text"),
+    "client_id": (
+        lambda value: _text(value) and len(value) <= NAME_MAX,
+        f"a text of at most {NAME_MAX} characters",
+    ),
     "queue": (_count, "a whole number, at least 1"),
     "policy": (lambda value: value in POLICIES, f"one of {', '.join(POLICIES)}"),
     "outbox": (_count, "a whole number, at least 1"),

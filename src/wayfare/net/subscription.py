@@ -13,6 +13,7 @@ from wayfare.core.filters import Filter
 from wayfare.core.messages import Terms
 from wayfare.core.predicates import Value
 from wayfare.errors import Closed
+from wayfare.net.options import check_options
 
 QUEUE_MAX = 1_000  # notifications that wait for the application, of one subscription
 
@@ -118,6 +119,7 @@ class Subscription(AsyncIterator[Notification]):
         if not self._begun:
             self._begin()
         if not self._queue:
+            check_options(timeout=timeout)
             async with asyncio.timeout(timeout):
                 while not self._queue:
                     self._check()

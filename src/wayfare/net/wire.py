@@ -68,6 +68,12 @@ class Wire(Connection):
             f"{self.address}: {why}" if self.peer else f"{self.address}: no broker is there: {why}"
         )
 
+    def silence(self) -> str:
+        hint = (
+            "" if self.address.tls or self.peer else "; if it wants TLS, call it with wayfares://"
+        )
+        return self.trouble(f"it says nothing{hint}")
+
     def is_full(self) -> bool:
         return self.blocked or self.unwritten > UNWRITTEN_MAX
 
