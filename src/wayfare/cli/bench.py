@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from itertools import groupby
 from shutil import get_terminal_size
 from textwrap import wrap
@@ -12,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from wayfare.bench import backlog, broker, covering, matching, move, roam, sim
+from wayfare.errors import UsageError
 
 EXAMPLES = """examples:
   wayfare bench matching            notifications against 1k, 10k and 100k filters
@@ -22,26 +23,17 @@ EXAMPLES = """examples:
   wayfare bench broker              a live broker beside mosquitto, if that is installed
   wayfare bench move                from attaching elsewhere to the first notification
   wayfare bench roam                1,000 clients among seven brokers for a minute
+  wayfare bench sweep               simulations on Spark beside a pool of processes
 """
 
-BENCHES: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {
-    "matching": matching.run,
-    "cover": covering.run,
-    "sim": sim.run,
-    "backlog": backlog.run,
-    "broker": broker.run,
-    "move": move.run,
-    "roam": roam.run,
-}
+BENCHES = ("matching", "cover", "sim", "backlog", "broker", "move", "roam", "sweep")
+# A module is imported when it is asked for: some need Spark, and most do not.
+MODULES = {"cover": "covering"}  # others are named as they are called
 GAPS = ("  ", " ")  # between two columns, the first that fits
 QUICK: dict[str, dict[str, Any]] = {
     "matching": {"filters": (1000,)},
     "cover": {"filters": (1000,)},
-    "sim": {},
-    "backlog": {},
-    "broker": {},
     "move": {"subscriptions": (1, 10)},
-    "roam": {},
 }
 
 
@@ -61,8 +53,8 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    less = QUICK[arguments.what] if arguments.quick else {}
-    results = BENCHES[arguments.what](seed=arguments.seed, quick=arguments.quick, **less)
+    less = QUICK.get(arguments.what, {}) if arguments.quick else {}
+    results = bench(arguments.what)(seed=arguments.seed, quick=arguments.quick, **less)
     if arguments.json:
         for result in results:
             print(json.dumps(result), flush=True)
@@ -71,6 +63,17 @@ def run(arguments: argparse.Namespace) -> int:
         rows = list(results)
     print(draw(rows, get_terminal_size().columns))
     return 0
+
+
+def bench(what: str) -> Callable[..., Iterator[dict[str, Any]]]:
+    try:
+        module = import_module(f"wayfare.bench.{MODULES.get(what, what)}")
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"bench {what} needs {error.name}, which is not installed: pip install 'wayfare[spark]'"
+        ) from None
+    run: Callable[..., Iterator[dict[str, Any]]] = module.run
+    return run
 
 
 def draw(rows: list[dict[str, Any]], width: int) -> str:

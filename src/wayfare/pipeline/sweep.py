@@ -57,7 +57,7 @@ def run_points(
 ) -> list[str]:
     """Run what has not been run yet; the runs that failed."""
     wanted = {point.run_name(): point for point in points}
-    _make(out)
+    make(out)
     done = finished(out)
     todo = {run: point for run, point in wanted.items() if run not in done}
     for run in todo:
@@ -83,7 +83,8 @@ def finished(out: Path) -> set[str]:
     return done
 
 
-def _make(out: Path) -> None:
+def make(out: Path) -> None:
+    """The folders of a sweep."""
     for part in ("runs", "events"):
         try:
             (out / part).mkdir(parents=True, exist_ok=True)
