@@ -36,8 +36,8 @@ OF_EXPERIMENTS = {
 }
 # Which columns each kind fills, beside run, time_ns and kind.
 FILLED = {
-    "published": {"client", "number", "attributes"},
-    "delivered": {"client", "publisher", "number", "delivery", "attributes"},
+    "published": {"client", "number", "epoch", "attributes"},
+    "delivered": {"client", "publisher", "number", "delivery", "epoch", "attributes"},
     "lost": {"client", "count", "reason"},
     "subscribed": {"client", "filter"},
     "unsubscribed": {"client", "filter"},

@@ -1,7 +1,7 @@
 """The one schema of what happened, live and simulated: one row per fact, append-only.
 
-    published      client, number, attributes
-    delivered      client, publisher, number, delivery, attributes
+    published      client, number, epoch, attributes
+    delivered      client, publisher, number, delivery, epoch, attributes
     lost           client, count, reason            (a Gap reached the application)
     subscribed, unsubscribed, advertised, unadvertised     client, filter
     attached, detached, left, replaced              client, broker, epoch

@@ -380,7 +380,12 @@ class Client:
             self.check()
         number = self._core.published
         if self._recorder is not None:
-            self._recorder.fact("published", number=number, attributes=dict(attributes))
+            self._recorder.fact(
+                "published",
+                number=number,
+                epoch=self._core.epoch,
+                attributes=dict(attributes),
+            )
         self._perform(effects)
         if confirm:
             await self._until(lambda: self._confirmed >= number)
@@ -703,7 +708,9 @@ class Client:
             if type(effect) is Notify:
                 notification = Notification(effect.notification, self._core.delivered)
                 if self._recorder is not None:
-                    self._recorder.delivered(effect.notification, self._core.delivered)
+                    self._recorder.delivered(
+                        effect.notification, self._core.delivered, self._core.epoch
+                    )
                 self._hand_out(notification, effect.subscriptions)
             elif type(effect) is Send:
                 if wire is not None and effect.link == wire.link:

@@ -61,7 +61,7 @@ class Recorder:
             )
         )
 
-    def delivered(self, notification: Notification, delivery: int) -> None:
+    def delivered(self, notification: Notification, delivery: int, epoch: int) -> None:
         self._put(
             Event(  # by position, which takes half the time
                 time.monotonic_ns() + CLOCK_NS,
@@ -71,7 +71,7 @@ class Recorder:
                 notification.publisher,
                 notification.number,
                 delivery,
-                None,
+                epoch,
                 None,
                 notification.attributes,
             )

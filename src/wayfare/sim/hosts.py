@@ -323,6 +323,7 @@ class ClientHost(Host):
             "published",
             client=self.name,
             number=self.core.published,
+            epoch=self.core.epoch,
             attributes=dict(attributes),
         )
         self.perform(effects)
@@ -349,7 +350,7 @@ class ClientHost(Host):
             notification.publisher,
             notification.number,
             core.delivered,
-            None,
+            core.epoch,
             None,
             notification.attributes,
         )

@@ -1,0 +1,407 @@
+"""What an event log says of its runs: what was lost, came twice or late, and what it took.
+
+    facts        all rows but deliveries: few, read once and kept
+    published    with the time, the place behind its publisher's arrival, and who wants it
+    deliveries   each with its publication, in one pass: first or again, in order, wanted, how late
+    moves        from broker to broker, and how long until something came
+
+Everything here is expressions of Spark; Python sees different attributes and filters only (`wanted`).
+Small tables are sent to all workers, so that deliveries are shuffled once. `TABLES` says what comes out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from wayfare.pipeline.wanted import EVER, wanted
+
+BROADCAST_ROWS = 500_000  # of a table that every worker gets, as a whole
+PROBES_MAX = 100  # publications behind an arrival that are told apart
+PERCENTS = (50, 90, 99)
+# What brokers say that is no control message: roaming.py counts in the same way.
+SAID = {
+    "control": "counted = 'messages' and message not in"
+    " ('Notification', 'Uncertain', 'Deliver', 'Ack')",
+    "notifications": "counted = 'messages' and message in ('Notification', 'Uncertain', 'Deliver')",
+    "tunnelled": "counted = 'messages' and message = 'Deliver'",
+    "acknowledgements": "counted = 'messages' and message = 'Ack'",
+    "entries": "counted = 'entries'",
+}
+OUTCOMES = ("delivered", "extra", "duplicates", "order_violations")
+COUNTS = (
+    *("published", "gaps", "told_lost", "updates", "expected", "moves", "moves_without_live"),
+    *OUTCOMES,
+    *SAID,
+)
+DELAYS = (*(f"delay_p{percent}_ms" for percent in PERCENTS), "delay_max_ms")
+AFTER = {"first": "first_ms", "live": "live_ms"}  # a move
+MOVE = ("old", "new", "left_ns", "came_ns", "first_ns", "live_ns")
+# Publications (one) beside spans in which somebody wanted them (held).
+WANTED = (
+    "one.run = held.run and one.attributes = held.attributes"
+    " and one.at_ns >= held.since_ns and one.at_ns < held.until_ns"
+)
+ENTRIES = "from_json(entries, 'map<string, bigint>')"
+SIZES = ("mean(ads) ads_mean", "max(ads) ads_max", "mean(subs) subs_mean", "max(subs) subs_max")
+
+TABLES = {
+    "runs": """
+        run string, published bigint, expected bigint, delivered bigint, lost bigint,
+        duplicates bigint, extra bigint, order_violations bigint, gaps bigint, told_lost bigint,
+        delay_p50_ms double, delay_p90_ms double, delay_p99_ms double, delay_max_ms double,
+        moves bigint, hops bigint, first_p50_ms double, first_p99_ms double,
+        live_p50_ms double, live_p99_ms double, moves_without_live bigint,
+        control bigint, notifications bigint, tunnelled bigint, acknowledgements bigint,
+        entries bigint, updates bigint,
+        ads_mean double, ads_max bigint, subs_mean double, subs_max bigint""",
+    "control": "run string, counted string, message string, count bigint",
+    "probes": "run string, index bigint, expected bigint, delivered bigint, ratio double",
+    "delays": "run string, delay_us bigint, count bigint",
+    "moves": """
+        run string, client string, old string, new string, left_ns bigint, came_ns bigint,
+        hops bigint, first_ms double, live_ms double""",
+    "tables": """
+        run string, depth bigint, brokers bigint, ads_mean double, ads_max bigint,
+        subs_mean double, subs_max bigint""",
+}
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The tables of `TABLES`, and what is kept in memory until `release`."""
+
+    tables: dict[str, DataFrame]
+    kept: list[DataFrame]
+
+    def release(self) -> None:
+        for one in self.kept:
+            one.unpersist()
+
+    def __enter__(self) -> Analysis:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def analyse(events: DataFrame, broadcast_rows: int = BROADCAST_ROWS) -> Analysis:
+    """All tables of the runs of a log."""
+
+    def small(frame: DataFrame) -> DataFrame:
+        return F.broadcast(frame) if frame.count() <= broadcast_rows else frame
+
+    facts = with_window(events.where("kind != 'delivered'")).persist()
+    kept = [
+        facts,
+        published(facts).persist(),
+        wanted(facts).persist(),
+        attachments(facts).persist(),
+    ]
+    publications, wants, stays = map(small, kept[1:])
+    deliveries = events.where("kind = 'delivered'")
+    expected = expectations(publications, wants).persist()
+    outcome = judged(deliveries, publications, wants).persist()
+    moved = with_hops(moves(stays, deliveries, publications), facts).persist()
+    said = control(facts).persist()
+    found = {
+        "runs": runs(facts, expected, outcome, moved, said),
+        "control": said,
+        "probes": probes(expected, outcome),
+        "delays": delays(outcome),
+        "moves": moved,
+        "tables": tables(facts),
+    }
+    kept += [expected, outcome, moved, said]
+    return Analysis({name: shaped(found[name], name) for name in TABLES}, kept)
+
+
+def shaped(frame: DataFrame, name: str) -> DataFrame:
+    """The columns of one of `TABLES`, in their order."""
+    wanted = (column.split() for column in TABLES[name].split(","))
+    return frame.select([F.col(column).cast(kind) for column, kind in wanted])
+
+
+# Facts
+
+
+def with_window(facts: DataFrame) -> DataFrame:
+    """Beside each row, whether it is in the time that is measured, and from when to when that is."""
+    said = facts.where("kind = 'measured'").groupBy("run")
+    windows = said.agg(F.min("since_ns").alias("begin_ns"), F.max("time_ns").alias("end_ns"))
+    return facts.join(F.broadcast(windows), "run", "left").withColumn(
+        "measured", F.expr("coalesce(time_ns between begin_ns and end_ns, true)")
+    )
+
+
+def published(facts: DataFrame) -> DataFrame:
+    """Every publication: run, publisher, number, at_ns, attributes, index, measured."""
+    stay = Window.partitionBy("run", "client", "epoch")
+    index = F.col("number") - F.min("number").over(stay)
+    return facts.where("kind = 'published'").select(
+        "run",
+        F.col("client").alias("publisher"),
+        "number",
+        F.col("time_ns").alias("at_ns"),
+        "attributes",
+        F.when(index < PROBES_MAX, index).alias("index"),
+        "measured",
+    )
+
+
+# Deliveries
+
+
+def expectations(publications: DataFrame, wants: DataFrame) -> DataFrame:
+    """How many deliveries there should be: run, index, expected."""
+    due = publications.where("measured").alias("one").join(wants.alias("held"), F.expr(WANTED))
+    due = due.select("one.run", "one.index")
+    return due.groupBy("run", "index").agg(F.count("*").alias("expected"))
+
+
+def judged(deliveries: DataFrame, publications: DataFrame, wants: DataFrame) -> DataFrame:
+    """What came of it, in one pass: run, index, delay_us, and how many there were of each kind.
+
+    From the last number of a publisher to the first: a row is the first arrival of its number if the
+    row before has another one, and out of order if anything that is newer had come before.
+    """
+    came = deliveries.select("run", "client", "publisher", "number", "time_ns", "delivery")
+    known = came.join(publications, ["run", "publisher", "number"], "left").alias("one")
+    held = wants.withColumnRenamed("client", "who").alias("held")
+    whole = known.join(held, F.expr(WANTED + " and one.client = held.who"), "left").select(
+        *(f"one.{name}" for name in (*came.columns, "index", "at_ns", "measured")),
+        F.expr("who is not null").alias("asked"),
+    )
+    backwards = Window.partitionBy("run", "client", "publisher").orderBy(
+        F.desc("number"), "time_ns", "delivery"
+    )
+    arrival = F.struct("time_ns", "delivery")
+    newer = F.min(arrival).over(backwards.rowsBetween(Window.unboundedPreceding, -1))
+    first = F.coalesce(F.lag("number").over(backwards) != F.col("number"), F.lit(True))
+    return (
+        whole.withColumn("first", first)
+        .withColumn("late", F.col("first") & F.coalesce(newer < arrival, F.lit(False)))
+        .where("coalesce(measured, true)")
+        .groupBy(
+            "run",
+            "index",
+            F.expr("if(first, round((time_ns - at_ns) / 1000), null)")
+            .cast("bigint")
+            .alias("delay_us"),
+        )
+        .agg(
+            F.count_if(F.expr("first and asked")).alias("delivered"),
+            F.count_if(F.expr("first and not asked")).alias("extra"),
+            F.count_if(~F.col("first")).alias("duplicates"),
+            F.count_if("late").alias("order_violations"),
+        )
+    )
+
+
+def probes(expected: DataFrame, outcome: DataFrame) -> DataFrame:
+    """How many of the first, the second ... publication behind an arrival reach those who want them."""
+    came = outcome.groupBy("run", "index").agg(F.sum("delivered").alias("delivered"))
+    return (
+        expected.join(came, ["run", "index"], "left")
+        .where("index is not null")
+        .withColumn("delivered", F.coalesce("delivered", F.lit(0)))
+        .withColumn("ratio", F.col("delivered") / F.col("expected"))
+    )
+
+
+def delays(outcome: DataFrame) -> DataFrame:
+    """How many deliveries took so many microseconds."""
+    count = F.sum(F.col("delivered") + F.col("extra")).alias("count")
+    known = outcome.where("delay_us is not null").repartition("run")
+    return known.groupBy("run", "delay_us").agg(count)
+
+
+def delay_quantiles(outcome: DataFrame) -> DataFrame:
+    """The smallest delay that so many percent are not above: run, delay_p50_ms ... delay_max_ms."""
+    up_to = Window.partitionBy("run").orderBy("delay_us")
+    counted = (
+        delays(outcome)
+        .withColumn("so_far", F.sum("count").over(up_to))
+        .withColumn("all", F.sum("count").over(Window.partitionBy("run")))
+    )
+    wanted = [
+        f"min(if(so_far * 100 >= {percent} * all, delay_us, null)) / 1000" for percent in PERCENTS
+    ]
+    shown = zip([*wanted, "max(delay_us) / 1000"], DELAYS, strict=True)
+    return counted.groupBy("run").agg(*(F.expr(how).alias(name) for how, name in shown))
+
+
+# Moves
+
+
+def attachments(facts: DataFrame) -> DataFrame:
+    """Every attachment, where the client was before, and which of its moves was the last."""
+    rows = facts.where("kind in ('attached', 'detached')")
+    in_order = Window.partitionBy("run", "client").orderBy("time_ns", "epoch", "kind")
+    before = in_order.rowsBetween(Window.unboundedPreceding, -1)
+    so_far = in_order.rowsBetween(Window.unboundedPreceding, 0)
+    return (
+        rows.withColumn(
+            "old", F.last(F.expr("if(kind = 'attached', broker, null)"), True).over(before)
+        )
+        .withColumn("before", F.lag(F.struct("kind", "time_ns")).over(in_order))
+        .where("kind = 'attached'")
+        .withColumn("moved", F.expr("old is not null and old != broker"))
+        .select(
+            "run",
+            "client",
+            "epoch",
+            "moved",
+            F.col("old"),
+            F.col("broker").alias("new"),
+            F.expr("if(before.kind = 'detached', before.time_ns, time_ns)").alias("left_ns"),
+            F.col("time_ns").alias("came_ns"),
+            F.lead("time_ns", 1, EVER).over(in_order).alias("until_ns"),
+            F.count_if("moved").over(so_far).alias("move"),
+            F.last(F.expr("if(moved, time_ns, null)"), True).over(so_far).alias("moved_ns"),
+            "begin_ns",
+            "end_ns",
+        )
+    )
+
+
+def moves(stays: DataFrame, deliveries: DataFrame, publications: DataFrame) -> DataFrame:
+    """Every move that was measured, and how long it took until something came."""
+    known = publications.select("run", "publisher", "number", "at_ns")
+    since = stays.where("move > 0").select(
+        "run", "client", "epoch", "move", "moved_ns", "came_ns", "until_ns"
+    )
+    came = deliveries.select("run", "client", "publisher", "number", "time_ns", "epoch")
+    after = (
+        came.join(since, ["run", "client", "epoch"])
+        .where("time_ns between came_ns and until_ns")
+        .join(known, ["run", "publisher", "number"], "left")
+        .groupBy("run", "client", "move")
+        .agg(
+            F.min("time_ns").alias("first_ns"),
+            F.min(F.expr("if(at_ns > moved_ns, time_ns, null)")).alias("live_ns"),
+        )
+    )
+    measured = stays.where("moved and coalesce(left_ns >= begin_ns and came_ns <= end_ns, true)")
+    once = measured.select("run", "client", "move", "old", "new", "left_ns", "came_ns")
+    both = once.unionByName(after, allowMissingColumns=True).groupBy("run", "client", "move")
+    return (
+        both.agg(*(F.max(name).alias(name) for name in MOVE))
+        .where("came_ns is not null")
+        .withColumn("first_ms", F.expr("(first_ns - came_ns) / 1e6"))
+        .withColumn("live_ms", F.expr("(live_ns - came_ns) / 1e6"))
+    )
+
+
+def with_hops(moved: DataFrame, facts: DataFrame) -> DataFrame:
+    """Links between the old broker and the new one; null, if the log does not say where they are."""
+    place = F.broadcast(places(facts).select("run", "broker", "path"))
+    for end in ("old", "new"):
+        there = place.withColumnsRenamed({"broker": end, "path": f"{end}_path"})
+        moved = moved.join(there, ["run", end], "left")
+    return moved.withColumn(
+        "hops",
+        F.size(F.array_except("old_path", "new_path"))
+        + F.size(F.array_except("new_path", "old_path")),
+    )
+
+
+# Brokers
+
+
+def places(facts: DataFrame) -> DataFrame:
+    """Where brokers are: run, broker, path, depth."""
+    path = F.from_json("path", "array<string>")
+    said = facts.where("kind = 'placed'").select("run", "broker", path.alias("path"))
+    return said.withColumn("depth", F.size("path") - 1)
+
+
+def control(facts: DataFrame) -> DataFrame:
+    """What brokers told each other, by kind: messages as they were sent, entries as they were handled."""
+    clients = facts.where("client is not null").select("run", F.col("client").alias("name"))
+    clients = F.broadcast(clients.distinct())
+    sent = facts.where("kind = 'sent' and measured")
+    for end in ("sender", "receiver"):
+        sent = sent.join(clients.withColumnRenamed("name", end), ["run", end], "anti")
+    messages = sent.select(
+        "run",
+        F.lit("messages").alias("counted"),
+        F.coalesce("inner", "message").alias("message"),
+        F.coalesce("count", F.lit(1)).alias("count"),
+    )
+    entries = facts.where("kind = 'updated' and measured").select(
+        "run",
+        F.lit("entries").alias("counted"),
+        F.explode(F.expr(ENTRIES)).alias("message", "count"),
+    )
+    return (
+        messages.unionByName(entries)
+        .groupBy("run", "counted", "message")
+        .agg(F.sum("count").alias("count"))
+    )
+
+
+def tables(facts: DataFrame) -> DataFrame:
+    """How large the tables of brokers were, by how far they are from the root."""
+    place = F.broadcast(places(facts).select("run", "broker", "depth"))
+    return (
+        sizes(facts)
+        .join(place, ["run", "broker"], "left")
+        .groupBy("run", "depth")
+        .agg(F.count_distinct("broker").alias("brokers"), *map(F.expr, SIZES))
+    )
+
+
+def sizes(facts: DataFrame) -> DataFrame:
+    entries = facts.where("kind = 'tables' and measured").withColumn("entries", F.expr(ENTRIES))
+    return entries.select(
+        "run",
+        "broker",
+        F.expr("coalesce(entries['advertisements'], 0)").alias("ads"),
+        F.expr("coalesce(entries['subscriptions'], 0)").alias("subs"),
+    )
+
+
+# Runs
+
+
+def runs(
+    facts: DataFrame, expected: DataFrame, outcome: DataFrame, moved: DataFrame, said: DataFrame
+) -> DataFrame:
+    """One row for each run; what its log does not tell is null, what did not happen is 0.
+
+    All parts are put below each other and added up at once, which is one shuffle and no join.
+    """
+    parts = [
+        facts.selectExpr(
+            "run",
+            "int(kind = 'published' and measured) published",
+            "int(kind = 'lost' and measured) gaps",
+            "if(kind = 'lost' and measured, count, 0) told_lost",
+            "int(kind = 'updated' and measured) updates",
+        ),
+        expected.select("run", "expected"),
+        outcome.select("run", *OUTCOMES),
+        delay_quantiles(outcome),
+        moved.selectExpr(
+            "run", "1 moves", "hops", "int(live_ms is null) moves_without_live", *AFTER.values()
+        ),
+        said.selectExpr("run", *(f"if({what}, count, 0) {name}" for name, what in SAID.items())),
+        sizes(facts).select("run", "ads", "subs"),
+    ]
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = whole.unionByName(part, allowMissingColumns=True)
+    sums = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in COUNTS]
+    quantiles = [F.max(name).alias(name) for name in DELAYS]
+    after = [
+        f"percentile_disc({percent / 100}) within group (order by {column}) {name}_p{percent}_ms"
+        for name, column in AFTER.items()
+        for percent in (50, 99)
+    ]
+    summed = whole.groupBy("run").agg(
+        *sums, F.sum("hops").alias("hops"), *quantiles, *map(F.expr, (*after, *SIZES))
+    )
+    return summed.withColumn("lost", F.col("expected") - F.col("delivered"))

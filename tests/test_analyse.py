@@ -1,0 +1,367 @@
+"""Analyse: from the log alone, the same counts that the simulator has; and what they mean, row by row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from wayfare.core.broker import RELOCATIONS
+from wayfare.core.filters import Filter
+from wayfare.errors import PipelineError
+from wayfare.eventlog import Event, row, writer
+from wayfare.pipeline import events
+from wayfare.pipeline.analyse import TABLES, analyse
+from wayfare.sim import city, experiment, roaming
+from wayfare.sim.experiment import ALGORITHMS, SECOND_NS
+from wayfare.sim.links import MS_NS
+
+pytestmark = pytest.mark.timeout(300)  # Spark starts, and a busy machine must not fail a test
+
+# Hasty enough that clients without support lose some, and get some twice or out of order.
+ROAMING: dict[str, Any] = {
+    "height": 3,
+    "degree": 2,
+    "publishers": 4,
+    "movers": 6,
+    "moves": 10,
+    "dwell_ns": 80 * MS_NS,
+    "away_ns": 0,
+    "rate": 40.0,
+    "seed": 1,
+}
+CITY: dict[str, Any] = {
+    "height": 3,
+    "degree": 2,
+    "publishers": 3,
+    "subscribers": 6,
+    "minutes": 2.0,
+    "warm_up_ns": 20 * SECOND_NS,
+}
+
+
+@pytest.fixture(scope="module")
+def experiments(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A folder with the logs of many runs, and what the simulator says of each."""
+    folder = tmp_path_factory.mktemp("logs")
+    figures: dict[str, Any] = {}
+    for relocation in RELOCATIONS:
+        one = roaming.Parameters(**ROAMING, relocation=relocation)
+        with writer(folder / f"{relocation}.parquet", f"roaming {relocation}") as log:
+            figures[f"roaming {relocation}"] = roaming.run(one, log.write)
+    for algorithm in ALGORITHMS:
+        for start in ("spread", "cold"):
+            run = f"city {algorithm} {start}"
+            other = experiment.Parameters(**CITY, algorithm=algorithm, start=start)
+            with writer(folder / f"{algorithm}-{start}.parquet", run) as log:
+                figures[run] = city.run(other, log.write)
+    return folder, figures
+
+
+@pytest.fixture(scope="module")
+def found(
+    spark: SparkSession, experiments: tuple[Path, dict[str, Any]]
+) -> dict[str, list[dict[str, Any]]]:
+    """What is found in all logs of this page at once."""
+    return collected(events.read(spark, experiments[0]).unionByName(frame_of(spark, LOGS)))
+
+
+def collected(log: DataFrame, **how: Any) -> dict[str, list[dict[str, Any]]]:
+    # As the command has it: the small queries here take half the time.
+    log.sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
+    try:
+        with analyse(log, **how) as analysis:
+            return {
+                name: [one.asDict() for one in frame.collect()]
+                for name, frame in analysis.tables.items()
+            }
+    finally:
+        log.sparkSession.conf.unset("spark.sql.adaptive.enabled")
+
+
+def test_roaming_gives_the_figures_of_the_simulator(
+    experiments: tuple[Path, dict[str, Any]], found: dict[str, list[dict[str, Any]]]
+) -> None:
+    rows = {one["run"]: one for one in found["runs"]}
+    for relocation in RELOCATIONS:
+        figures, row = experiments[1][f"roaming {relocation}"], rows[f"roaming {relocation}"]
+        same = (
+            "published expected lost duplicates order_violations gaps moves hops control"
+            " notifications tunnelled acknowledgements moves_without_live subs_max ads_max"
+        )
+        for name in same.split():
+            assert row[name] == getattr(figures, name), (relocation, name)
+        assert row["delivered"] + row["duplicates"] + row["extra"] == figures.delivered
+        for name in ("live_p50", "live_p99", "first_p50", "first_p99"):
+            assert _same(row[f"{name}_ms"], getattr(figures, f"{name}_ms"), 3)
+        for name in ("subs_mean", "ads_mean"):
+            assert _same(row[name], getattr(figures, name), 3)
+    naive = experiments[1]["roaming naive"]
+    # Or nothing of this was put to the test.
+    assert naive.lost > 0 and naive.duplicates > 0 and naive.moves_without_live > 0
+
+
+def test_the_city_gives_the_figures_of_the_simulator(
+    experiments: tuple[Path, dict[str, Any]], found: dict[str, list[dict[str, Any]]]
+) -> None:
+    rows = {one["run"]: one for one in found["runs"]}
+    cities = {run: figures for run, figures in experiments[1].items() if run.startswith("city")}
+    for run, figures in cities.items():
+        row = rows[run]
+        for name in ("expected", "delivered", "lost", "duplicates", "moves"):
+            assert row[name] == getattr(figures, name), (run, name)
+        assert row["published"] == figures.probes
+        assert (row["entries"], row["updates"]) == (figures.control_total, figures.link_messages)
+        for percent in ("p50", "p90", "p99", "max"):
+            assert _same(row[f"delay_{percent}_ms"], getattr(figures, f"delivery_{percent}_ms"), 3)
+        entries = {
+            one["message"]: one["count"]
+            for one in found["control"]
+            if (one["run"], one["counted"]) == (run, "entries")
+        }
+        assert entries == {kind: count for kind, count in figures.control.items() if count}
+        ratios = {one["index"]: one["ratio"] for one in found["probes"] if one["run"] == run}
+        assert [round(ratios[index], 5) for index in range(20)] == figures.probe_ratio
+        state = sorted(
+            (one for one in found["tables"] if one["run"] == run), key=lambda one: one["depth"]
+        )
+        assert [
+            (one["depth"], one["brokers"], one["ads_max"], one["subs_max"]) for one in state
+        ] == [(one.depth, one.brokers, one.ads_max, one.subs_max) for one in figures.state]
+        for one, other in zip(state, figures.state, strict=True):
+            assert _same(one["ads_mean"], other.ads_mean, 2)
+            assert _same(one["subs_mean"], other.subs_mean, 2)
+        taken = sum(one["count"] for one in found["delays"] if one["run"] == run)
+        assert taken == figures.delivered
+    assert sum(figures.lost for figures in cities.values()) > 0
+
+
+# ---- row by row --------------------------------------------------------------------------------
+
+
+def published(time: int, number: int, price: int, client: str = "p", epoch: int = 1) -> Event:
+    facts = {"client": client, "number": number, "epoch": epoch}
+    return Event(time, "published", attributes={"price": price}, **facts)
+
+
+def delivered(time: int, number: int, delivery: int, client: str = "a", epoch: int = 1) -> Event:
+    return Event(time, "delivered", client, None, "p", number, delivery, epoch)
+
+
+def subscribed(time: int, filter: str, client: str = "a", **how: Any) -> Event:
+    return Event(time, "subscribed", client, filter=Filter.parse(filter), **how)
+
+
+def unsubscribed(time: int, filter: str, client: str = "a") -> Event:
+    return Event(time, "unsubscribed", client, filter=Filter.parse(filter))
+
+
+def attached(time: int, broker: str, epoch: int, client: str = "a") -> Event:
+    return Event(time, "attached", client, broker, epoch=epoch)
+
+
+MS = 1_000_000
+LOGS = {
+    # 1 comes, then 4, so 2 and 3 are late, though 3 comes after 2; 4 comes again, 5 never.
+    "order": [
+        subscribed(0, "price > 0"),
+        *(published(number * MS, number, 7) for number in range(1, 6)),
+        delivered(11 * MS, 1, 1),
+        delivered(12 * MS, 4, 2),
+        delivered(13 * MS, 2, 3),
+        delivered(13 * MS, 3, 4),
+        delivered(14 * MS, 4, 5),
+        Event(15 * MS, "lost", "a", count=3, reason="full"),
+        Event(16 * MS, "lost", "a", count=0, reason="nobody knows"),
+    ],
+    # Asked for twice and withdrawn twice; two filters that match are one wish; 4 and 6 are extra.
+    "spans": [
+        subscribed(0, "price > 0"),
+        subscribed(1, "price > 0"),
+        subscribed(2, "price > 5"),
+        published(10, 1, 7),
+        unsubscribed(11, "price > 0"),
+        published(12, 2, 3),
+        unsubscribed(13, "price > 0"),
+        published(14, 3, 7),
+        published(15, 4, 3),
+        *(delivered(20 + number, number, number) for number in (1, 2, 3, 4)),
+        subscribed(30, "price < 0", "b", reason="last 1"),
+        published(31, 5, -1),
+        delivered(33, 6, 5),
+    ],
+    # Nothing is expected between leaving and coming back.
+    "leaving": [
+        subscribed(0, "price > 0"),
+        published(1, 1, 7),
+        attached(5, "x", 1),
+        Event(10, "left", "a", "x", epoch=1),
+        published(11, 2, 7),
+        attached(20, "x", 2),
+        published(21, 3, 7),
+    ],
+    # What is measured: published from 10 to 20, a move that began and ended in it.
+    "window": [
+        Event(0, "placed", broker="x", path=["x"]),
+        Event(0, "placed", broker="y", path=["x", "y"]),
+        Event(0, "placed", broker="z", path=["x", "z"]),
+        subscribed(0, "price > 0"),
+        attached(1, "x", 1, "p"),
+        attached(1, "y", 1),
+        published(9, 1, 7),
+        Event(9, "detached", "a", "y", epoch=1),
+        attached(10, "z", 2),
+        published(10, 2, 7),
+        delivered(10, 1, 1, epoch=2),
+        Event(11, "detached", "a", "z", epoch=2),
+        attached(11, "y", 3),
+        Event(13, "detached", "a", "y", epoch=3),
+        attached(14, "y", 4),
+        delivered(15, 2, 2, epoch=4),
+        published(16, 3, 7),
+        delivered(20, 3, 3, epoch=4),
+        Event(20, "measured", since_ns=10),
+        published(21, 4, 7),
+        Event(12, "sent", sender="x", receiver="y", message="Update"),
+        Event(12, "sent", sender="y", receiver="a", message="Deliver"),
+        Event(12, "sent", sender="y", receiver="x", message="Tunnel", inner="Ack", count=4),
+        Event(12, "sent", sender="y", receiver="x", message="Tunnel"),
+        Event(12, "sent", sender="x", receiver="y", message="Tunnel", inner="Deliver", count=2),
+        Event(12, "sent", sender="x", receiver="y", message="Notification", count=3),
+        Event(9, "sent", sender="x", receiver="y", message="Update"),
+        Event(12, "updated", sender="x", receiver="y", entries={"subscriptions": 2, "errands": 1}),
+        Event(9, "updated", sender="x", receiver="y", entries={"subscriptions": 5}),
+        Event(20, "tables", broker="x", entries={"advertisements": 1, "subscriptions": 4}),
+        Event(20, "tables", broker="y", entries={"advertisements": 3}),
+    ],
+    # The publisher has no log, so nobody knows what was expected; it is in nobody's way.
+    "alone": [subscribed(0, "price > 0"), delivered(5, 1, 1), delivered(6, 1, 2)],
+}
+
+
+@pytest.fixture(scope="module")
+def literal(spark: SparkSession) -> DataFrame:
+    return frame_of(spark, LOGS)
+
+
+def frame_of(spark: SparkSession, logs: dict[str, list[Event]]) -> DataFrame:
+    rows = [row(event, run) for run, log in logs.items() for event in log]
+    return spark.createDataFrame([tuple(one.values()) for one in rows], events.EVENTS)
+
+
+@pytest.fixture(scope="module")
+def told(found: dict[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    return {name: [one for one in rows if one["run"] in LOGS] for name, rows in found.items()}
+
+
+def facts(told: dict[str, list[dict[str, Any]]], run: str, *names: str) -> tuple[Any, ...]:
+    (one,) = [row for row in told["runs"] if row["run"] == run]
+    return tuple(one[name] for name in names)
+
+
+def test_every_run_has_one_row(told: dict[str, list[dict[str, Any]]]) -> None:
+    assert sorted(one["run"] for one in told["runs"]) == sorted(LOGS)
+
+
+def test_what_comes_late_or_again(told: dict[str, list[dict[str, Any]]]) -> None:
+    counts = ("expected", "delivered", "lost", "duplicates", "extra", "order_violations")
+    assert facts(told, "order", *counts) == (5, 4, 1, 1, 0, 2)
+    assert facts(told, "order", "gaps", "told_lost") == (2, 3)
+    delays = ("delay_p50_ms", "delay_p90_ms", "delay_max_ms")
+    assert facts(told, "order", *delays) == (10.0, 11.0, 11.0)
+    assert sorted(
+        (one["delay_us"], one["count"]) for one in told["delays"] if one["run"] == "order"
+    ) == [(8000, 1), (10000, 2), (11000, 1)]
+
+
+def test_a_subscription_counts_until_it_is_withdrawn(
+    told: dict[str, list[dict[str, Any]]],
+) -> None:
+    counts = ("published", "expected", "delivered", "lost", "extra")
+    assert facts(told, "spans", *counts) == (5, 3, 3, 0, 2)
+    assert facts(told, "leaving", *counts) == (3, 2, 0, 2, 0)
+    assert facts(told, "alone", *counts, "duplicates") == (0, 0, 0, 0, 1, 1)
+
+
+def test_only_what_is_measured_counts(told: dict[str, list[dict[str, Any]]]) -> None:
+    assert facts(told, "window", "published", "expected", "delivered", "extra") == (2, 2, 2, 0)
+    assert [
+        (one["index"], one["expected"], one["delivered"], one["ratio"])
+        for one in sorted(told["probes"], key=lambda one: one["index"])
+        if one["run"] == "window"
+    ] == [(1, 1, 1, 1.0), (2, 1, 1, 1.0)]
+
+
+def test_a_move_waits_for_something_until_the_next(
+    told: dict[str, list[dict[str, Any]]],
+) -> None:
+    """The first move began too early; the second goes on when the client comes to the same broker."""
+    assert [one for one in told["moves"] if one["run"] == "window"] == [
+        {
+            "run": "window",
+            "client": "a",
+            "old": "z",
+            "new": "y",
+            "left_ns": 11,
+            "came_ns": 11,
+            "hops": 2,
+            "first_ms": 4e-6,
+            "live_ms": 9e-6,
+        }
+    ]
+    names = ("moves", "hops", "first_p50_ms", "live_p99_ms", "moves_without_live")
+    assert facts(told, "window", *names) == (1, 2, 4e-6, 9e-6, 0)
+    assert facts(told, "order", *names) == (0, None, None, None, 0)
+
+
+def test_what_brokers_said_is_counted_by_kind(told: dict[str, list[dict[str, Any]]]) -> None:
+    assert sorted(
+        (one["counted"], one["message"], one["count"])
+        for one in told["control"]
+        if one["run"] == "window"
+    ) == [
+        ("entries", "errands", 1),
+        ("entries", "subscriptions", 2),
+        ("messages", "Ack", 4),
+        ("messages", "Deliver", 2),
+        ("messages", "Notification", 3),
+        ("messages", "Tunnel", 1),
+        ("messages", "Update", 1),
+    ]
+    names = ("control", "notifications", "tunnelled", "acknowledgements", "entries", "updates")
+    assert facts(told, "window", *names) == (2, 5, 2, 4, 3, 1)
+    names = ("ads_mean", "ads_max", "subs_mean", "subs_max")
+    assert facts(told, "window", *names) == (2.0, 3, 2.0, 4)
+    assert sorted((one["depth"], one["brokers"], one["subs_max"]) for one in told["tables"]) == [
+        (0, 1, 4),
+        (1, 1, 0),
+    ]
+
+
+def test_tables_that_are_too_large_to_send_around_give_the_same(
+    literal: DataFrame, told: dict[str, list[dict[str, Any]]]
+) -> None:
+    shuffled = collected(literal, broadcast_rows=0)
+    for name in TABLES:
+        assert sorted(map(repr, shuffled[name])) == sorted(map(repr, told[name])), name
+
+
+def test_an_empty_log_has_no_runs(spark: SparkSession) -> None:
+    nothing = collected(spark.createDataFrame([], events.EVENTS))
+    assert nothing == {name: [] for name in TABLES}
+
+
+def test_a_filter_that_is_none_is_one_sentence(spark: SparkSession) -> None:
+    log = frame_of(spark, {"one": [subscribed(0, "price > 0"), published(1, 1, 7)]})
+    broken = log.withColumn("filter", F.expr("if(filter is null, null, 'price >')"))
+    with pytest.raises(PipelineError, match="the log has a filter that is none: expected"):
+        collected(broken)
+
+
+def _same(ours: float | None, theirs: float | None, digits: int) -> bool:
+    if ours is None or theirs is None:
+        return ours is theirs
+    return abs(ours - theirs) <= 0.51 * 10**-digits
