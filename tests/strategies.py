@@ -203,7 +203,7 @@ def _instances(pattern: str) -> Iterator[str]:
     """Texts that match the pattern."""
     for one, many in (("a", ""), ("b", "a"), ("\x00", "ba"), ("%", "\U0010ffff")):
         yield "".join(
-            one if token == patterns.tokens("_")[0] else many if len(token) > 1 else token
+            one if token == patterns.ONE else many if token == patterns.MANY else token
             for token in patterns.tokens(pattern)
         )
 

@@ -29,8 +29,8 @@ def _cell_size(width: Number) -> Number:
     return 1 << exponent if exponent >= 0 else ldexp(1.0, max(exponent, -1022))
 
 
-def circle_cells(p: ps.Near) -> tuple[float, list[tuple[int, int]]]:
-    """The size of the cells, and those that the circle may touch."""
+def circle_box(p: ps.Near) -> tuple[float, float, list[tuple[float, float]]]:
+    """South, north, and from west to east: within them is all that the circle may touch."""
     # Both this and the test round; a millimetre and a part in 10**9 more is more than they do.
     angle = (p.metres + 0.001) / ps.EARTH_RADIUS_M * (1 + 1e-9)
     height = degrees(angle)
@@ -45,11 +45,17 @@ def circle_cells(p: ps.Near) -> tuple[float, list[tuple[int, int]]]:
             spans.append((west + 360 - 1e-9, 180.0))
         if east >= 180:
             spans.append((-180.0, east - 360 + 1e-9))
+    return max(south, -90.0), min(north, 90.0), spans
+
+
+def circle_cells(p: ps.Near) -> tuple[float, list[tuple[int, int]]]:
+    """The size of the cells, and those that the circle may touch."""
+    south, north, spans = circle_box(p)
     # Near a pole a small circle takes in many degrees.
     across = sum(east - west for west, east in spans) / GRID_CELLS_MAX
-    size = 4.0 ** floor(frexp(max(height, across, 1e-6))[1] / 2)
+    size = 4.0 ** floor(frexp(max((north - south) / 2, across, 1e-6))[1] / 2)
     while True:
-        rows = range(floor(max(south, -90.0) / size), floor(min(north, 90.0) / size) + 1)
+        rows = range(floor(south / size), floor(north / size) + 1)
         columns = dict.fromkeys(
             column
             for west, east in spans

@@ -219,4 +219,5 @@ def why(error: BaseException) -> str:
     # A failure in a worker ends with the line of the Python exception.
     lines = [line.strip() for line in reason.splitlines() if line.strip()]
     python = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Failed)?: ", line)]
-    return (python or lines or ["it does not say why"])[-1 if python else 0]
+    found = (python or lines or ["it does not say why"])[-1 if python else 0]
+    return found.removeprefix("wayfare.errors.PipelineError: ")
