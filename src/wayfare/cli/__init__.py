@@ -23,6 +23,7 @@ EXAMPLES = """examples:
   wayfare pub 127.0.0.1:7411 "free=3"   publish something at another broker
   wayfare top city.toml                 what these brokers do, live
   wayfare doctor --config site.toml     what is wrong, and what to do
+  wayfare history city "kmh > 120"      what was published, of an archive
   wayfare sim                           the scenarios that come with Wayfare
   wayfare sim uncovering                play one of them
   wayfare sim fuzz --seeds 1000         random runs on all cores, judged by the oracle
@@ -39,6 +40,7 @@ PARTS = (
     "pub",
     "sub",
     "roam",
+    "history",
     "top",
     "doctor",
     "config",

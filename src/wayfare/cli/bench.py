@@ -24,9 +24,10 @@ EXAMPLES = """examples:
   wayfare bench move                from attaching elsewhere to the first notification
   wayfare bench roam                1,000 clients among seven brokers for a minute
   wayfare bench sweep               simulations on Spark beside a pool of processes
+  wayfare bench history             few notifications of an archive of many, on Spark
 """
 
-BENCHES = ("matching", "cover", "sim", "backlog", "broker", "move", "roam", "sweep")
+BENCHES = ("matching", "cover", "sim", "backlog", "broker", "move", "roam", "sweep", "history")
 # A module is imported when it is asked for: some need Spark, and most do not.
 MODULES = {"cover": "covering"}  # others are named as they are called
 GAPS = ("  ", " ")  # between two columns, the first that fits
@@ -34,6 +35,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "matching": {"filters": (1000,)},
     "cover": {"filters": (1000,)},
     "move": {"subscriptions": (1, 10)},
+    "history": {"sizes": (20_000,)},
 }
 
 

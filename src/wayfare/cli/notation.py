@@ -59,14 +59,19 @@ def as_text(notification: Notification) -> str:
 
 
 def as_json(notification: Notification) -> str:
-    facts: dict[str, Any] = {"publisher": notification.publisher, "number": notification.number}
-    facts["attributes"] = notification.attributes
+    return json.dumps(facts(notification))
+
+
+def facts(notification: Notification) -> dict[str, Any]:
+    """What there is to know of it, as JSON has it."""
+    out: dict[str, Any] = {"publisher": notification.publisher, "number": notification.number}
+    out["attributes"] = notification.attributes
     if notification.payload:
         try:
-            facts["payload"] = notification.payload.decode()
+            out["payload"] = notification.payload.decode()
         except UnicodeDecodeError:
-            facts["payload_base64"] = base64.b64encode(notification.payload).decode()
-    return json.dumps(facts)
+            out["payload_base64"] = base64.b64encode(notification.payload).decode()
+    return out
 
 
 def of_json(line: bytes, number: int) -> tuple[dict[str, Value], bytes]:

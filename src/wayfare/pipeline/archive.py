@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     BinaryType,
@@ -127,33 +127,34 @@ _DECODER = msgspec.json.Decoder(dict[str, str | int | float | bool])
 
 def read(spark: SparkSession, path: str) -> Archive:
     """The archive that is there."""
-    names = _names(spark, path)
-    if names is None:
+    found = _open(spark, path)
+    if found is None:
         raise PipelineError(
             f"there is no archive at {path}: make one of event logs by wayfare history {path}"
             " --add LOG..."
         )
-    return Archive(names, _frame(spark, path, names))
+    return found
 
 
-def _names(spark: SparkSession, path: str) -> Names | None:
+def _open(spark: SparkSession, path: str) -> Archive | None:
+    """The archive, if there is one: what was begun and never got a notification is none."""
     with explained(f"the archive {path} cannot be read"):
         try:
             facts = spark.read.schema(FACTS).option("mode", "FAILFAST").json(f"{path}/names")
+            names = _names(facts)
+            schema = StructType([*NOTIFICATIONS, *_fields(names), DAY])
+            return Archive(names, spark.read.schema(schema).parquet(f"{path}/notifications"))
         except AnalysisException as error:
             if error.getCondition() == "PATH_NOT_FOUND":
                 return None
             raise
-        out: defaultdict[str, set[str]] = defaultdict(set)
-        for name, sort in facts.collect():
-            out[name].update({sort} & SORTS.keys())
+
+
+def _names(facts: DataFrame) -> Names:
+    out: defaultdict[str, set[str]] = defaultdict(set)
+    for name, sort in facts.collect():
+        out[name].update({sort} & SORTS.keys())
     return {name: frozenset(sorts) for name, sorts in out.items()}
-
-
-def _frame(spark: SparkSession, path: str, names: Names) -> DataFrame:
-    with explained(f"the archive {path} cannot be read"):
-        schema = StructType([*NOTIFICATIONS, *_fields(names), DAY])
-        return spark.read.schema(schema).parquet(f"{path}/notifications")
 
 
 def _fields(names: Names) -> list[StructField]:
@@ -205,18 +206,40 @@ def add(
     finds columns that are still empty, and goes on.
     """
     with explained(f"notifications cannot be added to {path}"):
-        known = _names(spark, path)
-        seen = _survey(notifications)
-        names = _with_new(known or {}, seen)
-        lead = _repeating(seen) if by is None else by
-        for name in lead:
-            if name not in names:
-                raise PipelineError(f"no notification has an attribute {name} to sort by")
-        _write_names(spark, path, names, known or {})
+        kept = _open(spark, path)
         new = notifications.select(NOTIFICATIONS.names).dropDuplicates(IDENTITY)
-        if known is not None:
-            new = _unknown(new, _frame(spark, path, known))
-        return _write(path, new, names, lead)
+        if kept is not None:
+            new = _unknown(new, kept.frame)
+        new.cache()
+        try:
+            count = new.count()
+            if count:
+                _file(spark, path, new, kept.names if kept else {}, by)
+            elif notifications.isEmpty():
+                raise PipelineError("there are no notifications to add: nothing was published")
+        finally:
+            new.unpersist()
+        return count
+
+
+def _unknown(new: DataFrame, old: DataFrame) -> DataFrame:
+    """Without what the archive has already, which is looked for in the same days only."""
+    first, last = new.agg(F.min("time_ns"), F.max("time_ns")).first() or (None, None)
+    days = within(old, first, None if last is None else last + 1)
+    return new.join(days.select(IDENTITY), IDENTITY, "left_anti")
+
+
+def _file(
+    spark: SparkSession, path: str, new: DataFrame, known: Names, by: Sequence[str] | None
+) -> None:
+    seen = _survey(new)
+    names = _with_new(known, seen)
+    lead = _repeating(seen) if by is None else by
+    for name in lead:
+        if not names.get(name):
+            raise PipelineError(f"there is no column of an attribute {name} to sort by")
+    _write_names(spark, path, names, known)
+    _write(path, new, names, lead)
 
 
 class Seen(NamedTuple):
@@ -232,10 +255,9 @@ def _survey(notifications: DataFrame) -> list[Seen]:
     schema = "name string, sort string, rows long, texts long"
     by_batch = notifications.select("attributes").mapInArrow(_surveyed, schema)
     totals = by_batch.groupBy("name", "sort").agg(F.sum("rows"), F.max("texts"))
-    seen = [Seen(*row) for row in totals.collect()]
-    if not seen and notifications.isEmpty():
-        raise PipelineError("there are no notifications to add: nothing was published")
-    return sorted(seen, key=lambda one: (-one.rows, one.name, one.sort))
+    return sorted(
+        (Seen(*row) for row in totals.collect()), key=lambda one: (-one.rows, one.name, one.sort)
+    )
 
 
 def _surveyed(batches: Batches) -> Batches:
@@ -270,7 +292,7 @@ def _with_new(known: Names, seen: Sequence[Seen]) -> Names:
 
 
 def _repeating(seen: Sequence[Seen]) -> list[str]:
-    """The text that at least half of the notifications have and that repeats most, if there is one."""
+    """The text with the fewest values, of those that are about as frequent as any attribute."""
     most = max((one.rows for one in seen), default=0)
     found = [one for one in seen if one.texts > 1 and one.sort == "text" and 2 * one.rows >= most]
     return [min(found, key=lambda one: one.texts).name] if found else []
@@ -288,20 +310,12 @@ def _write_names(spark: SparkSession, path: str, names: Names, known: Names) -> 
         frame.coalesce(1).write.mode("append").json(f"{path}/names")
 
 
-def _unknown(new: DataFrame, old: DataFrame) -> DataFrame:
-    """Without what the archive has already, which is looked for in the same days only."""
-    first, last = new.agg(F.min("time_ns"), F.max("time_ns")).first() or (0, 0)
-    return new.join(within(old, first, last + 1).select(IDENTITY), IDENTITY, "left_anti")
-
-
-def _write(path: str, new: DataFrame, names: Names, lead: Sequence[str]) -> int:
+def _write(path: str, new: DataFrame, names: Names, lead: Sequence[str]) -> None:
     schema = StructType([*NOTIFICATIONS, *_fields(names)])
     order = [column_name(sort, name) for name, sort in _columns(names) if name in lead]
-    count = Observation("notifications")
     day = F.date_add(F.lit(EPOCH), F.call_function("div", "time_ns", F.lit(DAY_NS)).cast("int"))
     (
         new.mapInArrow(_filing(names), schema)
-        .observe(count, F.count(F.lit(1)).alias("rows"))
         .withColumn(DAY.name, day)
         .repartition(DAY.name, F.call_function("div", "time_ns", F.lit(HOUR_NS)))
         .sortWithinPartitions(DAY.name, *order, "time_ns")
@@ -310,7 +324,6 @@ def _write(path: str, new: DataFrame, names: Names, lead: Sequence[str]) -> int:
         .mode("append")
         .parquet(f"{path}/notifications")
     )
-    return int(count.get["rows"])
 
 
 def _filing(names: Names) -> Callable[[Batches], Batches]:
