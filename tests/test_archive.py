@@ -10,11 +10,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 from wayfare import cli
+from wayfare.bench.history import rows_read, scan_of
 from wayfare.core.filters import Filter
 from wayfare.core.predicates import Attributes
 from wayfare.errors import PipelineError
 from wayfare.eventlog import Event, writer
-from wayfare.pipeline import archive, columns, history, measuring
+from wayfare.pipeline import archive, columns, history
 from wayfare.pipeline.archive import DAY_NS, NOTIFICATIONS
 
 MARCH_NS = 20_541 * DAY_NS  # 2026-03-29
@@ -103,8 +104,8 @@ def test_what_cannot_match_is_not_read(
         found = columns.matching(then, wanted)
         got = sorted(numbers(found))
         assert got == [n for n in expected if bounds["until_ns"] is None or n < 4000]
-        scan = measuring.scan_of(found)
-        return measuring.rows_read(scan), scan.verboseStringWithOperatorId()
+        scan = scan_of(found)
+        return rows_read(scan), scan.verboseStringWithOperatorId()
 
     always = {"since_ns": None, "until_ns": None}
     pushed, plan = read(**always)

@@ -77,7 +77,10 @@ SORTS = {
     "truth": Sort(BooleanType(), pa.bool_()),
 }
 COLUMNS_MAX = 200  # attributes with columns; the others, which came later, are in the JSON only
-ROW_GROUP_BYTES = 8 * 2**20  # a smaller one is skipped more often, and a larger one read faster
+# What a filter does not want is skipped by row groups, and by pages of them: smaller ones are skipped
+# more often, larger ones are read faster.
+ROW_GROUP_BYTES = 8 * 2**20
+PAGE_ROWS = 2_000
 
 Names = Mapping[str, frozenset[str]]  # the sorts of value that an attribute has columns for
 Batches = Iterator[pa.RecordBatch]
@@ -321,6 +324,7 @@ def _write(path: str, new: DataFrame, names: Names, lead: Sequence[str]) -> None
         .sortWithinPartitions(DAY.name, *order, "time_ns")
         .write.partitionBy(DAY.name)
         .option("parquet.block.size", ROW_GROUP_BYTES)
+        .option("parquet.page.row.count.limit", PAGE_ROWS)
         .mode("append")
         .parquet(f"{path}/notifications")
     )
