@@ -37,10 +37,15 @@ def rewrite(request: pytest.FixtureRequest) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests with Spark go to one worker: a session takes a while to start, and much memory."""
+    """Tests with Spark go to one worker: a session takes a while to start, and much memory.
+
+    The first of them also waits for Java to load and compile everything, on a busy machine for minutes.
+    """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("spark"))
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.fixture(scope="session")
