@@ -14,10 +14,11 @@
     ├── ProtocolError           a peer that sends what it may not send now
     ├── ScenarioError           a scenario text that cannot be run: line, and why
     ├── ConfigError             a configuration that cannot be used: all its mistakes
+    ├── ModelError              a model of movement that cannot be used: why, and what to do
     ├── PipelineError           a job on Spark that cannot be done: why, and what to do
     └── UsageError              a command line or option that makes no sense
 
-The first four and the last three are the caller's mistake; `ProtocolError`, and `CodecError` when
+The first four and the last four are the caller's mistake; `ProtocolError`, and `CodecError` when
 bytes are read, are the peer's: the host closes that one connection and goes on serving the
 others. `encode` raises `CodecError`, too, and then it is the mistake of whoever made the message.
 A broken invariant of our own is neither: it is an `assert`.
@@ -96,6 +97,10 @@ class ConfigError(WayfareError):
     def __init__(self, mistakes: Sequence[object]) -> None:
         self.mistakes = tuple(mistakes)
         super().__init__("\n".join(map(str, self.mistakes)))
+
+
+class ModelError(WayfareError):
+    """A model of movement that cannot be used: why, and what to do."""
 
 
 class PipelineError(WayfareError):

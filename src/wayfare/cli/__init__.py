@@ -29,6 +29,7 @@ EXAMPLES = """examples:
   wayfare sim fuzz --seeds 1000         random runs on all cores, judged by the oracle
   wayfare sim roaming                   what it costs that clients move
   wayfare study relocation --quick --out DIR    a whole study on Spark
+  wayfare mine handovers.csv            where clients go next
   wayfare bench matching --json         how fast matching is here
 """
 
@@ -47,6 +48,7 @@ PARTS = (
     "account",
     "sim",
     "study",
+    "mine",
     "bench",
     "completion",
 )

@@ -23,6 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from wayfare import eventlog
+from wayfare.cli import models
 from wayfare.core.broker import ALL_RELOCATIONS, RELOCATIONS, check_strategies
 from wayfare.core.reduction import STRATEGIES
 from wayfare.errors import UsageError
@@ -60,6 +61,9 @@ CITY_EXAMPLES = """examples:
   wayfare sim city --algorithm delayed --speed 100 --minutes 2 --json
   wayfare sim city --algorithm proxy --overshoot 3      near the first broker, and a bit beyond
   wayfare sim city --brokers 1365 --publishers 10       a larger city
+  wayfare sim city --turn 0.1 --log run.parquet         ... where publishers went; then, of that log,
+  wayfare mine run.parquet --out model.json             ... where they go, for this prediction:
+  wayfare sim city --turn 0.1 --seed 1 --algorithm prefetching --model model.json
 """
 
 # Of the comparison, with their widths: control messages, time to the first live one, deliveries.
@@ -229,6 +233,12 @@ def add_city_parser(commands: Any) -> None:
     time("--broker-latency", "of links between brokers", usual.broker_latency_ns)
     option("--client-bps", "of clients' links", usual.client_bps, type=int, metavar="BPS")
     time("--client-latency", "of clients' links", usual.client_latency_ns)
+    one.add_argument(
+        "--model",
+        type=Path,
+        metavar="FILE",
+        help="of wayfare mine: what prefetching knows of where publishers go (default: everything)",
+    )
     one.add_argument("--json", action="store_true", help="print one JSON object")
     one.add_argument("--log", type=Path, metavar="FILE", help="write the event log there")
     one.set_defaults(run=run_city)
@@ -541,8 +551,11 @@ def run_city(arguments: argparse.Namespace) -> int:
     a = arguments
     started = process_time()
     parameters = city_parameters(a)
+    if a.model is not None and "prefetching" not in parameters.algorithm:
+        raise UsageError(f"--model is for prefetching, which {parameters.algorithm} does not do")
+    movement = None if a.model is None else models.read(a.model)
     with _log_to(a.log, f"city-{parameters.algorithm}-{parameters.seed}") as log:
-        figures = city.run(parameters, log)
+        figures = city.run(parameters, log, movement)
     spent = round(process_time() - started, 2)
     if a.json:
         print(json.dumps(msgspec.to_builtins(figures) | {"cpu_s": spent}))
@@ -558,7 +571,7 @@ def city_parameters(a: argparse.Namespace) -> experiment.Parameters:
     given = {
         names.get(name, f"{name}_ns" if name in times else name): value
         for name, value in vars(a).items()
-        if value is not None and name not in ("run", "command", "json", "brokers", "log")
+        if value is not None and name not in ("run", "command", "json", "brokers", "log", "model")
     }
     if a.brokers is not None and (a.height is not None or a.degree is not None):
         raise UsageError("--height and --degree make a tree of their own: leave --brokers")

@@ -24,7 +24,9 @@ from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
 from wayfare.core.messages import BrokerId, ClientId, Update
 from wayfare.core.predicates import Value
+from wayfare.core.prediction import Movement
 from wayfare.core.publishers import Forecast
+from wayfare.errors import UsageError
 from wayfare.sim import topology
 from wayfare.sim.experiment import ATTACHING_NS, SECOND_NS, Figures, Parameters, State
 from wayfare.sim.hosts import BrokerHost, ClientHost
@@ -37,9 +39,14 @@ SAMPLE_NS = 10 * SECOND_NS  # between two looks at the tables
 KINDS = ("advertisements", "unadvertisements", "subscriptions", "unsubscriptions", "errands")
 
 
-def run(parameters: Parameters, log: Log | None = None) -> Figures:
-    """Play one experiment; `log` gets all that happened, a bit at a time."""
-    return City(parameters, log).run()
+def run(
+    parameters: Parameters, log: Log | None = None, movement: Movement | None = None
+) -> Figures:
+    """Play one experiment; `log` gets all that happened, a bit at a time.
+
+    Without a model of movement, the network knows where its publishers go.
+    """
+    return City(parameters, log, movement).run()
 
 
 # The run
@@ -71,6 +78,7 @@ class Publisher:
         self.offer = offer
         self.walk = walk
         self.at = at  # which leaf; between two of them, the next one
+        self.visits: list[tuple[BrokerId, int]] = []  # the last two: where, and since when
         self.low = self.high = at  # how far it goes
         self.step = walk.choice((-1, 1))  # to the left, or to the right
         self.stay: Stay | None = None  # None: it is away, or was never there
@@ -82,9 +90,12 @@ class Publisher:
 class City:
     """One experiment in its world."""
 
-    def __init__(self, parameters: Parameters, log: Log | None = None) -> None:
+    def __init__(
+        self, parameters: Parameters, log: Log | None = None, movement: Movement | None = None
+    ) -> None:
         self.parameters = p = parameters
         self.log = log
+        self.movement = movement
         # Not the world's: so all algorithms see the same ways.
         self.random = Random(p.seed)
         self.world = World(
@@ -102,6 +113,10 @@ class City:
         self.above = {child: parent for parent, child in self.world.edges}
         self.row = topology.leaves(self.world.edges)
         self.place = {leaf: i for i, leaf in enumerate(self.row)}
+        if movement is not None and self.place.keys().isdisjoint(movement.brokers()):
+            raise UsageError(
+                "the model knows no broker of this city: mine one from a log of `wayfare sim city`"
+            )
         shared = round(p.locality * p.publishers)
         same = self._publication("same")
         self.offers = [
@@ -182,9 +197,16 @@ class City:
 
     # What the network knows of its clients' ways
 
-    def _next_broker(self, client: ClientId, _: BrokerId) -> BrokerId | None:
-        publisher = self.publishers.get(client)
-        return None if publisher is None else BrokerId(self.row[publisher.at])
+    def _next_broker(self, client: ClientId, broker: BrokerId) -> BrokerId | None:
+        one = self.publishers.get(client)
+        if one is None:
+            return None
+        if self.movement is None:
+            return BrokerId(self.row[one.at])
+        before = one.visits[0][0] if len(one.visits) > 1 else None
+        previous = self.movement.previous(before, self.world.now - one.visits[-1][1])
+        there = self.movement.next_broker(broker, previous, client)
+        return there if there in self.place else None  # it may have been learnt in another city
 
     def _proxies(self, home: BrokerId) -> list[BrokerId]:
         """So many leaves around this one, itself among them."""
@@ -223,6 +245,7 @@ class City:
             return
         p, world, leaf = self.parameters, self.world, self.row[one.at]
         one.host.attach(leaf)
+        one.visits = [*one.visits[-1:], (BrokerId(leaf), world.now)]
         if not one.sent:  # proxies are told when a client advertises that is attached
             one.host.advertise(one.offer.filter)
         measured = self.measuring and one.hops > 0
