@@ -19,6 +19,7 @@ EXAMPLES = 150
 WRITTEN = [  # what is drawn rarely, or never together
     "x like '%a%b%a%b%a%' and y > 1",
     "x not like 'a%b%a%b%a%'",
+    "x like '_!%%' escape '!' or x like '_\\%'",
     "near(0.5, 179.9, 100000) or near(89.9, 0, 50000)",
     "not near(0, 0, 100000) and x is null",
     "x >= 9007199254740993 and x <> 9007199254740995",
@@ -36,6 +37,9 @@ ODD: list[Attributes] = [
     {"x": 2**53 + 1, "y": -0.0},
     {"x": 2**53 + 3, "y": True},
     {"x": -(2**63), "y": 2**63 - 1},
+    {"x": "a%"},
+    {"x": "a\\b"},
+    {"x": "aab"},
     {"lat": 0.5, "lon": -179.9},
     {"lat": 90, "lon": 17},
     {"rare": 5},
