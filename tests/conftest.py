@@ -51,8 +51,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
     """The one session of the whole test run."""
-    from wayfare.pipeline.spark import start
+    from wayfare.pipeline.spark import SHORT, start
 
-    session = start("local[2]", spark_sql_shuffle_partitions="4")
+    session = start("local[2]", spark_sql_shuffle_partitions="4", **SHORT)
     yield session
     session.stop()

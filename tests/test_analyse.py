@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from wayfare.cli import main
+from wayfare.cli.analyse import show
 from wayfare.core.broker import RELOCATIONS
 from wayfare.core.filters import Filter
 from wayfare.errors import PipelineError
@@ -18,8 +21,6 @@ from wayfare.pipeline.analyse import TABLES, analyse
 from wayfare.sim import city, experiment, roaming
 from wayfare.sim.experiment import ALGORITHMS, SECOND_NS
 from wayfare.sim.links import MS_NS
-
-pytestmark = pytest.mark.timeout(300)  # Spark starts, and a busy machine must not fail a test
 
 # Hasty enough that clients without support lose some, and get some twice or out of order.
 ROAMING: dict[str, Any] = {
@@ -349,11 +350,6 @@ def test_tables_that_are_too_large_to_send_around_give_the_same(
         assert sorted(map(repr, shuffled[name])) == sorted(map(repr, told[name])), name
 
 
-def test_an_empty_log_has_no_runs(spark: SparkSession) -> None:
-    nothing = collected(spark.createDataFrame([], events.EVENTS))
-    assert nothing == {name: [] for name in TABLES}
-
-
 def test_a_filter_that_is_none_is_one_sentence(spark: SparkSession) -> None:
     log = frame_of(spark, {"one": [subscribed(0, "price > 0"), published(1, 1, 7)]})
     broken = log.withColumn("filter", F.expr("if(filter is null, null, 'price >')"))
@@ -365,3 +361,82 @@ def _same(ours: float | None, theirs: float | None, digits: int) -> bool:
     if ours is None or theirs is None:
         return ours is theirs
     return abs(ours - theirs) <= 0.51 * 10**-digits
+
+
+# ---- the command -------------------------------------------------------------------------------
+
+
+def written(path: Path, run: str, log: list[Event]) -> str:
+    with writer(path, run) as file:
+        file.write(log)
+    return str(path)
+
+
+def test_the_command_prints_writes_and_takes_logs_of_live_clients_as_one_run(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Anna's log and that of the publisher: each has a run of its own, but what happened is one."""
+    anna = [one for one in LOGS["order"] if one.client == "a"]
+    logs = [
+        written(tmp_path / "a.jsonl", "a", anna),
+        written(tmp_path / "p.parquet", "p", [one for one in LOGS["order"] if one.client == "p"]),
+    ]
+    assert main(["analyse", *logs, "--out", str(tmp_path / "out")]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("live\n")
+    assert "4 of 5 expected; 0 beside them" in shown and "p50 10.0 ms" in shown
+    for name in TABLES:
+        assert spark.read.parquet(str(tmp_path / "out" / name)).columns == [
+            column.split()[0] for column in TABLES[name].split(",")
+        ]
+    (row,) = spark.read.parquet(str(tmp_path / "out/runs")).collect()
+    assert (row.run, row.expected, row.lost, row.duplicates) == ("live", 5, 1, 1)
+
+
+def test_runs_are_printed_as_text_or_as_json(
+    found: dict[str, list[dict[str, Any]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    show(found["runs"], as_json=True)
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == found["runs"]
+    many = found["runs"] * 2
+    show(many, as_json=False)
+    assert capsys.readouterr().out.endswith(f"(+{len(many) - 20} more runs: see --json, --out)\n")
+
+
+def test_only_logs_of_one_client_each_are_put_together(spark: SparkSession) -> None:
+    of_clients = frame_of(spark, {"a": [attached(1, "x", 1)], "b": [attached(1, "x", 1, "b")]})
+    assert {row.run for row in events.one_run(of_clients).collect()} == {"live"}
+    other = of_clients.unionByName(frame_of(spark, {"a": [attached(1, "x", 1, "b")]}))
+    assert {row.run for row in events.one_run(other).collect()} == {"a", "b"}
+    assert {row.run for row in events.one_run(other, "both").collect()} == {"both"}
+
+
+@pytest.mark.parametrize(
+    ("log", "says"),
+    [
+        ("", "the log is empty"),
+        ('{"run": "one", "time_ns": 1\n', "a line there is no JSON object"),
+        (None, "there is nothing at that path"),
+    ],
+)
+def test_bad_logs_get_one_sentence(
+    spark: SparkSession,
+    tmp_path: Path,
+    log: str | None,
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if log is not None:
+        (tmp_path / "log.jsonl").write_text(log)
+    assert main(["analyse", str(tmp_path / "log.jsonl")]) == 2
+    captured = capsys.readouterr()
+    assert says in captured.err and captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_a_file_is_no_folder_for_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["analyse", "log.jsonl", "--out", str(tmp_path / "file")]) == 2
+    assert capsys.readouterr().err.endswith("file: that is a file; name a folder\n")

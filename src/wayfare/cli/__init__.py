@@ -30,6 +30,7 @@ EXAMPLES = """examples:
   wayfare sim roaming                   what it costs that clients move
   wayfare study relocation --quick --out DIR    a whole study on Spark
   wayfare mine handovers.csv            where clients go next
+  wayfare analyse run.parquet           what an event log says of its runs
   wayfare bench matching --json         how fast matching is here
 """
 
@@ -49,6 +50,7 @@ PARTS = (
     "sim",
     "study",
     "mine",
+    "analyse",
     "bench",
     "completion",
 )

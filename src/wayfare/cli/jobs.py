@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
+from math import inf
+from pathlib import Path
 
 from wayfare.errors import PipelineError
 
@@ -25,3 +28,14 @@ def need_spark() -> None:
             f"this command runs on Spark, and {error.name} is not installed: pip install"
             " 'wayfare[spark]'"
         ) from None
+
+
+def size(paths: Iterable[str]) -> float:
+    """Bytes of these files and folders; infinite if one of them is elsewhere."""
+    total = 0.0
+    for path in map(Path, paths):
+        if not path.exists():
+            return inf
+        files = path.rglob("*") if path.is_dir() else [path]
+        total += sum(file.stat().st_size for file in files if file.is_file())
+    return total

@@ -11,14 +11,19 @@ Small tables are sent to all workers, so that deliveries are shuffled once. `TAB
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from wayfare.pipeline.spark import explained
 from wayfare.pipeline.wanted import EVER, wanted
 
 BROADCAST_ROWS = 500_000  # of a table that every worker gets, as a whole
+# Sizes are known before the plan is made, and few stages take long: no need to plan again after each.
+SETTINGS = {"spark_sql_adaptive_enabled": "false"}
 PROBES_MAX = 100  # publications behind an arrival that are told apart
 PERCENTS = (50, 90, 99)
 # What brokers say that is no control message: roaming.py counts in the same way.
@@ -87,8 +92,12 @@ class Analysis:
         self.release()
 
 
-def analyse(events: DataFrame, broadcast_rows: int = BROADCAST_ROWS) -> Analysis:
-    """All tables of the runs of a log."""
+def analyse(
+    events: DataFrame,
+    tell: Callable[[str], object] = lambda _: None,
+    broadcast_rows: int = BROADCAST_ROWS,
+) -> Analysis:
+    """All tables of the runs of a log; `tell` hears what it is about to do."""
 
     def small(frame: DataFrame) -> DataFrame:
         return F.broadcast(frame) if frame.count() <= broadcast_rows else frame
@@ -100,7 +109,13 @@ def analyse(events: DataFrame, broadcast_rows: int = BROADCAST_ROWS) -> Analysis
         wanted(facts).persist(),
         attachments(facts).persist(),
     ]
-    publications, wants, stays = map(small, kept[1:])
+    doing = ("reading publications", "matching subscriptions", "following clients")
+    named = []
+    for what, one in zip(doing, kept[1:], strict=True):
+        tell(what)
+        named.append(small(one))
+    publications, wants, stays = named
+    tell("judging deliveries")
     deliveries = events.where("kind = 'delivered'")
     expected = expectations(publications, wants).persist()
     outcome = judged(deliveries, publications, wants).persist()
@@ -116,6 +131,13 @@ def analyse(events: DataFrame, broadcast_rows: int = BROADCAST_ROWS) -> Analysis
     }
     kept += [expected, outcome, moved, said]
     return Analysis({name: shaped(found[name], name) for name in TABLES}, kept)
+
+
+def write(analysis: Analysis, folder: Path) -> None:
+    """Every table as a folder of Parquet files; what was there before is replaced."""
+    for name, frame in analysis.tables.items():
+        with explained(f"{folder / name} cannot be written"):
+            frame.coalesce(1).write.mode("overwrite").parquet(str(folder / name))
 
 
 def shaped(frame: DataFrame, name: str) -> DataFrame:

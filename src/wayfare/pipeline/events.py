@@ -16,6 +16,7 @@ from wayfare.pipeline.spark import explained
 
 TYPES: dict[Any, DataType] = {pa.string(): StringType(), pa.int64(): LongType()}
 EVENTS = StructType([StructField(one.name, TYPES[one.type], one.nullable) for one in SCHEMA])
+LIVE = "live"  # the run of logs that live clients wrote
 NEEDED = ("run", "time_ns", "kind")  # the others are null where a log does not have them
 
 
@@ -45,6 +46,18 @@ def _is_json(path: str) -> bool:
         return True
     here = Path(path)
     return here.is_dir() and any(here.rglob("*.jsonl")) and not any(here.rglob("*.parquet"))
+
+
+def one_run(log: DataFrame, name: str | None = None) -> DataFrame:
+    """All of a log as one run: if a name is given, or if every row is of the client it is named after.
+
+    Live clients write such logs, each its own; together they tell what happened.
+    """
+    if name is None:
+        others = log.where("client is null or client != run")
+        if not others.isEmpty():
+            return log
+    return log.withColumn("run", F.lit(name or LIVE))
 
 
 def complete(frame: DataFrame, path: str) -> DataFrame:

@@ -47,6 +47,9 @@ SETTINGS = {
     "spark.log.level": "ERROR",
 }
 
+# For jobs of seconds: half of what they take is Java compiling itself for longer ones.
+SHORT = {"spark_driver_extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+
 # The root logger is no help with "Setting default log level to ...", which is printed all the same.
 LOGGING = """rootLogger.level = error
 rootLogger.appenderRef.file.ref = file
