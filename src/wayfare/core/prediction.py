@@ -53,8 +53,7 @@ class Movement:
         for one in self.moves:
             for client in dict.fromkeys((EVERYBODY, one.client)):
                 self._add((client, None, one.broker), one)
-                if order > 1:
-                    self._add((client, one.previous, one.broker), one)
+                self._add((client, one.previous, one.broker), one)
 
     def _add(self, context: Context, one: Moves) -> None:
         counts = self._seen.setdefault(context, {})
