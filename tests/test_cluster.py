@@ -1,0 +1,123 @@
+"""The pipeline on a real standalone cluster: a master and two workers, in processes of their own."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyspark
+import pytest
+
+HOME = Path(pyspark.__file__).parent
+
+JOB = """
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+
+from wayfare.pipeline import spark, study, sweep
+from wayfare.studies.points import Point
+
+session = spark.start(sys.argv[1], spark_executor_memory="512m", spark_cores_max="2")
+out = Path(sys.argv[2])
+
+
+def where(batches):
+    import wayfare
+
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({"file": [wayfare.__file__], "python": [sys.executable]})
+
+
+for row in session.range(4, numPartitions=4).mapInArrow(where, "file string, python string").collect():
+    print("worker", row.file, row.python)
+small = {"height": 2, "degree": 2, "movers": 2, "moves": 2, "publishers": 1, "dwell_ns": 10**8}
+points = [Point("roaming", small | {"seed": seed}) for seed in range(6)]
+print("failed", sweep.run_points(session, points, out))
+print("runs", sweep.read_runs(session, out).where("error is null").count())
+session.stop()
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Iterator[str]:
+    port = free_port()
+    url = f"spark://127.0.0.1:{port}"
+    (tmp_path / "conf").mkdir()
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(HOME),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_CONF_DIR": str(tmp_path / "conf"),
+        "SPARK_WORKER_DIR": str(tmp_path / "work"),
+    }
+    deploy = "org.apache.spark.deploy"
+    worker = ["--cores", "1", "--memory", "600m"]
+    commands = [
+        [
+            f"{deploy}.master.Master",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--webui-port",
+            "0",
+        ],
+        *(
+            [f"{deploy}.worker.Worker", "--host", "127.0.0.1", "--webui-port", "0", *worker, url]
+            for _ in range(2)
+        ),
+    ]
+    log = (tmp_path / "cluster.log").open("wb")
+    processes = [
+        subprocess.Popen(
+            [str(HOME / "bin/spark-class"), *command], env=environment, stdout=log, stderr=log
+        )
+        for command in commands
+    ]
+    log.close()
+    try:
+        until = time.monotonic() + 90
+        while (tmp_path / "cluster.log").read_text().count(
+            "Successfully registered with master"
+        ) < 2:
+            assert time.monotonic() < until, (tmp_path / "cluster.log").read_text()
+            time.sleep(0.2)
+        yield url
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(20)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+def test_a_sweep_runs_on_a_cluster_that_gets_the_package_from_us(
+    master: str, tmp_path: Path
+) -> None:
+    """Workers sit in folders of their own, and take Wayfare from what was shipped."""
+    done = subprocess.run(
+        [sys.executable, "-c", JOB, master, str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    shipped = [line.split() for line in lines if line.startswith("worker")]
+    assert len(shipped) == 4
+    assert all("wayfare.zip" in file and python == sys.executable for _, file, python in shipped)
+    assert lines[4:] == ["failed []", "runs 6"]
+    assert done.stderr == ""
