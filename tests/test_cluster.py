@@ -38,7 +38,7 @@ for row in session.range(4, numPartitions=4).mapInArrow(where, "file string, pyt
 small = {"height": 2, "degree": 2, "movers": 2, "moves": 2, "publishers": 1, "dwell_ns": 10**8}
 points = [Point("roaming", small | {"seed": seed}) for seed in range(6)]
 print("failed", sweep.run_points(session, points, out))
-print("runs", sweep.read_runs(session, out).where("error is null").count())
+print("runs", len(sweep.finished(out)))
 session.stop()
 """
 

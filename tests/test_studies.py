@@ -2,14 +2,29 @@
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from msgspec import structs
 from pyspark.sql import SparkSession
 
 from wayfare.cli import main
 from wayfare.errors import PipelineError
-from wayfare.pipeline import study
+from wayfare.pipeline import results, study
 from wayfare.studies import STUDIES
-from wayfare.studies.study import Check, Experiment, Rows, Study, Verdict, flat, less, never, rises
+from wayfare.studies.study import (
+    Check,
+    Experiment,
+    Metric,
+    Picture,
+    Rows,
+    Study,
+    Verdict,
+    flat,
+    less,
+    never,
+    rises,
+)
 
 ROWS = Rows(
     [
@@ -68,13 +83,14 @@ TINY = Study(
             name="publishers",
             title="Publishers",
             varied="publishers",
-            unit="publishers",
+            axis="publishers",
             values=(1, 2),
             quick_values=(1,),
             compared=("naive", "handoff"),
             impossible=((2, "naive"),),
             fixed={"height": 2, "degree": 2, "movers": 2, "moves": 2, "dwell_ns": 10**8},
-            metrics=(),
+            metrics=(Metric("lost", "Lost", "notifications"),),
+            pictures=(Picture("traces"), Picture("delivery")),
             checks=(
                 never("lost", "handoff"),
                 never("lost", "naive"),
@@ -86,27 +102,55 @@ TINY = Study(
 )
 
 
+@pytest.mark.timeout(300)  # a busy machine must not fail a test
 def test_a_study_leaves_its_verdicts_behind(spark: SparkSession, tmp_path: Path) -> None:
     told = []
     outcome = study.run(spark, TINY, tmp_path, progress=lambda *of: told.append(of))
-    assert told[-1][0] == "checking" and ("simulating", 3, 3) in told
+    assert told[-1][0] == "drawing" and ("simulating", 3, 3) in told
     assert (outcome.runs, outcome.failed) == (3, [])
-    assert [one["holds"] for one in outcome.checks] == [True, False, False]
-    assert outcome.checks[2]["measured"].startswith("cannot be judged: no run of naive has lost")
+    assert [one["holds"] for one in outcome.checks] == [True, True, False, False]
+    assert outcome.checks[0]["measured"] == "45 equal counts in 3 runs"
+    assert outcome.checks[3]["measured"].startswith("cannot be judged: no run of naive has lost")
     assert [one["says"] for one in outcome.broken()] == ["naive: lost never"]
     rows = spark.read.parquet(str(tmp_path / "checks.parquet")).collect()
     assert [row.asDict() for row in rows] == outcome.checks
+    assert outcome.written == [str(tmp_path / name) for name in ("report.html", "report.md")]
+    assert "naive: lost never" in (tmp_path / "report.html").read_text()
+    assert (tmp_path / "figures/publishers-traces.svg").exists()
+
+    # What is analysed already is not analysed again, and a count that differs is told.
+    (file,) = (tmp_path / "analysis/runs").glob("*.parquet")
+    analysed = pq.read_table(file).to_pylist()
+    analysed[0]["lost"] += 1
+    pq.write_table(pa.Table.from_pylist(analysed), file)
+    again = study.run(spark, TINY, tmp_path)
+    wrong = (
+        f"{analysed[0]['run']} has lost {analysed[0]['lost'] - 1}, analysed {analysed[0]['lost']}"
+    )
+    assert (again.checks[0]["holds"], again.checks[0]["measured"]) == (False, wrong)
 
     with pytest.raises(PipelineError, match="has the results of `wayfare study tiny` already"):
         study.run(spark, TINY, tmp_path, quick=True)
 
 
+def test_a_study_without_a_run_that_works(spark: SparkSession, tmp_path: Path) -> None:
+    bad = structs.replace(
+        TINY.experiments[0],
+        fixed=TINY.experiments[0].fixed | {"routing": "flooding"},
+        compared=("junction",),
+    )
+    with pytest.raises(
+        PipelineError, match=r"every run failed, `wayfare sim roaming .* with .*junction"
+    ):
+        study.run(spark, structs.replace(TINY, experiments=(bad,)), tmp_path)
+
+
 def test_a_folder_that_is_no_study(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="is no study: `wayfare study NAME --out"):
-        study.read_about(tmp_path)
+        results.read_about(tmp_path)
     (tmp_path / "study.json").write_text("{")
     with pytest.raises(PipelineError, match=r"study.json is damaged"):
-        study.read_about(tmp_path)
+        results.read_about(tmp_path)
 
 
 def test_what_the_command_refuses(capsys: pytest.CaptureFixture[str]) -> None:

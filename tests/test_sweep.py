@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from wayfare.cli import as_subcommand, parser, sim
 from wayfare.eventlog import SCHEMA
-from wayfare.pipeline import sweep
+from wayfare.pipeline import results, sweep
 from wayfare.sim import experiment, roaming
 from wayfare.studies import STUDIES
 from wayfare.studies.points import KINDS, Point
@@ -27,19 +27,19 @@ def test_a_sweep_gives_what_the_simulator_gives(spark: SparkSession, tmp_path: P
     failed = sweep.run_points(spark, [*POINTS, BAD], tmp_path, progress=lambda *of: told.append(of))
     assert failed == [BAD.run_name()]
     assert told[-1] == (4, 4)
-    rows = {row.run: row for row in sweep.read_runs(spark, tmp_path).collect()}
+    rows = results.read_runs(tmp_path)
     for point in POINTS:
         events: list[object] = []
         figures = roaming.run(point.parameters(), events.extend)
         row = rows[point.run_name()]
-        assert json.loads(row.figures) == msgspec.to_builtins(figures)
-        assert row.error is None and row.cpu_s > 0
-        log = pq.read_table(tmp_path / f"events/run={row.run}/events.parquet")
+        assert json.loads(row["figures"]) == msgspec.to_builtins(figures)
+        assert row["error"] is None and row["cpu_s"] > 0
+        log = pq.read_table(tmp_path / f"events/run={row['run']}/events.parquet")
         assert log.schema.names == SCHEMA.names and log.num_rows == len(events) > 0
     bad = rows[BAD.run_name()]
-    assert bad.figures is None
-    assert "junction follows subscriptions" in bad.error
-    assert bad.command.startswith("wayfare sim roaming --relocation junction --routing flooding")
+    assert bad["figures"] is None
+    assert "junction follows subscriptions" in bad["error"]
+    assert bad["command"].startswith("wayfare sim roaming --relocation junction --routing flooding")
     assert spark.read.parquet(str(tmp_path / "events")).select("run").distinct().count() == 3
 
     # And again: what is finished stays as it is, what failed gets another try.

@@ -31,6 +31,7 @@ EXAMPLES = """examples:
   wayfare study relocation --quick --out DIR    a whole study on Spark
   wayfare mine handovers.csv            where clients go next
   wayfare analyse run.parquet           what an event log says of its runs
+  wayfare report DIR                    its report again, from what is in the folder
   wayfare bench matching --json         how fast matching is here
 """
 
@@ -51,6 +52,7 @@ PARTS = (
     "study",
     "mine",
     "analyse",
+    "report",
     "bench",
     "completion",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
+from importlib import import_module
 from math import inf
 from pathlib import Path
 
@@ -19,13 +20,13 @@ def add_options(one: argparse.ArgumentParser) -> None:
     )
 
 
-def need_spark() -> None:
-    """Spark is an extra of the package: whoever lacks it is told so before anything is imported."""
+def need_spark(part: str = "spark") -> None:
+    """Spark is an extra of the package: whoever lacks it is told so before anything is done."""
     try:
-        import wayfare.pipeline.spark  # noqa: F401
+        import_module(f"wayfare.pipeline.{part}")
     except ModuleNotFoundError as error:
         raise PipelineError(
-            f"this command runs on Spark, and {error.name} is not installed: pip install"
+            f"this command is of the data pipeline, and {error.name} is not installed: pip install"
             " 'wayfare[spark]'"
         ) from None
 

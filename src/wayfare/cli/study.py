@@ -62,12 +62,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is None:
         raise UsageError(f"where to? wayfare study {arguments.name} --out DIR")
     jobs.need_spark()
-    from wayfare.pipeline import spark, study
+    from wayfare.pipeline import analyse, spark, study
 
     chosen = study.find(arguments.name)
     console = Console(stderr=True)
     with console.status("starting Spark ..."):
-        session = spark.start(arguments.master)
+        short = spark.SHORT if arguments.quick else {}
+        session = spark.start(arguments.master, **analyse.SETTINGS, **short)
     with _bar(console) as progress:
         outcome = study.run(
             session, chosen, arguments.out, quick=arguments.quick, progress=progress

@@ -19,7 +19,8 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from wayfare.pipeline.spark import explained
-from wayfare.pipeline.wanted import EVER, wanted
+from wayfare.pipeline.traces import quantiles, traces
+from wayfare.pipeline.wanted import EVER, WANTED, wanted
 
 BROADCAST_ROWS = 500_000  # of a table that every worker gets, as a whole
 # Sizes are known before the plan is made, and few stages take long: no need to plan again after each.
@@ -44,11 +45,6 @@ COUNTS = (
 DELAYS = (*(f"delay_p{percent}_ms" for percent in PERCENTS), "delay_max_ms")
 AFTER = {"first": "first_ms", "live": "live_ms"}  # a move
 MOVE = ("old", "new", "left_ns", "came_ns", "first_ns", "live_ns")
-# Publications (one) beside spans in which somebody wanted them (held).
-WANTED = (
-    "one.run = held.run and one.attributes = held.attributes"
-    " and one.at_ns >= held.since_ns and one.at_ns < held.until_ns"
-)
 ENTRIES = "from_json(entries, 'map<string, bigint>')"
 SIZES = ("mean(ads) ads_mean", "max(ads) ads_max", "mean(subs) subs_mean", "max(subs) subs_max")
 
@@ -71,6 +67,10 @@ TABLES = {
     "tables": """
         run string, depth bigint, brokers bigint, ads_mean double, ads_max bigint,
         subs_mean double, subs_max bigint""",
+    "traces": """
+        run string, client string, publisher string, number bigint, departed_ns bigint,
+        arrived_ns bigint""",
+    "quantiles": "run string, share double, delay_ms double",
 }
 
 
@@ -128,7 +128,9 @@ def analyse(
         "delays": delays(outcome),
         "moves": moved,
         "tables": tables(facts),
+        "traces": traces(deliveries, publications, wants, moved),
     }
+    found["quantiles"] = quantiles(found["delays"])
     kept += [expected, outcome, moved, said]
     return Analysis({name: shaped(found[name], name) for name in TABLES}, kept)
 

@@ -1,11 +1,4 @@
-"""A study from beginning to end: sweep, analyse, checks; the report is made from what is left behind.
-
-OUT/study.json       which study, whether quick, and the command
-OUT/points.parquet   POINTS: which run is which point of which experiment
-OUT/runs, events     see `sweep`
-OUT/analysis         see `analyse`
-OUT/checks.parquet   CHECKS: what was published or promised, and whether it holds
-"""
+"""A study from beginning to end: sweep, analyse, checks, report; `results` says what is left behind."""
 
 from __future__ import annotations
 
@@ -15,47 +8,45 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from wayfare.errors import PipelineError
-from wayfare.pipeline import sweep
+from wayfare.pipeline import events, report, results, sweep
+from wayfare.pipeline.analyse import analyse, write
+from wayfare.pipeline.spark import explained
 from wayfare.studies import STUDIES
-from wayfare.studies.study import Row, Rows, Study
+from wayfare.studies.study import Rows, Study
 
 Progress = Callable[
     [str, int, int], object
 ]  # what is being done, how much, of how much; 0: unknown
 
-POINTS = pa.schema(
-    [
-        pa.field("experiment", pa.string(), nullable=False),
-        pa.field("varied", pa.string(), nullable=False),  # the parameter
-        pa.field("x", pa.string(), nullable=False),  # its value, as JSON
-        pa.field("series", pa.string(), nullable=False),  # the strategy
-        pa.field("seed", pa.int64(), nullable=False),
-        pa.field("run", pa.string(), nullable=False),
-    ]
-)
-CHECKS = pa.schema(
-    [
-        pa.field("experiment", pa.string(), nullable=False),
-        pa.field("says", pa.string(), nullable=False),
-        pa.field("source", pa.string(), nullable=False),  # published, ours
-        pa.field("holds", pa.bool_(), nullable=False),
-        pa.field("measured", pa.string(), nullable=False),
-        pa.field("note", pa.string(), nullable=False),
-    ]
-)
-
-
-class About(msgspec.Struct, frozen=True):
-    """What OUT is of."""
-
-    study: str
-    quick: bool
-    command: str
+LAST = "quantiles"  # the table that is written last
+# Counts that both have, by the kind of simulation: how the analysis calls them, and the simulator.
+COUNTS = {
+    "roaming": {
+        name: name
+        for name in [
+            "published",
+            "expected",
+            "lost",
+            "duplicates",
+            "order_violations",
+            "gaps",
+            "moves",
+            "hops",
+            "control",
+            "notifications",
+            "tunnelled",
+            "acknowledgements",
+            "moves_without_live",
+            "subs_max",
+            "ads_max",
+        ]
+    },
+    "city": {name: name for name in ["expected", "delivered", "lost", "duplicates", "moves"]}
+    | {"published": "probes", "entries": "control_total", "updates": "link_messages"},
+}
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -93,10 +84,17 @@ def run(
         quick=quick,
         progress=lambda done, of: progress("simulating", done, of),
     )
+    runs = results.read_runs(out)
+    commands = [runs[one]["command"] for one in failed]
+    if not sweep.finished(out):
+        error = runs[failed[0]]["error"]
+        raise PipelineError(f"every run failed, `{commands[0]}` with {error}")
+    analyse_events(spark, out, lambda doing: progress(doing, 0, 0))
     progress("checking", 0, 0)
-    checks = check(spark, study, out)
-    runs = {row.run: row.command for row in sweep.read_runs(spark, out).collect()}
-    return Outcome(study.name, quick, len(runs), [runs[one] for one in failed], checks, [])
+    checks = check(study, out)
+    progress("drawing", 0, 0)
+    written = [str(path) for path in report.write(out, study)]
+    return Outcome(study.name, quick, len(runs), commands, checks, written)
 
 
 def simulate(
@@ -110,11 +108,14 @@ def simulate(
     """All its runs that are not there yet; the runs that failed."""
     points = study.points(quick)
     _claim(
-        out, About(study.name, quick, f"wayfare study {study.name}{' --quick' if quick else ''}")
+        out,
+        results.About(
+            study.name, quick, f"wayfare study {study.name}{' --quick' if quick else ''}"
+        ),
     )
-    _write(
+    results.write_table(
         out / "points.parquet",
-        POINTS,
+        results.POINTS,
         [
             {
                 "experiment": one.name,
@@ -132,12 +133,24 @@ def simulate(
     return sweep.run_points(spark, every, out, progress=progress)
 
 
-def check(spark: SparkSession, study: Study, out: Path) -> list[dict[str, Any]]:
+def analyse_events(spark: SparkSession, out: Path, tell: Callable[[str], object]) -> None:
+    """The tables of OUT/analysis, of the logs of all runs; unless no run is newer than they are."""
+    last = results.analysis(out) / LAST / "_SUCCESS"
+    newest = max((file.stat().st_mtime_ns for file in (out / "runs").iterdir()), default=0)
+    if last.exists() and last.stat().st_mtime_ns >= newest:
+        return
+    log = events.read(spark, out / "events")
+    with explained(f"the event logs in {out} cannot be analysed"), analyse(log, tell) as analysis:
+        tell("writing the analysis")
+        write(analysis, results.analysis(out))
+
+
+def check(study: Study, out: Path) -> list[dict[str, Any]]:
     """Every check of every experiment, on the runs that did not fail."""
-    results = read_rows(spark, out)
-    checks = []
+    rows_of = results.read_rows(out)
+    checks = [agreement(out)]
     for one in study.experiments:
-        rows = Rows(results.get(one.name, []), study.by, one.varied)
+        rows = Rows(rows_of.get(one.name, []), study.by, one.varied)
         for each in one.checks:
             try:
                 holds, measured = msgspec.structs.astuple(each.verdict(rows))
@@ -153,41 +166,40 @@ def check(spark: SparkSession, study: Study, out: Path) -> list[dict[str, Any]]:
                     "note": each.note,
                 }
             )
-    _write(out / "checks.parquet", CHECKS, checks)
+    results.write_table(out / "checks.parquet", results.CHECKS, checks)
     return checks
 
 
-def read_rows(spark: SparkSession, out: Path) -> dict[str, list[Row]]:
-    """By experiment: parameters and figures of its runs, and what is varied under its own name."""
-    runs = {row.run: row for row in sweep.read_runs(spark, out).collect()}
-    rows: dict[str, list[Row]] = {}
-    for point in pq.read_table(out / "points.parquet").to_pylist():
-        run = runs.get(point["run"])
-        if run is None or run.figures is None:
+def agreement(out: Path) -> dict[str, Any]:
+    """Whether what the pipeline counts in the event log is what the simulator counts."""
+    analysed = {row["run"]: row for row in results.read_analysed(out, "runs")}
+    wrong, counted, runs = [], 0, 0
+    for run, row in results.read_runs(out).items():
+        if row["figures"] is None:
             continue
-        facts = json.loads(run.parameters) | json.loads(run.figures)
-        facts |= {point["varied"]: json.loads(point["x"]), "run": run.run, "command": run.command}
-        rows.setdefault(point["experiment"], []).append(facts)
-    return rows
+        figures, ours = json.loads(row["figures"]), analysed.get(run, {})
+        runs += 1
+        for name, theirs in COUNTS[row["kind"]].items():
+            counted += 1
+            if ours.get(name) != figures[theirs]:
+                wrong.append(f"{run} has {theirs} {figures[theirs]}, analysed {ours.get(name)}")
+    more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+    return {
+        "experiment": report.EVERYWHERE,
+        "says": "analysed counts equal the simulator's own summary in every run",
+        "source": "ours",
+        "holds": not wrong,
+        "measured": wrong[0] + more if wrong else f"{counted} equal counts in {runs} runs",
+        "note": "",
+    }
 
 
-def read_about(out: Path) -> About:
-    try:
-        return msgspec.json.decode((out / "study.json").read_bytes(), type=About)
-    except FileNotFoundError:
-        raise PipelineError(
-            f"{out} is no study: `wayfare study NAME --out {out}` makes one"
-        ) from None
-    except msgspec.MsgspecError as error:
-        raise PipelineError(f"{out / 'study.json'} is damaged: {error}") from None
-
-
-def _claim(out: Path, about: About) -> None:
+def _claim(out: Path, about: results.About) -> None:
     """A folder is of one study: results of two would be mixed in its tables."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         if (out / "study.json").exists():
-            there = read_about(out)
+            there = results.read_about(out)
             if (there.study, there.quick) != (about.study, about.quick):
                 raise PipelineError(
                     f"{out} has the results of `{there.command}` already: give another --out"
@@ -195,9 +207,3 @@ def _claim(out: Path, about: About) -> None:
         (out / "study.json").write_bytes(msgspec.json.encode(about))
     except OSError as error:
         raise PipelineError(f"{out} cannot take results: {error.strerror}") from None
-
-
-def _write(path: Path, schema: pa.Schema, rows: list[dict[str, Any]]) -> None:
-    part = path.with_name(path.name + ".part")
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), part)
-    part.replace(path)

@@ -1,6 +1,6 @@
 """Sweeps: points -> simulations in Spark's tasks -> event logs and a summary of each run.
 
-    OUT/runs/RUN.parquet                one row: RUNS, below
+    OUT/runs/RUN.parquet                one row: RUNS of `results`
     OUT/events/run=RUN/events.parquet   its event log, if it was asked for
 
 Whoever runs a point writes both files, the event log first, each beside its name and then moved there.
@@ -22,26 +22,16 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from wayfare.errors import PipelineError
 from wayfare.eventlog import ParquetWriter
+from wayfare.pipeline.results import RUNS
 from wayfare.pipeline.spark import explained
 from wayfare.studies.points import Point
 
 Progress = Callable[[int, int], object]  # how many are done, of how many
 
-RUNS = pa.schema(
-    [
-        pa.field("run", pa.string(), nullable=False),  # names kind and parameters
-        pa.field("kind", pa.string(), nullable=False),  # roaming, city
-        pa.field("parameters", pa.string(), nullable=False),  # JSON, all of them
-        pa.field("command", pa.string(), nullable=False),  # that runs it again
-        pa.field("cpu_s", pa.float64(), nullable=False),
-        pa.field("figures", pa.string()),  # JSON, as the simulator has them; null: it failed
-        pa.field("error", pa.string()),  # null: it did not
-    ]
-)
 DONE = pa.schema([pa.field("run", pa.string()), pa.field("error", pa.string())])
 TASKS_PER_CORE = 16  # many more tasks than cores, so that none is left with the long ones
 LOOK_S = 0.5  # between two looks at what is done
@@ -65,12 +55,6 @@ def run_points(
     with _watching(out, set(wanted), progress):
         failed = _run(spark, list(todo.values()), out, events=events) if todo else []
     return sorted(failed)
-
-
-def read_runs(spark: SparkSession, out: Path) -> DataFrame:
-    """A row for each run."""
-    with explained(f"the runs in {out} cannot be read"):
-        return spark.read.parquet(str(out / "runs"))
 
 
 def finished(out: Path) -> set[str]:

@@ -21,6 +21,11 @@ from wayfare.core.filters import Filter
 from wayfare.core.matching import FilterIndex
 from wayfare.errors import PipelineError, WayfareError
 
+# Joins publications (one) beside spans in which somebody wanted them (held).
+WANTED = (
+    "one.run = held.run and one.attributes = held.attributes"
+    " and one.at_ns >= held.since_ns and one.at_ns < held.until_ns"
+)
 EVER = 2**63 - 1  # ns; a subscription that nobody withdrew
 
 

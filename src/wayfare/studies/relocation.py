@@ -8,7 +8,17 @@ from __future__ import annotations
 from wayfare.core.broker import RELOCATIONS
 from wayfare.core.reduction import STRATEGIES
 from wayfare.sim.links import MS_NS
-from wayfare.studies.study import Check, Experiment, Metric, Rows, Study, Verdict, flat, never
+from wayfare.studies.study import (
+    Check,
+    Experiment,
+    Metric,
+    Picture,
+    Rows,
+    Study,
+    Verdict,
+    flat,
+    never,
+)
 
 LOST = Metric("lost", "Lost notifications", "notifications")
 TWICE = Metric("duplicates", "Duplicates", "notifications")
@@ -43,7 +53,7 @@ ROUTING = Experiment(
     name="routing",
     title="Relocation under every routing",
     varied="routing",
-    unit="routing",
+    axis="routing",
     values=tuple(STRATEGIES),
     quick_values=tuple(STRATEGIES),
     compared=ALL,
@@ -58,7 +68,7 @@ SIZE = Experiment(
     name="size",
     title="Larger networks",
     varied="brokers",
-    unit="brokers",
+    axis="brokers",
     values=(7, 85, 341),
     quick_values=(7, 85),
     compared=ALL,
@@ -95,7 +105,7 @@ PUBLISHERS = Experiment(
     name="publishers",
     title="Publishers",
     varied="publishers",
-    unit="publishers",
+    axis="publishers",
     values=(1, 5, 10, 20),
     quick_values=(1, 8),
     compared=ALL,
@@ -109,13 +119,14 @@ AWAY = Experiment(
     name="away",
     title="Time away",
     varied="away_ns",
-    unit="ns away between two brokers, on average",
+    axis="time away between two brokers, on average",
     values=tuple(s * 1000 * MS_NS for s in (0, 1, 10, 60)),
     quick_values=tuple(s * 1000 * MS_NS for s in (0, 1, 10)),
     compared=ALL,
     fixed={"moves": 5, "movers": 10, "rate": 5.0},
     quick_fixed=QUICK | {"height": 3, "degree": 3},
     metrics=(LOST, LIVE, PEAK),
+    pictures=(Picture("traces", 1),),
     checks=(
         *PROMISES,
         Check(
@@ -128,13 +139,14 @@ SPEED = Experiment(
     name="speed",
     title="Speed, from slow to faster than a relocation takes",
     varied="dwell_ns",
-    unit="ns at a broker, on average",
+    axis="time at a broker, on average",
     values=tuple(ms * MS_NS for ms in (20, 50, 200, 1000, 5000)),
     quick_values=tuple(ms * MS_NS for ms in (20, 200, 1000)),
     compared=ALL,
     fixed={"away_ns": 50 * MS_NS},
     quick_fixed=QUICK | {"height": 3, "degree": 3, "away_ns": 50 * MS_NS},
     metrics=(LOST, TWICE, CONTROL, LIVE),
+    pictures=(Picture("delivery"),),
     checks=PROMISES,
 )
 

@@ -79,11 +79,18 @@ class Metric(msgspec.Struct, frozen=True):
     log: bool = False  # better seen on a logarithmic axis
 
 
+class Picture(msgspec.Struct, frozen=True):
+    """A figure that is no metric."""
+
+    kind: str  # probes: by index; delivery: the distribution of its time; traces: of a client that moves
+    at: int = 10**6  # which of the values that are varied it is of: the first is 0; else the last
+
+
 class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     title: str
     varied: str  # a parameter, or `brokers`
-    unit: str  # of it, for people
+    axis: str  # what it is, for people; the unit of times is added where they are shown
     values: tuple[Any, ...]
     quick_values: tuple[Any, ...]
     compared: tuple[str, ...]
@@ -91,6 +98,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
         tuple[Any, str], ...
     ] = ()  # pairs of a value and one of those that are compared
     metrics: tuple[Metric, ...]
+    pictures: tuple[Picture, ...] = ()
     checks: tuple[Check, ...] = ()
     published: str = ""  # what the paper has of it, in words
     fixed: dict[str, Any] = {}
