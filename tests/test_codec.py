@@ -201,11 +201,18 @@ LAYOUT = [
     (
         m.Attach(
             *("anna", 3, 9, (X,), (EVERYTHING, NOTHING)),
-            *((("faro", 2), ("porto", 1)), True, "beja", ((0, m.Terms(5, 6, "key", True)),), 77),
+            *(
+                (("faro", 2), ("porto", 1)),
+                True,
+                "beja",
+                ((0, m.Terms(5, 6, "key", True)),),
+                77,
+                500,
+            ),
         ),
         [
             *(10, "anna", 3, 9, [[ON_WIRE]], [[[[]]], [[]]], [["faro", 2], ["porto", 1]], True),
-            *("beja", [[0, [5, 6, "key", True]]], 77),
+            *("beja", [[0, [5, 6, "key", True]]], 77, 500),
         ],
     ),
     (m.Detach(leave=True), [11, True]),
@@ -767,6 +774,7 @@ BAD = {
         on_wire(m.Attach("anna", 1, 0), delivered=codec.DELIVERED_MAX + 1)
     ),
     "an attach with a negative digest": pack(on_wire(m.Attach("anna", 1, 0), digest=-1)),
+    "an attach with a negative window": pack(on_wire(m.Attach("anna", 1, 0), window=-1)),
     "a resend of a negative epoch": pack([24, -1]),
     "a long home": pack(on_wire(m.Attach("anna", 1, 0), home=LONG)),
     # depth

@@ -4,7 +4,10 @@ import pytest
 
 from roads import network, publish
 from wayfare.core.broker import Broker
+from wayfare.core.effects import Received
+from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
+from wayfare.core.messages import Attach
 from wayfare.errors import UsageError
 from wayfare.sim.fuzz import Fuzz, Job
 
@@ -49,6 +52,13 @@ def test_saved_again_it_is_the_same(routing):
             fuzz.world.agenda.at(fuzz.until_ns * part // 30, look, fuzz)
         assert fuzz.run().violations == ()
     assert all(seen.values()), seen
+
+
+def test_a_client_that_may_have_more_on_its_way_still_may():
+    core = Broker("porto", (), limits=Limits(window=4, backlog_count=100))
+    core.step(Received("anna/1", Attach("anna", 1, 0, (Filter.parse("x > 0"),), window=50)), 0)
+    [session] = again(core).border.all()
+    assert session.window == 50
 
 
 def compare(core, new):

@@ -74,6 +74,15 @@ class Border:
         """The session that was the client's at this epoch, also if it was renewed since."""
         return next((one for one in self.of(client) if one.opened <= epoch <= one.epoch), None)
 
+    def left_here(self, client: ClientId, epoch: int) -> Session | None:
+        """The session that a client says it had here; with 0, it only knows that it had one.
+
+        It was renewed since if the client forgot its last attachments: it goes on from a checkpoint.
+        """
+        if epoch:
+            return self.at(client, epoch)
+        return next(reversed(self.of(client)), None)
+
     def of(self, client: ClientId) -> list[Session]:
         """All sessions of a client, the oldest first."""
         return list(self._sessions.get(client, {}).values())
@@ -95,6 +104,7 @@ class Border:
         self._by_place[session.place] = session
         self._sessions.setdefault(session.client, {})[session.epoch] = session
         session.home = message.home
+        session.window = self._window(message)
         if link is not None:
             self.connect(session, link)
         self.set_profile(
@@ -108,10 +118,15 @@ class Border:
         del sessions[session.epoch]
         session.epoch, session.home = message.epoch, message.home
         sessions[session.epoch] = session
+        session.window = self._window(message)
         self.connect(session, link)
         self.set_profile(
             session, wanted_of(message.subscriptions, message.terms), message.advertisements
         )
+
+    def _window(self, message: m.Attach) -> int:
+        """A client may have more on its way to it, but no more than is kept for it anyway."""
+        return max(self.limits.window, min(message.window, self.limits.backlog_count))
 
     def end(
         self, session: Session, now: int, moved_to: tuple[BrokerId, int] | None = None
@@ -237,7 +252,7 @@ class Border:
             connection, backlog = session.link, session.backlog
             if connection is None:
                 backlog.put(self.share(stored), now, limits)
-            elif backlog.last == backlog.sent < backlog.acked + limits.window:
+            elif backlog.last == backlog.sent < backlog.acked + session.window:
                 deliver = backlog.pass_on(stored, now, limits)
                 effects.append(Send(connection, deliver))
             else:
@@ -272,7 +287,7 @@ class Border:
         link = session.link
         if link is None or session.wait is not None:
             return []
-        return [Send(link, message) for message in session.backlog.take(self.limits.window)]
+        return [Send(link, message) for message in session.backlog.take(session.window)]
 
     def accept(self, session: Session, message: m.Publish, now: int) -> list[Effect]:
         """Publish for a client that is here, and tell it so."""

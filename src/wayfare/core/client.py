@@ -91,10 +91,12 @@ class Client:
         once: bool = True,
         confirms: bool = False,
         digest_from: int = DIGEST_FROM,
+        window: int = 0,
     ) -> None:
         """Without `once`, duplicates reach the application: for clients that have no support.
 
-        With `confirms`, a delivery is acknowledged when the application is done with it.
+        With `confirms`, a delivery is acknowledged when the application is done with it. That may take
+        a while: a larger `window` lets more come meanwhile, as far as the broker allows it.
         """
         self.name = name
         self.epoch = 0
@@ -111,6 +113,7 @@ class Client:
         self._outbox_max, self._outbox_bytes_max = outbox_max, outbox_bytes_max
         self._outbox_bytes = 0
         self._digest_from = digest_from
+        self._window = window
         self._local: dict[Filter, BrokerId] = {}  # local subscriptions, and where they were made
         self._recalls: dict[Filter, int] = {}  # how much of the past is still to be asked for
         self._characters = 0  # of all filters that are held
@@ -159,6 +162,7 @@ class Client:
             self.welcomed,
             self.home,
             tuple(terms),
+            window=self._window,
         )
 
     def _present(self, attach: m.Attach) -> list[Effect]:
@@ -370,6 +374,17 @@ class Client:
         if not any(one.publisher == publisher for one in self._open.values()):
             self._done = {one for one in self._done if one[0] != publisher}
         return self._mind_ack(now)
+
+    def confirm_to(self, delivery: int, now: int) -> list[Effect]:
+        """The application is done with all deliveries up to this one."""
+        while self._open and next(iter(self._open)) <= delivery:
+            del self._open[next(iter(self._open))]
+        return self._mind_ack(now)
+
+    def rewind(self) -> None:
+        """Have what the application is not done with delivered again, at the next attachment."""
+        self.delivered = self.done()
+        self._open.clear()
 
     def progress(self, publisher: ClientId) -> tuple[int, list[int]]:
         """Of a publisher: everything up to this publication is done, and beyond it these."""

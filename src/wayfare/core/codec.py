@@ -218,6 +218,7 @@ def _check_attach(message: m.Attach) -> None:
     _check_filters((*message.subscriptions, *message.advertisements))
     _check_all_terms(message)
     _check_number(message.digest)
+    _check_number(message.window)
 
 
 def _check_all_terms(message: m.Attach | m.Profile | m.Reply) -> None:

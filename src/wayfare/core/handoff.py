@@ -65,7 +65,7 @@ class Handoff(Relocation):
         if not message.previous:
             return super().on_attach(link, message, now)
         broker, epoch = message.previous[0]
-        last = border.get(message.client, epoch) if broker == self.paths.name else None
+        last = border.left_here(message.client, epoch) if broker == self.paths.name else None
         if last is not None and not last.orphan:
             if last.wait is None:
                 return self._renew(last, link, message, now)

@@ -228,12 +228,14 @@ class Attach(Message, frozen=True, tag=10):
     delivered: int  # number of the last delivery that it got
     subscriptions: Filters = ()
     advertisements: Filters = ()
-    # Attachments that may still hold its session, newest first, back to the last Welcome.
+    # Attachments that may still hold its session, newest first, back to the last Welcome. Epoch 0:
+    # whichever was the last one there.
     previous: Previous = ()
     welcomed: bool = False  # a session of it is, or was, somewhere
     home: BrokerId = BrokerId("")  # where it attached first
     terms: AllTerms = ()  # and of which subscription, by its place
     digest: int = 0  # in place of subscriptions, terms and advertisements
+    window: int = 0  # deliveries that may be on their way to it; the broker allows some anyway
 
 
 class Detach(Message, frozen=True, tag=11):

@@ -90,6 +90,7 @@ class SavedSession(msgspec.Struct, array_like=True):
     older: dict[ClientId, int]
     turn_at: int
     wait: SavedWait | None
+    window: int = 0
 
 
 class Saved(msgspec.Struct, array_like=True):
@@ -243,6 +244,7 @@ def _saved_session(session: Session, places: _Places) -> SavedSession:
         dict(marks.older),
         marks.turn_at,
         None if wait is None else _saved_wait(wait, places),
+        session.window,
     )
 
 
@@ -278,6 +280,7 @@ def _load_session(border: Border, saved: SavedSession, stored: list[Stored]) -> 
     session.marks = Marks(border.limits.marks_age_ns)
     session.marks.recent, session.marks.older = saved.recent, saved.older
     session.marks.turn_at = saved.turn_at
+    session.window = saved.window or border.limits.window
     if saved.wait is not None:
         session.wait = _wait(saved.wait, stored)
 

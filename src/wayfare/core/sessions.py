@@ -112,6 +112,7 @@ class Session:
         "subscriptions",
         "wait",
         "welcomed",
+        "window",
     )
 
     def __init__(
@@ -134,6 +135,7 @@ class Session:
         # Nobody knew its old session, and it has not said anything since: maybe a stale attachment.
         self.orphan = False
         self.leaving = False  # it said goodbye for good while it waited
+        self.window = 0  # deliveries that may be on their way to it
         self.doubt: Doubt | None = None  # what it published before may still be on its way
 
     def is_awaited(self) -> bool:

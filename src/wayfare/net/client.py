@@ -155,6 +155,9 @@ class Client:
         self._keeping: Keeping | None = None  # what is written down
         if store is not None:
             self._keeping = Keeping(self._core, ClientStore(Path(store), durability, self.name))
+        self._leaves = (
+            store is None
+        )  # when it is closed; else its session waits for the next process
         self._wire: Wire | None = None
         self._said = self._heard_of = (
             0  # changes of what it wants and offers, and how many a broker knows
@@ -227,9 +230,9 @@ class Client:
             if left:
                 logger.warning("%s closes before %d publications are acknowledged", self.name, left)
             if not self._closed:
-                if self._keeping is None:
+                if self._leaves:
                     self._record("left", self._wire)
-                self._perform(self._core.detach(leave=self._keeping is None))
+                self._perform(self._core.detach(leave=self._leaves))
                 await self._end()
                 if self._keeping is not None:
                     self.keep()

@@ -1,0 +1,156 @@
+"""A client for readers with checkpoints: the session at its broker is a log, kept until they commit.
+
+    reader = await Reader(address, "spark", wanted, Position())     begins, with what comes from now on
+    reader.held                                                     deliveries, by their numbers
+    reader.commit(7)                                                the broker may forget 1 to 7
+    ... kill -9 ...
+    await Reader(address, "spark", wanted, Position("porto", reader.session, 7))     goes on with 8
+
+Numbers belong to a session, so a reader stays at the broker where it began: what was delivered as
+number 8 comes as number 8 again, to any later process, until somebody commits it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple, Unpack
+
+from wayfare.core import client as core
+from wayfare.core import messages as m
+from wayfare.core.effects import Lost
+from wayfare.core.filters import Filter
+from wayfare.core.messages import BrokerId, ClientId
+from wayfare.core.relocation import NO_SESSION
+from wayfare.errors import UsageError
+from wayfare.net.client import Client
+from wayfare.net.options import Options
+from wayfare.net.recording import CLOCK_NS
+from wayfare.net.subscription import Notification
+from wayfare.net.wire import Wire
+
+WINDOW = 1_000_000  # deliveries that are not committed; brokers allow no more than they keep
+NO_DIGEST = 2**62  # characters: it sends its filter, always
+
+
+class Position(NamedTuple):
+    """Up to where a reader is done. The broker and the session are known when it was there once."""
+
+    broker: str = ""
+    session: int = 0  # one of the epochs of the session
+    delivery: int = 0
+
+
+class Held(NamedTuple):
+    """A delivery that is not committed."""
+
+    time_ns: int  # when it came
+    notification: Notification
+
+
+class Reader(Client):
+    """Takes everything that matches, and is done with it when it says so."""
+
+    def __init__(
+        self,
+        address: str,
+        client_id: str,
+        wanted: Filter,
+        start: Position,
+        *,
+        since: float = 0.0,
+        **options: Unpack[Options],
+    ) -> None:
+        """With `since`, a reader that begins gets what came by in the last so many seconds, too."""
+        super().__init__(address, client_id, **options)
+        self._leaves = False
+        self._core = core.Client(
+            ClientId(client_id), once=False, confirms=True, digest_from=NO_DIGEST, window=WINDOW
+        )
+        # A later process of this name is never behind an earlier one, which may have been killed.
+        self._core.epoch = max(start.session, time.time_ns() // 1_000_000)
+        self._core.delivered, self._core.welcomed = start.delivery, start.session > 0
+        self.where, self.session = start.broker, start.session
+        self.held: dict[int, Held] = {}
+        self.gaps: dict[int, str] = {}  # what was lost ends there, and why
+        self.latest = start.delivery
+        self._start = start
+        self._committed = start.delivery
+        self._wanted = wanted
+        self._since_ns = 0 if start.session else int(since * 1e9)
+        self._attachments = 0
+        if not self._since_ns:
+            self._core.subscribe(wanted)
+
+    def position(self) -> Position:
+        """The end of what has come."""
+        return Position(self.where, self.session, self.latest)
+
+    def commit(self, delivery: int) -> None:
+        """Everything up to this delivery is done, and the broker may forget it."""
+        self._committed = max(delivery, self._committed)
+        for kept in (self.held, self.gaps):
+            for number in [one for one in kept if one <= delivery]:
+                del kept[number]
+        self._perform(self._core.confirm_to(self._committed, time.monotonic_ns()))
+        self._turn.ask()
+
+    async def settle(self) -> None:
+        """Wait until all is here that the broker had when it was asked."""
+        while self._wire is None or not await self._answered(self._wire):
+            await self._until(lambda: self.broker != "")
+
+    async def reach(self, delivery: int) -> None:
+        """Wait until so much has come."""
+        await self._until(lambda: self.latest >= delivery)
+
+    # What happens
+
+    def _take(self, wire: Wire, message: m.AnyMessage, now: int) -> None:
+        if isinstance(message, m.Hello) and not self._resume(message.name):
+            return
+        super()._take(wire, message, now)
+        if isinstance(message, m.Welcome):
+            self.session = self.session or self._core.epoch
+            if self._since_ns:
+                since_ns, self._since_ns = self._since_ns, 0
+                self._perform(self._core.subscribe(self._wanted, None, since_ns))
+
+    def _resume(self, broker: str) -> bool:
+        """Ask for the session, and for all in it that is not committed; False if it cannot be there."""
+        if self.where not in ("", broker):
+            said = (
+                f"{self.addresses[0]} is {broker}, and {self.name} has read at {self.where} up to"
+                " now: give that broker's address, or begin with a new checkpoint"
+            )
+            self._error = lambda: UsageError(said)
+            self._let_go(said)
+            self._wake_all()
+            return False
+        self.where = broker
+        self._attachments += 1
+        self._core.previous = ((BrokerId(broker), self.session),)
+        self._core.rewind()
+        return True
+
+    def _hand_out(self, notification: Notification, matching: Sequence[Filter]) -> None:
+        number = notification.delivery
+        if number <= self._committed:  # while it was not attached
+            self._perform(self._core.confirm_to(self._committed, time.monotonic_ns()))
+            return
+        self.held.setdefault(number, Held(time.monotonic_ns() + CLOCK_NS, notification))
+        self._reached(number)
+
+    def _tell_lost(self, effect: Lost) -> None:
+        anew = effect.reason == NO_SESSION
+        if anew:
+            self.session = self._core.epoch
+        # Who begins is not concerned with what an earlier reader of this name has committed.
+        begins = self._attachments == 1 and not self._start.session
+        if not (begins and anew):
+            self.gaps[self._core.delivered] = effect.reason
+        self._reached(self._core.delivered)
+
+    def _reached(self, delivery: int) -> None:
+        self.latest = max(self.latest, delivery)
+        self._changed.set()

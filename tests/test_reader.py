@@ -1,0 +1,303 @@
+"""Readers with checkpoints: what they have not committed comes again, under the same numbers."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+import wayfare
+from live import tree, until
+from wayfare.core.filters import Filter
+from wayfare.core.history import Limits
+from wayfare.errors import UsageError
+from wayfare.net.reader import Position, Reader
+from wayfare.net.writer import Writer
+
+EVERYTHING = Filter.parse("x > 0")
+BEGINNING = Position()
+
+
+@asynccontextmanager
+async def network(**options):
+    """Two brokers; what is published at b is read at a."""
+    async with (
+        tree("b-a", **options) as net,
+        wayfare.connect(net.url("b"), client_id="tom") as tom,
+    ):
+        await tom.advertise("exists x")
+        yield net, tom
+
+
+async def publish(tom, first, last):
+    for x in range(first, last + 1):
+        await tom.publish({"x": x})
+
+
+async def read(net, start=BEGINNING, **options):
+    """A reader that has all there is."""
+    reader = await Reader(net.url("a"), "spark", EVERYTHING, start, **options)
+    await reader.settle()
+    return reader
+
+
+async def kill(reader):
+    """Its process ends, and says nothing to anybody."""
+    reader._keeper.cancel()
+    reader._wire.abort("killed")
+
+
+def xs(reader):
+    return {number: one.notification["x"] for number, one in reader.held.items()}
+
+
+def backlog(net):
+    [session] = net.brokers["a"].core.border.of("spark")
+    return session.backlog
+
+
+def known_at_b(net):
+    return any("x" in str(one) for one in net.brokers["b"].core.routing.in_subs["a"])
+
+
+def test_what_is_not_committed_comes_again_under_the_same_numbers():
+    async def run():
+        async with network() as (net, tom):
+            first = await read(net)
+            await until(lambda: known_at_b(net))
+            await publish(tom, 1, 5)
+            await first.reach(5)
+            first.commit(2)
+            await until(lambda: backlog(net).acked == 2)
+            await kill(first)
+            second = await read(net, Position("a", first.session, 2))
+            assert xs(second) == {3: 3, 4: 4, 5: 5}
+            await publish(tom, 6, 6)
+            await second.reach(6)
+            assert xs(second) == {3: 3, 4: 4, 5: 5, 6: 6}
+            assert second.gaps == {}
+            # The second one's process ends before anybody wrote down that it was there.
+            await kill(second)
+            third = await read(net, Position("a", first.session, 2))
+            assert xs(third) == xs(second)
+            third.commit(6)
+            await until(lambda: backlog(net).acked == 6)
+            assert len(backlog(net)) == 0
+            await third.close()
+            await publish(tom, 7, 7)
+            fourth = await read(net, Position("a", first.session, 6))
+            await fourth.reach(7)
+            assert xs(fourth) == {7: 7}
+            await fourth.close()
+
+    asyncio.run(run())
+
+
+def test_more_than_a_window_comes_before_anything_is_committed():
+    async def run():
+        limits = Limits(window=16, backlog_count=100)
+        async with network(limits=limits) as (net, tom):
+            reader = await read(net)
+            await until(lambda: known_at_b(net))
+            await publish(tom, 1, 110)
+            await reader.reach(100)
+            await asyncio.sleep(0.2)
+            assert len(reader.held) == 100  # what is kept for it, and no more
+            reader.commit(50)
+            await reader.reach(110)
+            await reader.close()
+
+    asyncio.run(run())
+
+
+def test_a_reader_that_begins_twice_gets_what_the_first_one_got():
+    """It was killed before its first checkpoint was written."""
+
+    async def run():
+        async with network() as (net, tom):
+            first = await read(net)
+            await until(lambda: known_at_b(net))
+            await publish(tom, 1, 3)
+            await first.reach(3)
+            await kill(first)
+            second = await read(net)
+            assert xs(second) == {1: 1, 2: 2, 3: 3}
+            assert second.gaps == {}
+            await second.close()
+
+    asyncio.run(run())
+
+
+def test_a_reader_that_begins_is_not_told_what_an_earlier_one_of_its_name_did():
+    async def run():
+        async with network() as (net, tom):
+            first = await read(net)
+            await until(lambda: known_at_b(net))
+            await publish(tom, 1, 3)
+            await first.reach(3)
+            first.commit(3)
+            await until(lambda: backlog(net).acked == 3)
+            await first.close()
+            second = await read(net)
+            assert (xs(second), second.gaps) == ({}, {})
+            await publish(tom, 4, 4)
+            await second.reach(second.latest + 1)
+            assert list(xs(second).values()) == [4]
+            await second.close()
+
+    asyncio.run(run())
+
+
+def test_a_broken_connection_commits_nothing():
+    async def run():
+        async with network() as (net, tom):
+            reader = await read(net)
+            await until(lambda: known_at_b(net))
+            await publish(tom, 1, 3)
+            await reader.reach(3)
+            reader._wire.abort("cut")
+            await until(lambda: reader.broker == "")
+            reader.commit(1)
+            await publish(tom, 4, 4)
+            await reader.reach(4)
+            assert xs(reader) == {2: 2, 3: 3, 4: 4}
+            await kill(reader)
+            again = await read(net, Position("a", reader.session, 1))
+            assert xs(again) == {2: 2, 3: 3, 4: 4}
+            again.commit(4)
+            await until(lambda: backlog(net).acked == 4)
+            await again.close()
+
+    asyncio.run(run())
+
+
+def test_a_broker_that_forgot_is_no_silence():
+    async def run():
+        async with network() as (net, _):
+            reader = await read(net)
+            position = reader.position()
+            await reader.close()
+            await net.restart("a")
+            await net.linked()
+            again = await read(net, position)
+            await until(lambda: again.gaps)
+            assert "no session" in next(iter(again.gaps.values()))
+            again.commit(again.latest)  # it goes on all the same
+            await until(lambda: backlog(net).acked == again.latest)
+            await kill(again)
+            third = await read(net, again.position())
+            assert third.gaps == {}
+            await third.close()
+
+    asyncio.run(run())
+
+
+def test_what_a_limit_drops_is_a_gap():
+    async def run():
+        async with network(limits=Limits(backlog_count=5)) as (net, tom):
+            reader = await read(net)
+            await until(lambda: known_at_b(net))
+            await reader.close()
+            await publish(tom, 1, 8)
+            await until(lambda: backlog(net).last == 8)
+            again = await read(net, Position("a", reader.session, 0))
+            assert xs(again) == {4: 4, 5: 5, 6: 6, 7: 7, 8: 8}
+            assert again.gaps == {3: "backlog_count"}
+            await again.close()
+
+    asyncio.run(run())
+
+
+def test_a_reader_may_begin_in_the_past():
+    async def run():
+        async with network(limits=Limits(past_count=100)) as (net, tom):
+            async with (
+                wayfare.connect(net.url("a"), client_id="anna") as anna,
+                anna.subscribe("x > 0") as all,
+            ):
+                await until(lambda: known_at_b(net))
+                await publish(tom, 1, 3)
+                for _ in range(3):
+                    await all.get(10)
+            reader = await read(net, since=60.0)
+            assert xs(reader) == {1: 1, 2: 2, 3: 3}
+            await reader.close()
+
+    asyncio.run(run())
+
+
+def test_another_broker_has_not_what_this_one_kept():
+    async def run():
+        async with network() as (net, _):
+            reader = await read(net)
+            await reader.close()
+            with pytest.raises(UsageError, match="is b, and spark has read at a up to now"):
+                await Reader(net.url("b"), "spark", EVERYTHING, reader.position())
+
+    asyncio.run(run())
+
+
+def test_a_later_process_of_the_name_has_the_session():
+    async def run():
+        async with network() as (net, tom):
+            first = await read(net)
+            second = await read(net, first.position())
+            await until(lambda: first._error is not None)
+            await until(lambda: known_at_b(net))
+            await publish(tom, 1, 1)
+            await second.reach(1)
+            await second.close()
+            await kill(first) if first._wire else first._keeper.cancel()
+
+    asyncio.run(run())
+
+
+async def write(net, last, *, base=0, before_close=None):
+    """A task that publishes base + 1, base + 2 ..., and is killed if it has something to do before."""
+    writer = await Writer(net.url("b"), "task-3", Filter.parse("exists x"), base, leaves=False)
+    for x in range(writer.accepted + 1, base + last + 1):
+        assert await writer.publish({"x": x}, confirm=True) == x
+    if before_close is None:
+        await writer.close()
+    else:
+        await kill(writer)
+    return writer.is_new
+
+
+def test_what_a_writer_repeats_is_not_heard_twice():
+    async def run():
+        async with network() as (net, _):
+            reader = await read(net)
+            await until(lambda: known_at_b(net))
+            assert await write(net, 3, before_close="killed")
+            assert not await write(net, 5)
+            assert not await write(net, 5)  # it was all there, and nobody knew
+            assert not await write(net, 2, base=10)
+            await reader.reach(7)
+            await reader.settle()
+            assert list(xs(reader).values()) == [1, 2, 3, 4, 5, 11, 12]
+            await reader.close()
+
+    asyncio.run(run())
+
+
+def test_a_writer_that_its_broker_forgot_is_not_heard_twice_either():
+    """Subscribers know how far they heard it."""
+
+    async def run():
+        async with network() as (net, _):
+            reader = await read(net)
+            await until(lambda: known_at_b(net))
+            await write(net, 3)
+            await reader.reach(3)
+            await net.restart("b")
+            await net.linked()
+            await until(lambda: known_at_b(net))
+            await reader.settle()
+            lost = reader.latest - 3  # a link began from nothing, which readers are told
+            assert await write(net, 5)
+            await reader.reach(5 + lost)
+            await reader.settle()
+            assert list(xs(reader).values()) == [1, 2, 3, 4, 5]
+            await reader.close()
+
+    asyncio.run(run())
