@@ -30,7 +30,7 @@ help: ## this list
 setup: .venv/.ready ## create .venv with everything in it (the others do this when needed)
 
 demo: .venv/.ready ## the whole system, once
-	@$(BIN)/wayfare demo
+	@$(BIN)/wayfare demo --out build/demo
 
 test: .venv/.ready ## everything that CI runs: format, lint, types, all tests
 	@$(BEGIN) \

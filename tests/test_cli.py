@@ -39,7 +39,7 @@ def wayfare(
         ["bash", "-c", f"{command} {redirect}"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,  # with Spark, on a busy machine
         check=False,
         env=BUFFERED | environment,
     )
@@ -380,7 +380,13 @@ def test_what_ascii_lacks_is_replaced(tmp_path: Path) -> None:
 
 LONG = ("move", "roam", "sweep", "history")  # in many processes
 every_bench = pytest.mark.parametrize(
-    "what", [pytest.param(one, marks=pytest.mark.slow) if one in LONG else one for one in BENCHES]
+    "what",
+    [
+        pytest.param(one, marks=[pytest.mark.slow, pytest.mark.timeout(300)])
+        if one in LONG
+        else one
+        for one in BENCHES
+    ],
 )
 
 
@@ -503,6 +509,25 @@ def test_the_live_demo_loses_nothing_with_support_and_something_without() -> Non
         0,
     )
     assert without["lost"] > 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_pipeline_comes_to_the_same_figures_as_the_live_demo(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    done = wayfare("demo", "--seconds", "3", "--json", "--out", str(out))
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
+    for side in ("no support", "Wayfare"):
+        seen, analysed = told[side], told["analysed"][side]
+        assert analysed["expected"] == seen["published"]
+        assert analysed["lost"] == seen["lost"]
+        assert analysed["duplicates"] == seen["duplicates"]
+        assert analysed["order_violations"] == seen["out_of_order"]
+        assert analysed["delay_p50_ms"] > 0
+    assert told["no support"]["lost"] > 0
+    assert {*told["written"]} == {"report", "picture", "log"}
+    assert all(Path(path).exists() for path in told["written"].values())
 
 
 def test_the_live_demo_tells_its_story_where_there_is_no_terminal() -> None:

@@ -1,7 +1,8 @@
 """`wayfare demo`: three brokers on this machine, and a subscriber that roams between them.
 
 Twice at the same time: without support for clients that move, and with it. What is published is the
-same, and so are the ways of the clients.
+same, and so are the ways of the clients. With `--out`, the event logs of both go through the pipeline
+on Spark, which comes to its own figures and writes a report.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -20,8 +22,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from wayfare.cli import story
+from wayfare.cli import jobs, story
 from wayfare.errors import UsageError
+from wayfare.eventlog import Event, ParquetWriter
 from wayfare.net.addresses import Address
 from wayfare.net.broker import BrokerHost
 from wayfare.net.client import Client, connect
@@ -51,6 +54,7 @@ WIDTH = 46  # of the line that shows what has come
 
 EXAMPLES = """examples:
   wayfare demo                  live, in a terminal
+  wayfare demo --out DIR        ... and its event log through Spark, into a report
   wayfare demo --json           the figures only, for programs
   wayfare demo --simulated      another one: seven brokers in virtual time, at once
 """
@@ -65,6 +69,7 @@ class Side:
         self.places = {"anna": "porto", "tom": "faro"}  # "": away
         self.published = 0
         self.got: list[int] = []
+        self.events: list[Event] = []
         self.brokers: dict[str, BrokerHost] = {}
         self.clients: dict[str, Client] = {}
 
@@ -78,7 +83,12 @@ class Side:
             self.brokers[name] = broker
         for name, place in self.places.items():
             self.clients[name] = await stack.enter_async_context(
-                connect(self._address(place), client_id=name, on_lost=_silent)
+                connect(
+                    self._address(place),
+                    client_id=name,
+                    on_lost=_silent,
+                    events=self.events.append,
+                )
             )
         await self.clients["tom"].advertise("service = 'tram'")
         trams = await self.clients["anna"].subscribe(FILTER)
@@ -179,6 +189,9 @@ def add_parser(commands: Any) -> None:
     )
     one.add_argument("--seconds", type=float, default=SECONDS, help=f"default {SECONDS:g}")
     one.add_argument("--simulated", action="store_true", help="a network in virtual time instead")
+    one.add_argument(
+        "--out", type=Path, metavar="DIR", help="analyse the event logs on Spark, and report there"
+    )
     one.add_argument("--json", action="store_true", help="print one JSON object")
     one.set_defaults(run=run)
 
@@ -188,6 +201,8 @@ def run(arguments: argparse.Namespace) -> int:
         return story.run(as_json=arguments.json)
     if not SHORTEST_S <= arguments.seconds <= 3600:
         raise UsageError(f"a demo takes {SHORTEST_S:g} seconds at least, and an hour at most")
+    if arguments.out is not None:
+        jobs.need_spark("report")
     demo = Demo(arguments.seconds)
     logger = logging.getLogger("wayfare")
     level = logger.level
@@ -196,11 +211,13 @@ def run(arguments: argparse.Namespace) -> int:
         _play(demo, as_json=arguments.json)
     finally:
         logger.setLevel(level)
-    figures = {side.name: side.figures() for side in demo.sides}
+    figures: dict[str, dict[str, Any]] = {side.name: side.figures() for side in demo.sides}
+    if not arguments.json:
+        print(_result(figures))
+    if arguments.out is not None:
+        figures |= _report(demo, arguments.out, as_json=arguments.json)
     if arguments.json:
         print(json.dumps(figures))
-    else:
-        print(_result(figures))
     kept = figures["Wayfare"]
     return 1 if kept["lost"] or kept["duplicates"] or kept["out_of_order"] else 0
 
@@ -263,4 +280,55 @@ def _result(figures: dict[str, dict[str, int]]) -> str:
     for what in ("published", "delivered", "lost", "duplicates", "out_of_order"):
         row = "".join(f"{figures[name][what]:>14}" for name in names)
         lines.append(f"{what.replace('_', ' '):<14}{row}")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+# The pipeline
+
+
+def _report(demo: Demo, out: Path, *, as_json: bool) -> dict[str, dict[str, Any]]:
+    """What Spark makes of the event logs, and where."""
+    from wayfare.pipeline import analyse, events, report, spark
+
+    logs = out / "log"
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+        for side in demo.sides:
+            name = f"{side.name.replace(' ', '-').lower()}.parquet"
+            with ParquetWriter(logs / name, run=side.name) as log:
+                log.write(sorted(side.events, key=lambda event: event.time_ns))
+    except OSError as error:
+        raise UsageError(f"{out} cannot take the event logs: {error.strerror}") from None
+    with Console(stderr=True).status("the event logs go through Spark ...") as status:
+        session = spark.start(**analyse.SETTINGS, **spark.SHORT)
+        with spark.explained("the event logs of the demo cannot be analysed"):
+            told = events.read(session, logs)
+            with analyse.analyse(told, lambda doing: status.update(f"{doing} ...")) as analysis:
+                analyse.write(analysis, out)
+                rows = {row.run: row.asDict() for row in analysis.tables["runs"].collect()}
+        status.update("drawing ...")
+        page = report.write(out)[0]
+    written = {"report": str(page), "picture": str(out / "figures/traces.png"), "log": str(logs)}
+    if not as_json:
+        print("What Spark makes of the event logs:")
+        print(_analysed(rows))
+        for what, path in written.items():
+            print(f"{what:<10}{path}")
+    return {"analysed": rows, "written": written}
+
+
+def _analysed(rows: dict[str, dict[str, Any]]) -> str:
+    names = {
+        "expected": "expected",
+        "lost": "lost",
+        "duplicates": "duplicates",
+        "order_violations": "out of order",
+        "delay_p50_ms": "delay p50, ms",
+        "delay_p99_ms": "delay p99, ms",
+    }
+    lines = [" " * 14 + "".join(f"{name:>14}" for name in SIDES)]
+    for column, words in names.items():
+        cells = [rows[name][column] for name in SIDES]
+        shown = (f"{cell:.1f}" if isinstance(cell, float) else str(cell) for cell in cells)
+        lines.append(f"{words:<14}" + "".join(f"{one:>14}" for one in shown))
     return "\n" + "\n".join(lines) + "\n"
