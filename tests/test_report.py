@@ -339,7 +339,7 @@ def test_the_report_of_an_analysed_log(folder: Path) -> None:
     html, said = (path.read_text() for path in report.write(folder))
     assert "8 runs: 16 of 24 notifications reached those who wanted them." in said
     assert "gaps told" not in said  # the log does not say
-    assert "| messages | Fetch | 1,234 |" in said
+    assert "| run | Fetch |" in said and "| naive-1-0 | 1,234 |" in said
     assert "naive-1-0: 1 of 3 lost" in html
     assert (folder / "figures/traces.svg").exists() and (folder / "figures/delivery.csv").exists()
 

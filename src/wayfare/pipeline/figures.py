@@ -34,7 +34,7 @@ AWAY = "move-out"  # from such a mark to the next one, the background is darker
 LEGEND_MAX = 60  # characters in a row of a legend, with 6 for the line beside each
 TICKS_MAX = 10  # values that are written at the x axis one by one
 DODGE = 0.14  # between the dots of a category
-LOG_FROM = 10.0  # values on the x axis that differ by such a factor stand on a logarithmic one
+LOG_FROM = 10.0  # values on an axis that differ by such a factor stand on a logarithmic one
 SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
@@ -191,12 +191,13 @@ def _draw_panel(axes: Axes, figure: Figure, panel: Panel) -> None:
 def _scale(axes: Axes, figure: Figure, values: list[float]) -> None:
     """The y axis: logarithmic if that is wanted, from 0 if that is not far away, no share above 1."""
     low, high = min(values), max(values)
+    least = min((value for value in values if value > 0), default=high)
     if figure.log and low > 0:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_minor_locator(NullLocator())
-    elif figure.log and high > 0:
-        axes.set_yscale("symlog", linthresh=min(value for value in values if value > 0))
+    elif figure.log and high > LOG_FROM * least:
+        axes.set_yscale("symlog", linthresh=least)
         axes.set_ylim(bottom=0)
     elif low < 0.5 * high:
         axes.set_ylim(bottom=0)

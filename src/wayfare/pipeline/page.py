@@ -113,7 +113,7 @@ tbody tr.same{border-top:0}
 .same td{padding-top:0}
 .number{text-align:right;white-space:nowrap}
 th.number{white-space:normal}
-td:first-child:not(.number){min-width:5rem}
+td:first-child:not(:has(.mark)){min-width:min(10rem,30vw)}
 .more{display:block;color:var(--quiet);font-size:.85em}
 .mark{white-space:nowrap;font-weight:600}
 .holds{color:var(--good)}.differs{color:var(--odd)}.BROKEN,.failed{color:var(--bad)}

@@ -277,18 +277,14 @@ def of_log(out: Path) -> Page:
 
 
 def control_table(kinds: list[Row]) -> Table:
-    """By kind of message and run."""
-    counts = {(row["counted"], row["message"], str(row["run"])): row["count"] for row in kinds}
-    runs = sorted({run for _, _, run in counts})
+    """By run and kind of message: kinds are few."""
+    counts = {(str(row["run"]), row["message"]): row["count"] for row in kinds}
+    runs, names = (sorted({key[at] for key in counts}) for at in (0, 1))
     return Table(
-        ["counted", "kind", *runs],
+        ["run", *names],
         [
-            [
-                Cell(counted),
-                Cell(message),
-                *(Cell(number(counts.get((counted, message, run), 0))) for run in runs),
-            ]
-            for counted, message in sorted({key[:2] for key in counts})
+            [Cell(run), *(Cell(number(counts.get((run, name), 0))) for name in names)]
+            for run in runs
         ],
-        2,
+        1,
     )
