@@ -33,12 +33,6 @@ class Settings(NamedTuple):
     sort: bool
     connection: Options
 
-    def name_at(self, address: str) -> str:
-        """Who reads there: several brokers may be of one tree, where a name is one client's."""
-        if len(self.addresses) == 1:
-            return self.client_id
-        return f"{self.client_id}@{address.partition('://')[2]}"
-
 
 def _truth(text: str) -> bool:
     return {"true": True, "false": False}[text.lower()]

@@ -79,9 +79,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     f"the checkpoint has a batch with deliveries of {address} that is not finished: name"
                     " that broker until it is"
                 )
-            if not begun[address].session:  # killed in its first batch
-                begun[address] = ended[address]._replace(delivery=0)
-        self._open({one: begun[one] for one in end if one in self._settings.addresses})
+        # Who was killed in its first batch has a session in the end only.
+        self._open(
+            {
+                one: ended[one]._replace(delivery=begun[one].delivery)
+                for one in end
+                if one in self._settings.addresses
+            }
+        )
         out: list[InputPartition] = []
         for address in self._settings.addresses:
             if address in end and begun[address].delivery < ended[address].delivery:
@@ -121,7 +126,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         settings = self._settings
         reader = Reader(
             address,
-            settings.name_at(address),
+            settings.client_id,
             settings.wanted,
             position,
             since=settings.since or 0.0,
@@ -170,14 +175,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     async def _range(self, address: str, start: Position, end: Position) -> list[Fact]:
         reader = self._readers[address]
-        if (
-            reader.session != end.session
-        ):  # it is gone, and numbers began anew: none of these is left
-            self._check_gaps(reader, start.delivery, end.delivery)
+        self._check_gaps(reader, start.delivery, end.delivery)
+        if reader.gaps and reader.latest < end.delivery:
+            # What was delivered is gone, and numbers go on from the start: let them go on from the end.
+            found = _facts(reader, start.delivery, end)
             await reader.close(0)
             later = Position(end.broker, reader.session, end.delivery)
             self._readers[address] = await self._opened(address, later)
-            return []
+            return found
         try:
             async with asyncio.timeout(self._settings.timeout):
                 await reader.reach(end.delivery)
@@ -187,11 +192,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f" {end.delivery}: only {reader.latest} came within {self._settings.timeout:g} s"
             ) from None
         self._check_gaps(reader, start.delivery, end.delivery)
-        return [
-            fact(number, one.time_ns, one.notification, end.broker)
-            for number, one in sorted(reader.held.items())
-            if start.delivery < number <= end.delivery
-        ]
+        return _facts(reader, start.delivery, end)
 
     async def _commit(self, done: Mapping[str, Position]) -> None:
         for address, position in done.items():
@@ -209,6 +210,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _position(offsets: Offsets, address: str) -> Position:
     return Position(**offsets[address]) if address in offsets else Position()
+
+
+def _facts(reader: Reader, start: int, end: Position) -> list[Fact]:
+    return [
+        fact(number, one.time_ns, one.notification, end.broker)
+        for number, one in sorted(reader.held.items())
+        if start < number <= end.delivery
+    ]
 
 
 def fact(number: int, time_ns: int, notification: Notification, broker: str) -> Fact:
