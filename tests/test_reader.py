@@ -170,6 +170,30 @@ def test_a_broken_connection_commits_nothing():
     asyncio.run(run())
 
 
+def test_what_is_committed_while_it_comes_again_is_done():
+    async def run():
+        async with network() as (net, tom):
+            reader = await read(net)
+            await until(lambda: known_at_b(net))
+            await publish(tom, 1, 3)
+            await reader.reach(3)
+            reader._wire.abort("cut")
+            await until(lambda: reader.broker == "")
+            taken = reader._hand_out
+
+            def commit_first(*one):
+                reader._hand_out = taken
+                reader.commit(3)
+                taken(*one)
+
+            reader._hand_out = commit_first
+            await until(lambda: backlog(net).acked == 3)
+            assert xs(reader) == {}
+            await reader.close()
+
+    asyncio.run(run())
+
+
 def test_a_broker_that_forgot_is_no_silence():
     async def run():
         async with network() as (net, _):
@@ -269,7 +293,9 @@ def test_what_a_writer_repeats_is_not_heard_twice():
             reader = await read(net)
             await until(lambda: known_at_b(net))
             assert await write(net, 3, before_close="killed")
+            [first] = net.brokers["b"].core.border.of("task-3")
             assert not await write(net, 5)
+            assert net.brokers["b"].core.border.of("task-3") == [first]  # it went on
             assert not await write(net, 5)  # it was all there, and nobody knew
             assert not await write(net, 2, base=10)
             await reader.reach(7)
