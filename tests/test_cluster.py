@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from wayfare.pipeline import spark, study, sweep
+from wayfare.pipeline import analyse, events, report, spark, sweep
 from wayfare.studies.points import Point
 
 session = spark.start(sys.argv[1], spark_executor_memory="512m", spark_cores_max="2")
@@ -39,6 +39,10 @@ small = {"height": 2, "degree": 2, "movers": 2, "moves": 2, "publishers": 1, "dw
 points = [Point("roaming", small | {"seed": seed}) for seed in range(6)]
 print("failed", sweep.run_points(session, points, out))
 print("runs", len(sweep.finished(out)))
+with analyse.analyse(events.read(session, out / "events")) as analysis:
+    analyse.write(analysis, out / "found")
+    print("lost", [row.lost for row in analysis.tables["runs"].collect()])
+print("written", [path.name for path in report.write(out / "found")])
 session.stop()
 """
 
@@ -104,7 +108,7 @@ def master(tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(500)
-def test_a_sweep_runs_on_a_cluster_that_gets_the_package_from_us(
+def test_the_pipeline_runs_on_a_cluster_that_gets_the_package_from_us(
     master: str, tmp_path: Path
 ) -> None:
     """Workers sit in folders of their own, and take Wayfare from what was shipped."""
@@ -119,5 +123,30 @@ def test_a_sweep_runs_on_a_cluster_that_gets_the_package_from_us(
     shipped = [line.split() for line in lines if line.startswith("worker")]
     assert len(shipped) == 4
     assert all("wayfare.zip" in file and python == sys.executable for _, file, python in shipped)
-    assert lines[4:] == ["failed []", "runs 6"]
+    assert lines[4:] == [
+        "failed []",
+        "runs 6",
+        "lost [0, 0, 0, 0, 0, 0]",
+        "written ['report.html', 'report.md']",
+    ]
     assert done.stderr == ""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_spark_submit_has_the_say_about_the_master(tmp_path: Path) -> None:
+    """And a job that it starts does what the command does."""
+    (tmp_path / "job.py").write_text(
+        "from wayfare.pipeline.spark import start\n"
+        "session = start(spark_ui_enabled='false')\n"
+        "print(session.sparkContext.master, session.range(5).count())\n"
+    )
+    done = subprocess.run(
+        [str(HOME / "bin/spark-submit"), "--master", "local[1]", str(tmp_path / "job.py")],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "local[1] 5\n"

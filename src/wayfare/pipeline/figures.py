@@ -35,6 +35,7 @@ LEGEND_MAX = 60  # characters in a row of a legend, with 6 for the line beside e
 TICKS_MAX = 10  # values that are written at the x axis one by one
 DODGE = 0.14  # between the dots of a category
 LOG_FROM = 10.0  # values on an axis that differ by such a factor stand on a logarithmic one
+CROWDED_FROM = 1000  # between the ends of an axis: then a number for each power of ten is enough
 SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
@@ -252,7 +253,10 @@ def _draw_steps(axes: Axes, figure: Figure, panel: Panel) -> None:
     xs = [x for line in panel.lines for x in line.x if x > 0]
     if xs and max(xs) / min(xs) >= LOG_FROM:
         axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
+        few = max(xs) / min(xs) <= CROWDED_FROM
+        axes.xaxis.set_major_locator(
+            LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,), numticks=12)
+        )
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
     axes.set_ylim(0, 1.02)

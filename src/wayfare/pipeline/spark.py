@@ -77,8 +77,10 @@ def start(master: str | None = None, name: str = "wayfare", **settings: str) -> 
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if submitted:
+        SparkContext._ensure_initialized()  # or what spark-submit was told would not be known
     conf = SparkConf()
-    submitted = conf.contains("spark.submit.deployMode") or "PYSPARK_GATEWAY_PORT" in os.environ
     if master is not None or not conf.contains("spark.master"):
         conf.setMaster(_checked_master(master or "local[*]"))
     conf.setAppName(name)
