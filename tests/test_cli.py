@@ -382,9 +382,13 @@ LONG = ("move", "roam", "sweep", "analyse", "history")  # in many processes
 every_bench = pytest.mark.parametrize(
     "what",
     [
-        pytest.param(one, marks=[pytest.mark.slow, pytest.mark.timeout(300)])
-        if one in LONG
-        else one
+        pytest.param(
+            one,
+            marks=[
+                pytest.mark.xdist_group(f"bench {one}"),  # measured once for all tests
+                *([pytest.mark.slow, pytest.mark.timeout(300)] if one in LONG else []),
+            ],
+        )
         for one in BENCHES
     ],
 )
