@@ -38,8 +38,8 @@ class Restarted(Roads):
             self.cut("anna")
         self.start(store)
 
-    def done(self, delivery):
-        self._perform("anna", self.clients["anna"].confirm(delivery, self.now))
+    def done(self, publisher, number):
+        self._perform("anna", self.clients["anna"].confirm(publisher, number, self.now))
 
 
 def network():
@@ -56,7 +56,7 @@ def network():
 
 
 def in_hand(net):
-    return list(net.clients["anna"]._open)
+    return list(net.clients["anna"]._hand)
 
 
 def test_what_is_in_hand_comes_again_and_what_is_done_does_not():
@@ -64,11 +64,43 @@ def test_what_is_in_hand_comes_again_and_what_is_done_does_not():
     for x in (1, 2, 3):
         net.publish("tom", x=x)
     net.settle()
-    assert in_hand(net) == [1, 2, 3]
-    net.done(1)
+    assert in_hand(net) == [("tom", 1), ("tom", 2), ("tom", 3)]
+    net.done("tom", 1)
     net.kill()
     net.move("anna", "porto")
     assert net.got("anna") == [{"x": 2}, {"x": 3}]
+
+
+@pytest.mark.parametrize("there", ["porto", "faro"])
+def test_what_was_in_hand_when_a_connection_broke_is_not_lost_with_the_process(there):
+    """The next attachment must not say that it was done; and the application gets it once."""
+    net = network()
+    for x in (1, 2, 3):
+        net.publish("tom", x=x)
+    net.settle()
+    net.cut("anna")
+    net.move("anna", there)
+    assert net.got("anna") == [{"x": 1}, {"x": 2}, {"x": 3}]
+    net.done("tom", 1)
+    net.kill()
+    net.move("anna", there)
+    assert net.got("anna") == [{"x": 2}, {"x": 3}]
+
+
+def test_what_is_done_before_it_comes_again_is_done():
+    net = network()
+    for x in (1, 2):
+        net.publish("tom", x=x)
+    net.settle()
+    net.cut("anna")
+    net.done("tom", 1)
+    net.attach("anna", "porto")
+    net.done("tom", 2)
+    net.settle()
+    assert net.got("anna") == [{"x": 1}, {"x": 2}]
+    net.pass_time(2 * ACK_DELAY_NS)
+    net.settle()
+    assert net.brokers["porto"].border.of("anna")[0].backlog.acked == 2
 
 
 def test_what_was_done_out_of_order_does_not_come_again():
@@ -79,8 +111,8 @@ def test_what_was_done_out_of_order_does_not_come_again():
     net.publish("tom", x=4)
     net.settle()
     _, second, third, _ = in_hand(net)
-    net.done(second)
-    net.done(third)
+    net.done(*second)
+    net.done(*third)
     net.kill()
     net.move("anna", "faro")
     assert net.got("anna") == [{"x": 1}, {"x": 4}]
@@ -91,11 +123,11 @@ def test_only_what_is_done_is_acknowledged():
     for x in range(1, 6):
         net.publish("tom", x=x)
     net.settle()
-    net.done(2)
+    net.done("tom", 2)
     net.pass_time(2 * ACK_DELAY_NS)
     net.settle()
     assert net.brokers["porto"].border.of("anna")[0].backlog.acked == 0
-    net.done(1)
+    net.done("tom", 1)
     net.pass_time(2 * ACK_DELAY_NS)
     net.settle()
     assert net.brokers["porto"].border.of("anna")[0].backlog.acked == 2
@@ -113,10 +145,9 @@ def test_killed_at_any_time_she_gets_everything_once_but_what_was_in_hand(seed):
             published[who] += 1
             net.publish(who, **{random.choice("xy"): published[who]})
         elif act == "done" and in_hand(net):
-            delivery = random.choice(in_hand(net)[:3])
-            one = net.clients["anna"]._open[delivery]
-            done.append((one.publisher, one.number))
-            net.done(delivery)
+            one = random.choice(in_hand(net)[:3])
+            done.append(one)
+            net.done(*one)
         elif act == "step" and net.moving():
             net._arrive(random.choice(net.moving()))
         elif act == "kill" and random.random() < 0.4:
@@ -126,10 +157,9 @@ def test_killed_at_any_time_she_gets_everything_once_but_what_was_in_hand(seed):
     net.kill()
     net.move("anna", "faro")
     while hand := in_hand(net):
-        for delivery in hand:
-            one = net.clients["anna"]._open[delivery]
-            done.append((one.publisher, one.number))
-            net.done(delivery)
+        for one in hand:
+            done.append(one)
+            net.done(*one)
         net.settle()
     everything = [(who, n) for who, count in published.items() for n in range(1, count + 1)]
     assert sorted(done) == sorted(everything)

@@ -122,7 +122,9 @@ class Client:
         self._recent = self._marks.recent if self._marks else {}  # at hand, for `step`
         self._acked = 0
         self._confirms = confirms
-        self._open: dict[int, m.Notification] = {}  # deliveries that the application has in hand
+        # What the application has in hand -> its delivery; 0: of an earlier attachment, it comes again.
+        self._hand: dict[tuple[ClientId, int], int] = {}
+        self._open: dict[int, tuple[ClientId, int]] = {}  # ... and the other way round, in order
         self._done: set[tuple[ClientId, int]] = set()  # before others that came before them
         self.deadline: int | None = None  # when the next acknowledgement has to go
 
@@ -134,6 +136,8 @@ class Client:
         self.link = link
         self.home = self.home or broker
         ended = self._leave_behind(broker)
+        if self._confirms:
+            self._put_back()
         self._acked, self.deadline = self.done(), None
         attach = self._attachment()
         # Only who was welcomed where it was last can be sure that somebody there knows its filters.
@@ -351,12 +355,15 @@ class Client:
         """Notify the application, which will say when it is done."""
         notification = message.notification
         key = notification.publisher, notification.number
-        if not subscriptions or key in self._done:
-            return self._mind_ack(now)
-        if self._marks is not None and not self._marks.pass_on(notification, now):
-            return self._mind_ack(now)
-        self._open[message.number] = notification
-        return [Notify(notification, subscriptions), *self._mind_ack(now)]
+        told: list[Effect] = []
+        if key not in self._hand:
+            if not subscriptions or key in self._done:
+                return self._mind_ack(now)
+            if self._marks is not None and not self._marks.pass_on(notification, now):
+                return self._mind_ack(now)
+            told = [Notify(notification, subscriptions)]
+        self._hand[key], self._open[message.number] = message.number, key
+        return [*told, *self._mind_ack(now)]
 
     def done(self) -> int:
         """Everything up to this delivery is done."""
@@ -364,31 +371,37 @@ class Client:
             return self.delivered
         return next(iter(self._open)) - 1
 
-    def confirm(self, delivery: int, now: int) -> list[Effect]:
-        """The application is done with this delivery."""
-        notification = self._open.pop(delivery, None)
-        if notification is None:
+    def confirm(self, publisher: ClientId, number: int, now: int) -> list[Effect]:
+        """The application is done with this notification."""
+        delivery = self._hand.pop((publisher, number), None)
+        if delivery is None:
             return []
-        publisher, number = notification.publisher, notification.number
+        self._open.pop(delivery, None)
         self._done.add((publisher, number))
-        if not any(one.publisher == publisher for one in self._open.values()):
+        if not any(who == publisher for who, _ in self._hand):
             self._done = {one for one in self._done if one[0] != publisher}
         return self._mind_ack(now)
 
     def confirm_to(self, delivery: int, now: int) -> list[Effect]:
         """The application is done with all deliveries up to this one."""
         while self._open and next(iter(self._open)) <= delivery:
-            del self._open[next(iter(self._open))]
+            del self._hand[self._open.pop(next(iter(self._open)))]
         return self._mind_ack(now)
 
     def rewind(self) -> None:
         """Have what the application is not done with delivered again, at the next attachment."""
+        self._put_back()
+        self._hand.clear()
+
+    def _put_back(self) -> None:
+        """What is not done is asked for again: it would be lost with this process otherwise."""
         self.delivered = self.done()
         self._open.clear()
+        self._hand = dict.fromkeys(self._hand, 0)
 
     def progress(self, publisher: ClientId) -> tuple[int, list[int]]:
         """Of a publisher: everything up to this publication is done, and beyond it these."""
-        hand = [one.number for one in self._open.values() if one.publisher == publisher]
+        hand = [number for who, number in self._hand if who == publisher]
         beyond = sorted(number for who, number in self._done if who == publisher)
         if hand:
             return min(hand) - 1, [number for number in beyond if number >= min(hand)]

@@ -144,9 +144,7 @@ class Client:
             confirms=store is not None,
         )
         if client_id:  # a later process of a name is never behind an earlier one, maybe killed
-            now = time.time_ns()
-            self._core.epoch = now // 1_000_000
-            self._core.published = now // 1_000
+            self._core.epoch = self._core.published = clock()
         self._queue, self._policy = queue, policy
         self._on_lost = on_lost
         self._events = events
@@ -525,7 +523,8 @@ class Client:
         """A subscription is done with it."""
         kept = self._keeping
         if kept is not None and kept.done(notification) and not self._closed:
-            self._perform(self._core.confirm(notification.delivery, time.monotonic_ns()))
+            publisher, number = ClientId(notification.publisher), notification.number
+            self._perform(self._core.confirm(publisher, number, time.monotonic_ns()))
             self._turn.ask()
 
     def has_no_room(self, subscription: Subscription) -> None:
@@ -815,6 +814,11 @@ def connect(
     durability      of that file: os (survives the process) or disk (survives a loss of power)
     """
     return Client(addresses, client_id, **options)
+
+
+def clock() -> int:
+    """Where processes of a name start to count: two of them do not begin in the same microsecond."""
+    return time.time_ns() // 1_000
 
 
 def _bug(name: str, error: BaseException) -> RuntimeError:

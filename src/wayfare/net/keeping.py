@@ -25,7 +25,8 @@ class Keeping:
         self._saved: Memory | None = None
         self._saved_filters = False
         self._progressed: dict[ClientId, None] = {}  # publishers of which more is done
-        self._busy: dict[int, int] = {}  # delivery -> subscriptions that are not done with it
+        # publisher, number -> subscriptions that are not done with it
+        self._busy: dict[tuple[str, int], int] = {}
         self._unclaimed: dict[Filter, list[Notification]] = {}  # nobody has subscribed again yet
         if (left := store.load()) is not None:
             core.remember(*left)
@@ -42,7 +43,7 @@ class Keeping:
         self, notification: Notification, takers: int, unclaimed: Sequence[Filter]
     ) -> None:
         """So many subscriptions get it, and will say when they are done; the others are not there yet."""
-        self._busy[notification.delivery] = takers + len(unclaimed)
+        self._busy[notification.publisher, notification.number] = takers + len(unclaimed)
         for wanted in unclaimed:
             self._unclaimed.setdefault(wanted, []).append(notification)
 
@@ -52,13 +53,13 @@ class Keeping:
 
     def done(self, notification: Notification) -> bool:
         """A subscription is done with it; True if all are."""
-        delivery = notification.delivery
-        if delivery not in self._busy:
+        key = notification.publisher, notification.number
+        if key not in self._busy:
             return False
-        self._busy[delivery] -= 1
-        if self._busy[delivery]:
+        self._busy[key] -= 1
+        if self._busy[key]:
             return False
-        del self._busy[delivery]
+        del self._busy[key]
         self._progressed[ClientId(notification.publisher)] = None
         return True
 

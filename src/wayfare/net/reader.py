@@ -23,7 +23,7 @@ from wayfare.core.filters import Filter
 from wayfare.core.messages import BrokerId, ClientId
 from wayfare.core.relocation import NO_SESSION
 from wayfare.errors import UsageError
-from wayfare.net.client import Client
+from wayfare.net.client import Client, clock
 from wayfare.net.options import Options
 from wayfare.net.recording import CLOCK_NS
 from wayfare.net.subscription import Notification
@@ -72,7 +72,7 @@ class Reader(Client):
             ClientId(client_id), once=False, confirms=True, digest_from=NO_DIGEST, window=WINDOW
         )
         # A later process of this name is never behind an earlier one, which may have been killed.
-        self._core.epoch = max(start.session, time.time_ns() // 1_000_000)
+        self._core.epoch = max(start.session, clock())
         self._core.delivered, self._core.welcomed = start.delivery, start.session > 0
         self.where, self.session = start.broker, start.session
         self.held: dict[int, Held] = {}
