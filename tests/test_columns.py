@@ -10,7 +10,9 @@ from pyspark.sql import functions as F
 
 from strategies import attributes, filters, telling_attributes
 from wayfare.core.filters import EVERYTHING, NOTHING, Filter
+from wayfare.core.messages import check_attributes
 from wayfare.core.predicates import Attributes
+from wayfare.errors import InvalidNotification
 from wayfare.pipeline import archive, columns
 from wayfare.pipeline.archive import NOTIFICATIONS, Archive
 
@@ -60,7 +62,16 @@ def drawn() -> tuple[list[Filter], list[Attributes]]:
         values.append(data.draw(attributes()))
 
     draw()
-    return some, values
+    return some, [one for one in values if can_be_published(one)]
+
+
+def can_be_published(values: Attributes) -> bool:
+    """Not with a number next to the largest one that there is, which may be too large."""
+    try:
+        check_attributes(values)
+    except InvalidNotification:
+        return False
+    return True
 
 
 def frame(spark: SparkSession, values: list[Attributes]) -> DataFrame:
