@@ -19,7 +19,7 @@ from wayfare.cli import main
 from wayfare.errors import PipelineError
 from wayfare.pipeline import charts, figures, report, results, traces
 from wayfare.pipeline.figures import Figure, Line, Panel
-from wayfare.pipeline.page import Cell
+from wayfare.pipeline.page import Cell, Table
 from wayfare.studies.study import Check, Experiment, Metric, Picture, Rows, Study, Verdict
 
 S_NS = 10**9
@@ -447,3 +447,17 @@ def test_quantiles_are_the_smallest_delay_of_a_share(
         traces.quantiles(delays),
         spark.createDataFrame(expected, "run string, share double, delay_ms double"),
     )
+
+
+def test_what_live_logs_do_not_have_is_no_column(folder: Path) -> None:
+    """Clients write them, and do not know what brokers say to each other."""
+    path = folder / "analysis" / "runs" / "part-0.parquet"
+    rows = pq.read_table(path).to_pylist()
+
+    def columns() -> list[str]:
+        page = report.of_log(folder / "analysis")
+        return next(block for block in page.blocks if isinstance(block, Table)).header
+
+    assert "control messages" in columns()
+    pq.write_table(pa.Table.from_pylist([row | {"control": 0} for row in rows]), path)
+    assert "control messages" not in columns()

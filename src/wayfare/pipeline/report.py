@@ -259,7 +259,13 @@ def of_log(out: Path) -> Page:
         f"{len(runs)} run{'s' if len(runs) > 1 else ''}: {number(wanted - lost)} of {number(wanted)}"
         " notifications reached those who wanted them"
     )
-    columns = [name for name in LOG_COLUMNS if any(row[name] is not None for row in runs)]
+    # Clients write live logs, and do not know what brokers say to each other.
+    silent = () if any(row["control"] for row in runs) else ("control",)
+    columns = [
+        name
+        for name in LOG_COLUMNS
+        if name not in silent and any(row[name] is not None for row in runs)
+    ]
     header = ["run", *(LOG_COLUMNS[name] for name in columns)]
     rows = [[Cell(str(row["run"])), *(_figure([row[name]]) for name in columns)] for row in runs]
 
