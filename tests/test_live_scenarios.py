@@ -50,6 +50,7 @@ class LiveStage:
         self.brokers, self.roads = {}, {}  # roads: proxies, by (a, b) and by client
         self.neighbours, self.stores, self.left = {}, set(), []
         self.clients, self.at, self.held = {}, {}, {}
+        self.earlier = []  # clients in whose place there is another process
         self.events, self.subscriptions, self.tasks = [], {}, []
 
     async def play(self, story):
@@ -63,7 +64,7 @@ class LiveStage:
 
     async def close(self):
         await asyncio.gather(*self.tasks)
-        for client in self.clients.values():
+        for client in [*self.clients.values(), *self.earlier]:
             await client.close(timeout=0.1)
         for road in [*self.roads.values(), *self.left]:
             await road.stop()
@@ -173,6 +174,14 @@ class LiveStage:
         client = self.clients[name] = await wayfare.connect(road.url, **options)
         for kind, filter in self.held.setdefault(name, []):  # who left begins anew, with all that
             await getattr(self, f"take_{kind}")(client, filter)
+
+    async def do_begin(self, rest):
+        """Another process of that name, while this one is still there."""
+        name, _ = rest.split()
+        self.earlier.append(self.clients.pop(name))
+        self.left.append(self.roads.pop(name))
+        self.held[name] = []
+        await self.do_attach(rest)
 
     async def do_detach(self, rest):
         await self.clients[rest].detach()
