@@ -1,5 +1,9 @@
 """Studies: checks that can fail, and a folder of results that belongs to one of them."""
 
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from wayfare.cli import main
 from wayfare.errors import PipelineError
-from wayfare.pipeline import results, study
+from wayfare.pipeline import results, study, sweep
 from wayfare.studies import STUDIES
 from wayfare.studies.study import (
     Check,
@@ -165,3 +169,24 @@ def test_what_the_command_refuses(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_full_study_of_publishers_has_300_runs() -> None:
     points = STUDIES["publishers"].points()
     assert len({point.run_name() for of_one in points.values() for _, point in of_one}) >= 300
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_ctrl_c_stops_a_study_without_a_stack_trace(tmp_path: Path) -> None:
+    """What was finished stays, and the same command goes on from there."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "wayfare", "study", "publishers", "--quick", "--out", str(tmp_path)],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until = time.monotonic() + 120
+    while not list(tmp_path.glob("runs/*.parquet")):
+        assert process.poll() is None and time.monotonic() < until
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in told
+    assert told.splitlines()[-1] == "wayfare: stopped"
+    assert sweep.finished(tmp_path)

@@ -10,6 +10,7 @@ Under `spark-submit` there is a session to come already: only settings that it l
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import re
 import shutil
@@ -129,6 +130,7 @@ def _launch(conf: SparkConf) -> SparkSession:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if not master.startswith("local["):
         conf.set("spark.submit.pyFiles", str(package(room)))
+    logging.getLogger().addFilter(_is_no_interruption)
     log = room / "java.log"
     try:
         with log.open("wb") as file:
@@ -138,6 +140,11 @@ def _launch(conf: SparkConf) -> SparkSession:
         said = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
         last = said[-1].strip() if said else why(error)
         raise PipelineError(f"Spark does not start at {master}: {last}") from None
+
+
+def _is_no_interruption(record: logging.LogRecord) -> bool:
+    """At Ctrl-C, py4j logs what it was doing, with a stack trace; it is not its fault, nor of interest."""
+    return "while sending command" not in str(record.msg)
 
 
 def java_home(room: Path) -> Path:
