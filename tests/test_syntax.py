@@ -152,66 +152,6 @@ def test_constants():
     assert Filter.parse("false") == NOTHING
 
 
-# What the client supplies
-
-
-@pytest.mark.parametrize(
-    ("text", "printed"),
-    [
-        ("location in myloc", "location in ('R1', 'R2')"),
-        ("location = MYLOC", "location in ('R1', 'R2')"),
-        ("location not in myloc", "location not in ('R1', 'R2')"),
-        ("location <> myloc", "location not in ('R1', 'R2')"),
-        ("location != myloc", "location not in ('R1', 'R2')"),
-        ("not location in myloc", "location not in ('R1', 'R2')"),
-        ("free > my.need", "free > 3"),
-        ("my.need < free", "free > 3"),
-        ("x in (my.need, 4)", "x in (3, 4)"),
-        ("x between my.need and 9", "x between 3 and 9"),
-        ("road prefix My.Road", "road prefix 'A''5'"),
-        ("x = my.a.b", "x = true"),
-        ("near(my.lat, my.lon, 10)", "near(52.5, 13, 10)"),
-    ],
-)
-def test_myloc_and_my_stand_for_the_clients_values(text, printed):
-    state = {"need": 3, "Road": "A'5", "a.b": True, "lat": 52.5, "lon": 13}
-    assert str(Filter.parse(text, location={"R2", "R1"}, state=state)) == printed
-
-
-def test_one_location_may_be_given_as_a_text():
-    assert str(Filter.parse("x in myloc", location="R12")) == "x = 'R12'"
-
-
-@pytest.mark.parametrize("location", [None, (), set()])
-def test_a_client_without_location_is_told_so(location):
-    with pytest.raises(FilterSyntaxError, match=r"myloc.*set the client's location") as caught:
-        Filter.parse("x = 1 and location in myloc", location=location)
-    assert caught.value.position == 22
-
-
-@pytest.mark.parametrize("state", [None, {}, {"Need": 3}])
-def test_a_client_without_that_state_is_told_so(state):
-    with pytest.raises(
-        FilterSyntaxError, match=r"my\.need.*set 'need' in the client's state"
-    ) as caught:
-        Filter.parse("x > my.need", state=state)
-    assert caught.value.position == 4
-
-
-@pytest.mark.parametrize("value", [None, float("nan"), float("inf"), 2**64, "a" * 1025, [1]])
-def test_a_state_that_is_no_value_is_refused_where_it_is_used(value):
-    with pytest.raises(FilterSyntaxError) as caught:
-        Filter.parse("x = my.y", state={"y": value})
-    assert caught.value.position == 4
-
-
-@pytest.mark.parametrize("location", [["a", 1], [None], ["a" * 1025], [str(i) for i in range(257)]])
-def test_locations_that_are_no_texts_are_refused_where_they_are_used(location):
-    with pytest.raises(FilterSyntaxError) as caught:
-        Filter.parse("x in myloc", location=location)
-    assert caught.value.position == 5
-
-
 # Refusals: text, position, part of the reason
 
 BAD = [
@@ -305,7 +245,17 @@ BAD = [
     ("x < myloc", 4, "expected a value, found `myloc`"),
     ("myloc = x", 0, "expected a condition"),
     ("x in (myloc)", 6, "expected a value"),
-    ("x > my.y", 4, "has no value"),
+    ("x < myloc", 4, "it is a set: use in myloc"),
+    ("myloc = 5", 0, 'double quotes: "myloc"'),
+    ("x = 1 and y in myloc", 15, "`myloc` depends on the client"),
+    ("x <> myloc", 5, "can be used in the subscriptions of a client only"),
+    ("near(myloc, 500)", 5, "`myloc` depends on the client"),
+    ("x > my.y", 4, "`my.y` depends on the client"),
+    ("x = 1 or my.y < x", 9, "can be used in the subscriptions of a client only"),
+    ("exists my.y", 7, 'stands in double quotes, as in "my.x" = 5'),
+    ("5 < my." + "y" * 5000, 4, "stands in double quotes"),
+    ("x = my.", 4, "`my.` is followed by a name"),
+    ("x = my." + "y" * 129, 4, "`my.` is followed by a name"),
     ('"" = 5', 0, "1 to 128 characters"),
     ("a" * 129 + " = 5", 0, "1 to 128 characters"),
     ("x = 5 and \0", 10, "expected a condition"),
@@ -578,7 +528,7 @@ nodes = st.recursive(leaves, compounds, max_leaves=7)
 def outcome(text: str) -> Filter | FilterSyntaxError:
     """Nothing else may come of any text."""
     try:
-        return Filter.parse(text, location=["R1"], state={"x": 1})
+        return Filter.parse(text)
     except FilterSyntaxError as error:
         return error
 

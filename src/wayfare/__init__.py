@@ -2,6 +2,7 @@
 
 from wayfare.core.conditions import Condition, Constant, attr, near
 from wayfare.core.filters import Filter
+from wayfare.core.markers import my, myloc
 from wayfare.errors import (
     CannotConnect,
     Closed,
@@ -32,5 +33,7 @@ __all__ = [
     "WayfareError",
     "attr",
     "connect",
+    "my",
+    "myloc",
     "near",
 ]

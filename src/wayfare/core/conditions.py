@@ -12,13 +12,15 @@ predicates and the rest multiplied out without changing what matches. It has to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import product
+from typing import overload
 
 import msgspec
 
 from wayfare.core import predicates as ps
-from wayfare.core.predicates import Predicate, Value
+from wayfare.core.markers import Clause, Given, Marked, Marker, My, Myloc, predicate
+from wayfare.core.predicates import Predicate
 from wayfare.errors import FilterError
 
 CONJUNCTIONS_MAX = 32  # of one filter, when `or` and `not` are multiplied out
@@ -49,7 +51,7 @@ class Condition:
     def __bool__(self) -> bool:
         raise TypeError(_NO_TRUTH)
 
-    def alternatives(self, negated: bool) -> list[Conjunction]:
+    def alternatives(self, negated: bool) -> list[Clause]:
         """The conjunctions, one of which is true exactly when this condition (or its negation) is."""
         raise AssertionError("a condition is one of the classes below")
 
@@ -60,13 +62,13 @@ class Term(Condition):
     __slots__ = ("fails", "holds")
 
     def __init__(
-        self, holds: Iterable[Predicate | None], fails: Iterable[Predicate | None]
+        self, holds: Iterable[Predicate | Marked | None], fails: Iterable[Predicate | Marked | None]
     ) -> None:
-        self.holds = [(p,) for p in holds if p is not None]
-        self.fails = [(p,) for p in fails if p is not None]
+        self.holds: list[Clause] = [(p,) for p in holds if p is not None]
+        self.fails: list[Clause] = [(p,) for p in fails if p is not None]
         self.depth, self.terms = 1, 1
 
-    def alternatives(self, negated: bool) -> list[Conjunction]:
+    def alternatives(self, negated: bool) -> list[Clause]:
         return list(self.fails if negated else self.holds)
 
 
@@ -79,7 +81,7 @@ class Constant(Condition):
         self.value = value
         self.depth, self.terms = 1, 1
 
-    def alternatives(self, negated: bool) -> list[Conjunction]:
+    def alternatives(self, negated: bool) -> list[Clause]:
         return [()] if self.value != negated else []
 
 
@@ -104,7 +106,7 @@ class All(_Several):
 
     __slots__ = ()
 
-    def alternatives(self, negated: bool) -> list[Conjunction]:
+    def alternatives(self, negated: bool) -> list[Clause]:
         parts = [part.alternatives(negated) for part in self.parts]
         return _sum(parts) if negated else _product(parts)
 
@@ -114,7 +116,7 @@ class Some(_Several):
 
     __slots__ = ()
 
-    def alternatives(self, negated: bool) -> list[Conjunction]:
+    def alternatives(self, negated: bool) -> list[Clause]:
         parts = [part.alternatives(negated) for part in self.parts]
         return _product(parts) if negated else _sum(parts)
 
@@ -131,7 +133,7 @@ class Not(Condition):
         self.depth, self.terms = 1 + part.depth, part.terms
         _check_limits(self)
 
-    def alternatives(self, negated: bool) -> list[Conjunction]:
+    def alternatives(self, negated: bool) -> list[Clause]:
         return self.part.alternatives(not negated)
 
 
@@ -150,12 +152,12 @@ def _checked_size(size: int) -> None:
         )
 
 
-def _sum(parts: list[list[Conjunction]]) -> list[Conjunction]:
+def _sum(parts: list[list[Clause]]) -> list[Clause]:
     _checked_size(sum(len(part) for part in parts))
     return [conjunction for part in parts for conjunction in part]
 
 
-def _product(parts: list[list[Conjunction]]) -> list[Conjunction]:
+def _product(parts: list[list[Clause]]) -> list[Clause]:
     if not all(parts):
         return []
     size = 1
@@ -173,36 +175,32 @@ class attr(msgspec.Struct, frozen=True, eq=False):  # noqa: N801  reads as a wor
 
     name: str
 
-    def __eq__(self, value: Value) -> Condition:  # type: ignore[override]
+    def __eq__(self, value: Given) -> Condition:  # type: ignore[override]
         return self.one_of(value)
 
-    def __ne__(self, value: Value) -> Condition:  # type: ignore[override]
+    def __ne__(self, value: Given) -> Condition:  # type: ignore[override]
         return ~self.one_of(value)
 
-    def __lt__(self, value: Value) -> Condition:
+    def __lt__(self, value: Given) -> Condition:
         return ~(self >= value)
 
-    def __le__(self, value: Value) -> Condition:
+    def __le__(self, value: Given) -> Condition:
         return ~(self > value)
 
-    def __gt__(self, value: Value) -> Condition:
-        return Term(
-            [ps.between(self.name, value, low_open=True)],
-            [ps.between(self.name, high=value)],
-        )
+    def __gt__(self, value: Given) -> Condition:
+        return self._either(">", "<=", value)
 
-    def __ge__(self, value: Value) -> Condition:
-        return Term(
-            [ps.between(self.name, value)],
-            [ps.between(self.name, high=value, high_open=True)],
-        )
+    def __ge__(self, value: Given) -> Condition:
+        return self._either(">=", "<", value)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __bool__(self) -> bool:
         raise TypeError(f"{_NO_TRUTH}; for an attribute that is there, use .exists()")
 
-    def between(self, low: Value, high: Value) -> Condition:
+    def between(self, low: Given, high: Given) -> Condition:
+        if isinstance(low, Marker) or isinstance(high, Marker):
+            return (self >= low) & (self <= high)
         return Term(
             [ps.between(self.name, low, high)],
             [
@@ -211,26 +209,20 @@ class attr(msgspec.Struct, frozen=True, eq=False):  # noqa: N801  reads as a wor
             ],
         )
 
-    def one_of(self, *values: Value) -> Condition:
-        return Term([ps.one_of(self.name, values)], [ps.none_of(self.name, values)])
+    def one_of(self, *values: Given) -> Condition:
+        return self._either("in", "not in", *values)
 
-    def like(self, pattern: str, escape: str | None = None) -> Condition:
-        return Term(
-            [ps.like(self.name, pattern, escape=escape)],
-            [ps.like(self.name, pattern, escape=escape, negated=True)],
-        )
+    def like(self, pattern: str | My, escape: str | None = None) -> Condition:
+        return self._either("like", "not like", pattern, *([] if escape is None else [escape]))
 
-    def prefix(self, text: str) -> Condition:
-        return self._text(ps.prefix, text)
+    def prefix(self, text: str | My) -> Condition:
+        return self._either("prefix", "not prefix", text)
 
-    def suffix(self, text: str) -> Condition:
-        return self._text(ps.suffix, text)
+    def suffix(self, text: str | My) -> Condition:
+        return self._either("suffix", "not suffix", text)
 
-    def contains(self, text: str) -> Condition:
-        return self._text(ps.contains, text)
-
-    def _text(self, build: Callable[..., Predicate | None], text: str) -> Condition:
-        return Term([build(self.name, text)], [build(self.name, text, negated=True)])
+    def contains(self, text: str | My) -> Condition:
+        return self._either("contains", "not contains", text)
 
     def exists(self) -> Condition:
         name = ps.checked_name(self.name)
@@ -239,7 +231,24 @@ class attr(msgspec.Struct, frozen=True, eq=False):  # noqa: N801  reads as a wor
     def is_null(self) -> Condition:
         return ~self.exists()
 
+    def _either(self, operator: str, opposite: str, *values: Given) -> Condition:
+        return Term(
+            [predicate(operator, self.name, *values)], [predicate(opposite, self.name, *values)]
+        )
 
-def near(lat: float, lon: float, metres: float) -> Condition:
-    """The point of the attributes `lat` and `lon` is at most so many metres from here."""
-    return Term([ps.near(lat, lon, metres)], [ps.near(lat, lon, metres, negated=True)])
+
+@overload
+def near(lat: float | My, lon: float | My, metres: float | My) -> Condition: ...
+@overload
+def near(lat: Myloc, lon: float | My, /) -> Condition: ...
+def near(
+    lat: float | My | Myloc, lon: float | My | None = None, metres: float | My | None = None
+) -> Condition:
+    """The point of the attributes `lat` and `lon` is at most so many metres from here.
+
+    `near(myloc, metres)` is drawn around the point where the client is.
+    """
+    given = [number for number in (lat, lon, metres) if number is not None]
+    if len(given) != (2 if type(lat) is Myloc else 3):
+        raise FilterError("near takes latitude, longitude and metres, or myloc and metres")
+    return Term([predicate("near", "lat", *given)], [predicate("not near", "lat", *given)])

@@ -12,8 +12,9 @@ equal; its content is its identity, in tables and on the wire.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import TypeVar
 
 import msgspec
 
@@ -21,8 +22,9 @@ from wayfare.core import algebra, syntax
 from wayfare.core import predicates as ps
 from wayfare.core.compiling import compiled
 from wayfare.core.conditions import CONJUNCTIONS_MAX, TERMS_MAX, Condition, Conjunction
-from wayfare.core.predicates import Attributes, Predicate, Test, Value
-from wayfare.errors import FilterError, FilterSyntaxError
+from wayfare.core.markers import Clause, Marked, markers, refusal
+from wayfare.core.predicates import Attributes, Predicate, Test
+from wayfare.errors import FilterError
 
 
 class Filter(msgspec.Struct, frozen=True, array_like=True, dict=True, cache_hash=True):
@@ -31,28 +33,22 @@ class Filter(msgspec.Struct, frozen=True, array_like=True, dict=True, cache_hash
     conjunctions: tuple[Conjunction, ...]
 
     @staticmethod
-    def parse(
-        text: str,
-        *,
-        location: Collection[str] | None = None,
-        state: Mapping[str, Value] | None = None,
-    ) -> Filter:
-        """The filter that a text describes; `myloc` and `my.<name>` take these values."""
-        condition = syntax.parse(text, location=location, state=state)
-        try:
-            return Filter.where(condition)
-        except FilterError as error:  # no single place in the text is wrong: it is too much
-            raise FilterSyntaxError(text, 0, str(error)) from None
+    def parse(text: str) -> Filter:
+        """The filter that a text describes; templates.py parses those with `myloc` or `my.<name>`."""
+        return syntax.made(text, Filter.where)
 
     @staticmethod
     def where(condition: Condition) -> Filter:
         """The filter that a condition built in Python describes."""
-        return Filter.of(_sized(condition.alternatives(negated=False)))
+        clauses = sized(condition.alternatives(negated=False))
+        for marker in markers(clauses):
+            raise FilterError(refusal(marker))
+        return Filter.of(map(known, clauses))
 
     @staticmethod
     def of(conjunctions: Iterable[Iterable[Predicate]]) -> Filter:
         """The normal form of these conjunctions of well-formed predicates."""
-        found = {normal for given in conjunctions if (normal := _normal(given)) is not None}
+        found = {tight for given in conjunctions if (tight := normal(given)) is not None}
         simple = sorted(found, key=repr)
         maximal = [
             one
@@ -135,6 +131,7 @@ class Filter(msgspec.Struct, frozen=True, array_like=True, dict=True, cache_hash
 EVERYTHING = Filter(((),))
 NOTHING = Filter(())
 
+S = TypeVar("S", bound=Sequence[Clause])
 Groups = Mapping[str, list[Predicate]]
 
 
@@ -147,7 +144,7 @@ def checked(given: Filter) -> Filter:
     for conjunction in given.conjunctions:
         for p in conjunction:
             ps.check(p)
-    _sized(given.conjunctions)
+    sized(given.conjunctions)
     if Filter.of(given.conjunctions) != given:
         raise FilterError("not a filter in normal form")
     return given
@@ -159,7 +156,7 @@ PATTERNS_MAX = 2 * ps.TEXT_MAX  # comparing patterns takes the product of their 
 # Normalising never lengthens a filter, so these are asked before it.
 
 
-def oversize(conjunctions: Sequence[Conjunction]) -> str | None:
+def oversize(conjunctions: Sequence[Clause]) -> str | None:
     """What is too much, if anything."""
     two_sided = [
         p
@@ -178,13 +175,19 @@ def oversize(conjunctions: Sequence[Conjunction]) -> str | None:
     return None
 
 
-def _sized(conjunctions: Sequence[Conjunction]) -> Sequence[Conjunction]:
+def sized(conjunctions: S) -> S:
+    """The conjunctions, if they are not too much; else FilterError."""
     if reason := oversize(conjunctions):
         raise FilterError(f"{reason}: split it into several subscriptions")
     return conjunctions
 
 
-def _normal(given: Iterable[Predicate]) -> Conjunction | None:
+def known(clause: Clause) -> Conjunction:
+    """Without what mentions a marker."""
+    return tuple(p for p in clause if type(p) is not Marked)
+
+
+def normal(given: Iterable[Predicate]) -> Conjunction | None:
     """The normal form of a conjunction; None if it contradicts itself."""
     groups: dict[str, list[Predicate]] = {}
     circles: list[Predicate] = []
@@ -205,10 +208,11 @@ def _normal(given: Iterable[Predicate]) -> Conjunction | None:
                 return None
             tight = [p for p in tight if type(p) is not ps.Exists]
         out.extend(tight)
-    return tuple(sorted(out, key=_order))
+    return tuple(sorted(out, key=order))
 
 
-def _order(p: Predicate) -> tuple[str, str]:
+def order(p: Predicate | Marked) -> tuple[str, str]:
+    """Of the predicates in a conjunction."""
     return p.name, repr(p)
 
 
@@ -275,4 +279,4 @@ def _united(a: Conjunction, b: Conjunction, imperfection: float) -> Conjunction 
     if len(only_a) != 1 or len(only_b) != 1 or ps.names(only_a[0]) != ps.names(only_b[0]):
         return None
     p = algebra.unite(only_a[0], only_b[0], imperfection)
-    return None if p is None else _normal([*(q for q in a if q in b), p])
+    return None if p is None else normal([*(q for q in a if q in b), p])

@@ -10,7 +10,7 @@
                | name ["not"] ( "prefix" | "suffix" | "contains" ) value
                | name "is" ["not"] "null"
                | "exists" ( name | "(" name ")" )
-               | "near" "(" value "," value "," value ")"
+               | "near" "(" ( value "," value | "myloc" ) "," value ")"
     value      = 'text' | number | "true" | "false" | my.name
 
 One regular expression cuts the text into tokens and never steps back (its repetitions are
@@ -24,13 +24,14 @@ and (in filters.py) for the filter multiplied out, which may be longer.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from wayfare.core import conditions as cs
 from wayfare.core import patterns
 from wayfare.core import predicates as ps
-from wayfare.core.conditions import DEPTH_MAX, TERMS_MAX, Condition, Conjunction, attr
+from wayfare.core.conditions import DEPTH_MAX, TERMS_MAX, Condition, attr
+from wayfare.core.markers import Clause, Given, Marked, Marker, My, Myloc, my, myloc, refusal
 from wayfare.core.predicates import KINDS, Kind, Value
 from wayfare.errors import FilterError, FilterSyntaxError
 
@@ -73,6 +74,8 @@ _INSTEAD = {  # what people write who think of another language
     "straight quotes": "‘ ’ “ ”",
 }
 _HINTS = {wrong: f"use {right}" for right, several in _INSTEAD.items() for wrong in several.split()}
+_SET = "it is a set: use in myloc, or near(myloc, metres)"
+_QUOTED = 'a name that begins with my. stands in double quotes, as in "my.x" = 5'
 _HINTS |= {quote: f"there is no closing {quote}" for quote in "'\""}
 
 
@@ -112,10 +115,8 @@ def _kind_of_bare(name: str) -> str:
 # Parsing
 
 
-def parse(
-    text: str, *, location: Collection[str] | None = None, state: Mapping[str, Value] | None = None
-) -> Condition:
-    """The condition that a text describes; `myloc` and `my.<name>` take these values."""
+def parse(text: str, *, marked: bool = False) -> Condition:
+    """The condition that a text describes, in which `myloc` and `my.<name>` may be allowed."""
     if not isinstance(text, str):
         raise FilterError(f"a filter is a text, not {type(text).__name__}")
     if len(text) > FILTER_TEXT_MAX:
@@ -123,15 +124,23 @@ def parse(
         raise FilterSyntaxError(text, FILTER_TEXT_MAX, reason)
     if half := ps.half_surrogate(text):
         raise FilterSyntaxError(text, half.start(), "half of a surrogate pair is not a character")
-    places = [location] if isinstance(location, str) else list(location or ())
-    return _Parser(text, places, state or {}).whole()
+    return _Parser(text, marked).whole()
+
+
+def made(text: str, make: Callable[[Condition], T], *, marked: bool = False) -> T:
+    """What is made of the condition that a text describes."""
+    condition = parse(text, marked=marked)
+    try:
+        return make(condition)
+    except FilterError as error:  # no single place in the text is wrong: it is too much
+        raise FilterSyntaxError(text, 0, str(error)) from None
 
 
 class _Parser:
     """One parse of one text. A method that is named after a rule of the grammar reads it."""
 
-    def __init__(self, source: str, places: list[str], state: Mapping[str, Value]) -> None:
-        self.source, self.places, self.state = source, places, state
+    def __init__(self, source: str, marked: bool) -> None:
+        self.source, self.marked = source, marked
         self.rest = _tokens(source)
         self.token = next(self.rest)
         self.depth = self.terms = 0
@@ -231,10 +240,11 @@ class _Parser:
         turned = _TURNED.get(self.token.spelling) if self.token.kind == "mark" else None
         if turned is None and token.kind == "truth":
             return cs.Constant(_TRUTHS[token.spelling])
+        hint = _QUOTED if token.kind == "state" else None
         if turned is None:
-            self.expected("one of = <> < <= > >=")
+            self.expected("one of = <> < <= > >=", hint)
         self.advance()
-        return self.build(token, turned, attr(self.name()), value)
+        return self.build(token, turned, attr(self.name(hint)), value)
 
     def about(self, attribute: attr) -> Condition:
         """The predicate whose attribute has been read."""
@@ -256,15 +266,17 @@ class _Parser:
     def between(self, attribute: attr, _: str) -> Condition:
         first, low = self.token, self.value()
         self.expect("and")
-        return self.build(first, attribute.between, low, self.value(KINDS[type(low)]))
+        return self.build(first, attribute.between, low, self.value(KINDS.get(type(low))))
 
     def within(self, attribute: attr, _: str) -> Condition:
         if self.sees("myloc"):
-            return self.build(self.token, attribute.one_of, *self.myloc())
+            return attribute.one_of(self.myloc())
         self.expect("(", "`(` or `myloc`")
         first, values = self.token, [self.value()]
+        kind = KINDS.get(type(values[0]))
         while self.accept(","):
-            values.append(self.value(KINDS[type(values[0])]))
+            values.append(self.value(kind))
+            kind = kind or KINDS.get(type(values[-1]))
         self.expect(")", "`,` or `)`")
         return self.build(first, attribute.one_of, *values)
 
@@ -291,56 +303,59 @@ class _Parser:
 
     def near(self) -> Condition:
         self.expect("(", "`(latitude, longitude, metres)`")
-        numbers = [0.0, 0.0, 0.0]
-        for i in range(3):
+        numbers: list[Any] = [myloc, 0.0] if self.sees("myloc") else [0.0, 0.0, 0.0]
+        for i in range(len(numbers)):
             if i > 0:
                 self.expect(",", "`,` (near takes latitude, longitude, metres)")
             token = self.token
-            numbers[i] = self.value("number")
+            numbers[i] = self.myloc() if numbers[i] is myloc else self.value("number")
             condition = self.build(token, cs.near, *numbers)
         self.expect(")")
         return condition
 
     # Names and values
 
-    def name(self) -> str:
+    def name(self, hint: str | None = None) -> str:
         if self.token.kind != "name":
-            self.expected("an attribute's name", self.quoting())
+            self.expected("an attribute's name", self.quoting() or hint)
         return self.build(self.token, ps.checked_name, self.advance().spelling)
 
     def quoting(self) -> str | None:
         """What to say when a word of the language stands where a name should."""
+        if self.token.kind == "state":
+            return _QUOTED
         if self.token.kind != "word":
             return None
         return f'as a name it stands in double quotes: "{self.token.spelling}"'
 
     def value(self, kind: Kind | None = None) -> Any:
-        """A value, of this kind if one is given."""
+        """A value, of this kind if one is given, or a marker of the client's state."""
         token = self.token
         what = _EXPECTED[kind] if kind else "a value"
         if token.kind not in _VALUES:
-            self.expected(what, "texts stand in single quotes" if token.kind == "name" else None)
+            hint = "texts stand in single quotes" if token.kind == "name" else None
+            self.expected(what, _SET if self.sees("myloc") else hint)
         value = self.build(token, self.meaning, self.advance())
-        if kind not in (None, KINDS[type(value)]):
+        if type(value) is not My and kind not in (None, KINDS[type(value)]):
             self.fail(token, f"expected {what}, found {token}")
         return value
 
-    def meaning(self, token: _Token) -> Value:
+    def meaning(self, token: _Token) -> Value | My:
         spelling = token.spelling
         if token.kind == "number":
             return ps.checked_value(_number(spelling))
         if token.kind == "state":
-            name = spelling[len(_STATE) :]
-            if name not in self.state:
-                raise FilterError(f"{token} has no value: set {name!r} in the client's state")
-            return ps.checked_value(self.state[name])
+            marker = my[spelling[len(_STATE) :]]
+            if not self.marked:
+                raise FilterError(refusal(marker))
+            return marker
         return _TRUTHS[spelling] if token.kind == "truth" else ps.checked_value(spelling)
 
-    def myloc(self) -> list[str]:
+    def myloc(self) -> Myloc:
         token = self.advance()
-        if not self.places:
-            self.fail(token, "`myloc` has no value: set the client's location")
-        return self.places
+        if not self.marked:
+            self.fail(token, refusal(myloc))
+        return myloc
 
 
 def _number(spelling: str) -> int | float:
@@ -382,13 +397,13 @@ _NEGATABLE = ("between", "in", "like", *_AFFIXES)
 # Printing
 
 
-def text(conjunctions: tuple[Conjunction, ...]) -> str:
+def text(clauses: tuple[Clause, ...]) -> str:
     """The text of a filter in normal form; parsing it gives an equal filter."""
-    return " or ".join(map(_conjunction, conjunctions)) or "false"
+    return " or ".join(map(_conjunction, clauses)) or "false"
 
 
-def _conjunction(conjunction: Conjunction) -> str:
-    return " and ".join(_PRINTERS[type(p)](p) for p in conjunction) or "true"
+def _conjunction(clause: Clause) -> str:
+    return " and ".join(_PRINTERS[type(p)](p) for p in clause) or "true"
 
 
 def _name(name: str) -> str:
@@ -397,8 +412,10 @@ def _name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def value_text(value: Value | None) -> str:
+def value_text(value: Given | None) -> str:
     """As it stands in a filter."""
+    if isinstance(value, Marker):
+        return str(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -406,7 +423,7 @@ def value_text(value: Value | None) -> str:
     return repr(value)
 
 
-def _values(p: ps.OneOf | ps.NoneOf, single: str, several: str) -> str:
+def _values(p: ps.OneOf | ps.NoneOf | Marked, single: str, several: str) -> str:
     if len(p.values) == 1:
         return f"{_name(p.name)} {single} {value_text(p.values[0])}"
     return f"{_name(p.name)} {several} ({', '.join(map(value_text, p.values))})"
@@ -432,6 +449,15 @@ def _near(p: ps.Near) -> str:
     return f"{'not ' if p.negated else ''}near({numbers})"
 
 
+def _marked(p: Marked) -> str:
+    given = [*map(value_text, p.values)]
+    if p.operator.endswith("near"):
+        return f"{p.operator}({', '.join(given)})"
+    if p.operator.endswith("in") and not p.follows_location:
+        return _values(p, "=" if p.operator == "in" else "<>", p.operator)
+    return f"{_name(p.name)} {p.operator} {' escape '.join(given)}"  # only `like` may have two
+
+
 _PRINTERS: dict[type, Callable[[Any], str]] = {
     ps.OneOf: lambda p: _values(p, "=", "in"),
     ps.NoneOf: lambda p: _values(p, "<>", "not in"),
@@ -440,4 +466,5 @@ _PRINTERS: dict[type, Callable[[Any], str]] = {
     ps.Exists: lambda p: f"exists {_name(p.name)}",
     ps.Missing: lambda p: f"{_name(p.name)} is null",
     ps.Near: _near,
+    Marked: _marked,
 }
