@@ -684,8 +684,7 @@ def test_what_is_widened_covers_every_choice_of_locations(node, mine):
 
 
 @given(templates, mines)
-def test_without_doubt_only_the_negations_of_myloc_are_widened(node, mine):
-    """At a single location there is nothing to widen."""
+def test_at_a_single_location_and_point_nothing_is_widened(node, mine):
     found = parsed(node)
     assume(isinstance(found, Template))
     one = Mine(
