@@ -19,7 +19,6 @@ from wayfare.errors import PipelineError
 from wayfare.eventlog import Event, row, writer
 from wayfare.pipeline import events
 from wayfare.pipeline.analyse import TABLES, analyse
-from wayfare.pipeline.running import RUNNING, analyse_stream
 from wayfare.sim import city, experiment, roaming
 from wayfare.sim.experiment import ALGORITHMS, SECOND_NS
 from wayfare.sim.links import MS_NS
@@ -457,44 +456,3 @@ def test_duckdb_comes_to_the_same_counts(spark: SparkSession, tmp_path: Path) ->
     assert there is not None
     assert {name: here[name] for name in there} == there
     assert min(there[name] for name in ("lost", "duplicates", "order_violations", "moves")) > 0
-
-
-# ---- while it happens --------------------------------------------------------------------------
-
-
-def test_a_stream_counts_what_the_whole_log_has(
-    spark: SparkSession, tmp_path: Path, told: dict[str, list[dict[str, Any]]]
-) -> None:
-    """A folder that grows, read twice with one checkpoint: nothing is counted again or forgotten."""
-    folder = tmp_path / "logs"
-    folder.mkdir()
-
-    def counts() -> dict[str, tuple[int, ...]]:
-        stream = analyse_stream(spark.readStream.schema(events.EVENTS).json(str(folder)))
-        assert [tuple(one) for one in stream.dtypes] == [
-            tuple(column.split()) for column in RUNNING.split(",")
-        ]
-        query = (
-            stream.writeStream.outputMode("complete")
-            .format("memory")
-            .queryName("counts")
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(120)
-        return {row.run: tuple(row)[1:] for row in spark.table("counts").collect()}
-
-    log = LOGS["order"]
-    written(folder / "1.jsonl", "order", log[:10])
-    assert counts() == {"order": (7, 2, 0, 0, 0, 0, 12 * MS)}
-    written(folder / "2.jsonl", "order", log[10:])
-    written(folder / "3.jsonl", "window", LOGS["window"])
-    assert counts() == {
-        "order": (7, 6, 1, 2, 3, 0, 20 * MS),
-        "window": (4, 3, 0, 0, 0, 5, 21),
-    }
-    assert facts(told, "order", "published", "delivered", "duplicates", "gaps", "told_lost") == (
-        *(7, 6, 1),
-        *(2, 3),
-    )

@@ -18,15 +18,23 @@ from pathlib import Path
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from wayfare.pipeline.deliveries import (
+    DELAYS,
+    OUTCOMES,
+    delay_quantiles,
+    delays,
+    expectations,
+    judged,
+    probes,
+)
 from wayfare.pipeline.spark import explained
 from wayfare.pipeline.traces import quantiles, traces
-from wayfare.pipeline.wanted import EVER, WANTED, wanted
+from wayfare.pipeline.wanted import EVER, wanted
 
 BROADCAST_ROWS = 500_000  # of a table that every worker gets, as a whole
 # Sizes are known before the plan is made, and few stages take long: no need to plan again after each.
 SETTINGS = {"spark_sql_adaptive_enabled": "false"}
 PROBES_MAX = 100  # publications behind an arrival that are told apart
-PERCENTS = (50, 90, 99)
 # What brokers say that is no control message: roaming.py counts in the same way.
 SAID = {
     "control": "counted = 'messages' and message not in"
@@ -36,13 +44,11 @@ SAID = {
     "acknowledgements": "counted = 'messages' and message = 'Ack'",
     "entries": "counted = 'entries'",
 }
-OUTCOMES = ("delivered", "extra", "duplicates", "order_violations")
 COUNTS = (
     *("published", "gaps", "told_lost", "updates", "expected", "moves", "moves_without_live"),
     *OUTCOMES,
     *SAID,
 )
-DELAYS = (*(f"delay_p{percent}_ms" for percent in PERCENTS), "delay_max_ms")
 AFTER = {"first": "first_ms", "live": "live_ms"}  # a move
 MOVE = ("old", "new", "left_ns", "came_ns", "first_ns", "live_ns")
 ENTRIES = "from_json(entries, 'map<string, bigint>')"
@@ -117,21 +123,21 @@ def analyse(
     publications, wants, stays = named
     tell("judging deliveries")
     deliveries = events.where("kind = 'delivered'")
-    expected = expectations(publications, wants).persist()
+    due = expectations(publications, wants).persist()
     outcome = judged(deliveries, publications, wants).persist()
     moved = with_hops(moves(stays, deliveries, publications), facts).persist()
     said = control(facts).persist()
     found = {
-        "runs": runs(facts, expected, outcome, moved, said),
+        "runs": runs(facts, due, outcome, moved, said),
         "control": said,
-        "probes": probes(expected, outcome),
+        "probes": probes(due, outcome),
         "delays": delays(outcome),
         "moves": moved,
         "tables": tables(facts),
         "traces": traces(deliveries, publications, wants, moved),
     }
     found["quantiles"] = quantiles(found["delays"])
-    kept += [expected, outcome, moved, said]
+    kept += [due, outcome, moved, said]
     return Analysis({name: shaped(found[name], name) for name in TABLES}, kept)
 
 
@@ -173,89 +179,6 @@ def published(facts: DataFrame) -> DataFrame:
         F.when(index < PROBES_MAX, index).alias("index"),
         "measured",
     )
-
-
-# Deliveries
-
-
-def expectations(publications: DataFrame, wants: DataFrame) -> DataFrame:
-    """How many deliveries there should be: run, index, expected."""
-    due = publications.where("measured").alias("one").join(wants.alias("held"), F.expr(WANTED))
-    due = due.select("one.run", "one.index")
-    return due.groupBy("run", "index").agg(F.count("*").alias("expected"))
-
-
-def judged(deliveries: DataFrame, publications: DataFrame, wants: DataFrame) -> DataFrame:
-    """What came of it, in one pass: how many of each kind, by index, and once more by delay_us.
-
-    From the last number of a publisher to the first: a row is the first arrival of its number if the
-    row before has another one, and out of order if anything that is newer had come before.
-    """
-    came = deliveries.select("run", "client", "publisher", "number", "time_ns", "delivery")
-    known = came.join(publications, ["run", "publisher", "number"], "left").alias("one")
-    held = wants.withColumnRenamed("client", "who").alias("held")
-    whole = known.join(held, F.expr(WANTED + " and one.client = held.who"), "left").select(
-        *(f"one.{name}" for name in (*came.columns, "index", "at_ns", "measured")),
-        F.expr("who is not null").alias("asked"),
-    )
-    # Who gets it from whom, as a number that comes first: numbers are faster to sort than names.
-    pair = F.xxhash64("run", "client", "publisher")
-    backwards = Window.partitionBy("pair", "run", "client", "publisher").orderBy(
-        F.desc("number"), "time_ns", "delivery"
-    )
-    arrival = F.struct("time_ns", "delivery")
-    newer = F.min(arrival).over(backwards.rowsBetween(Window.unboundedPreceding, -1))
-    first = F.coalesce(F.lag("number").over(backwards) != F.col("number"), F.lit(True))
-    delay_us = "bigint(if(first, round((time_ns - at_ns) / 1000), null))"
-    return (
-        whole.withColumn("pair", pair)
-        .withColumn("first", first)
-        .withColumn("late", F.col("first") & F.coalesce(newer < arrival, F.lit(False)))
-        .where("coalesce(measured, true)")
-        .selectExpr(
-            *("run", "first", "asked", "late"),
-            f"stack(2, 'index', index, 'delay_us', {delay_us}) (by, value)",
-        )
-        .groupBy("run", "by", "value")
-        .agg(
-            F.count_if(F.expr("first and asked")).alias("delivered"),
-            F.count_if(F.expr("first and not asked")).alias("extra"),
-            F.count_if(~F.col("first")).alias("duplicates"),
-            F.count_if("late").alias("order_violations"),
-        )
-    )
-
-
-def probes(expected: DataFrame, outcome: DataFrame) -> DataFrame:
-    """How many of the first, the second ... publication behind an arrival reach those who want them."""
-    came = outcome.where("by = 'index'").selectExpr("run", "value index", "delivered")
-    return (
-        expected.join(came, ["run", "index"], "left")
-        .where("index is not null")
-        .withColumn("delivered", F.coalesce("delivered", F.lit(0)))
-        .withColumn("ratio", F.col("delivered") / F.col("expected"))
-    )
-
-
-def delays(outcome: DataFrame) -> DataFrame:
-    """How many deliveries took so many microseconds."""
-    known = outcome.where("by = 'delay_us' and value is not null")
-    return known.selectExpr("run", "value delay_us", "delivered + extra count")
-
-
-def delay_quantiles(outcome: DataFrame) -> DataFrame:
-    """The smallest delay that so many percent are not above: run, delay_p50_ms ... delay_max_ms."""
-    up_to = Window.partitionBy("run").orderBy("delay_us")
-    counted = (
-        delays(outcome)
-        .withColumn("so_far", F.sum("count").over(up_to))
-        .withColumn("all", F.sum("count").over(Window.partitionBy("run")))
-    )
-    wanted = [
-        f"min(if(so_far * 100 >= {percent} * all, delay_us, null)) / 1000" for percent in PERCENTS
-    ]
-    shown = zip([*wanted, "max(delay_us) / 1000"], DELAYS, strict=True)
-    return counted.groupBy("run").agg(*(F.expr(how).alias(name) for how, name in shown))
 
 
 # Moves
@@ -393,7 +316,7 @@ def sizes(facts: DataFrame) -> DataFrame:
 
 
 def runs(
-    facts: DataFrame, expected: DataFrame, outcome: DataFrame, moved: DataFrame, said: DataFrame
+    facts: DataFrame, due: DataFrame, outcome: DataFrame, moved: DataFrame, said: DataFrame
 ) -> DataFrame:
     """One row for each run; what its log does not tell is null, what did not happen is 0.
 
@@ -407,9 +330,9 @@ def runs(
             "if(kind = 'lost' and measured, count, 0) told_lost",
             "int(kind = 'updated' and measured) updates",
         ),
-        expected.select("run", "expected"),
+        due.select("run", "expected"),
         outcome.where("by = 'index'").select("run", *OUTCOMES),
-        delay_quantiles(outcome),
+        delay_quantiles(delays(outcome)),
         moved.selectExpr(
             "run", "1 moves", "hops", "int(live_ms is null) moves_without_live", *AFTER.values()
         ),

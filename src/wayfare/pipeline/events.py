@@ -18,6 +18,7 @@ TYPES: dict[Any, DataType] = {pa.string(): StringType(), pa.int64(): LongType()}
 EVENTS = StructType([StructField(one.name, TYPES[one.type], one.nullable) for one in SCHEMA])
 LIVE = "live"  # the run of logs that live clients wrote
 NEEDED = ("run", "time_ns", "kind")  # the others are null where a log does not have them
+WANTED = " and ".join(f"exists({name})" for name in NEEDED)  # of notifications that are events
 
 
 def read(spark: SparkSession, *paths: str | Path) -> DataFrame:
@@ -81,4 +82,5 @@ def complete(frame: DataFrame, path: str) -> DataFrame:
 def of_notifications(rows: DataFrame) -> DataFrame:
     """The events that clients have published, by `eventlog.fields`, of what the data source has read."""
     event = F.from_json("attributes", EVENTS)
-    return rows.select(event.alias("event")).where("event.kind is not null").select("event.*")
+    whole = " and ".join(f"event.{name} is not null" for name in NEEDED)
+    return rows.select(event.alias("event")).where(whole).select("event.*")

@@ -25,12 +25,14 @@ from pyspark.sql.window import WindowSpec
 from wayfare.core.prediction import EVERYBODY, JOURNEY_NS, START, Movement
 from wayfare.errors import PipelineError
 from wayfare.pipeline import events
+from wayfare.pipeline.batches import Batches
 from wayfare.pipeline.judging import Counted, Predictions, Sets, judge, learn
 from wayfare.pipeline.spark import explained
 
 COLUMNS = {"client": "client", "time": "time", "from": "from", "to": "to"}
 TRAINING = 0.7  # share of the time; what comes then is predicted
 HANDOVERS = "run string, client string, time_ns long, from string, to string"
+COUNTS = "client string, previous string, broker string, to string, train long, test long"
 CONTEXT = ("client", "previous", "broker", "to")
 
 Transform = Callable[[DataFrame], DataFrame]
@@ -287,27 +289,41 @@ def _rows(counted: DataFrame) -> list[Counted]:
 # As a stream
 
 
-def mine_stream(log: DataFrame, folder: str, journey_ns: int = JOURNEY_NS) -> DataStreamWriter:
-    """Count the moves of a stream of events into a folder, each once; `streamed` is the model.
+def mine_stream(
+    log: DataFrame,
+    folder: str | Path,
+    order: int = 2,
+    journey_ns: int = JOURNEY_NS,
+    tell: Callable[[Movement], object] | None = None,
+) -> DataStreamWriter:
+    """Count the moves of a stream of events in a folder, each once; `tell` hears the model so far.
 
-    Rows of a client come in the order of their times. Each batch is a folder of counts, which is written
-    again when the batch is repeated; between batches, only the last two visits of each client are kept.
+    Rows of a client come in the order of their times. Between batches, only what was counted and the
+    last two visits of each client are kept.
     """
+    batches = _batches(folder)
 
     def take(batch: DataFrame, number: int) -> None:
-        spark = batch.sparkSession
-        kept = [f"{folder}/visits-{one % 2}" for one in (number - 1, number)]
-        known = spark.createDataFrame([], HANDOVERS) if number == 0 else spark.read.parquet(kept[0])
-        seen = known.unionByName(attachments(batch)).transform(visits).persist()
+        known = batches.before(batch.sparkSession, number)
+        seen = known["visits"].unionByName(attachments(batch)).transform(visits).persist()
         new = seen.transform(moves(journey_ns)).exceptAll(
-            known.transform(visits).transform(moves(journey_ns))
+            known["visits"].transform(visits).transform(moves(journey_ns))
         )
-        new.transform(counts()).write.mode("overwrite").parquet(f"{folder}/counts/batch={number}")
-        seen.transform(last_visits).write.mode("overwrite").parquet(kept[1])
+        counted = known["counts"].unionByName(new.transform(counts())).groupBy(*CONTEXT)
+        sums = [F.sum(name).alias(name) for name in ("train", "test")]
+        batches.write(
+            number,
+            {"counts": counted.agg(*sums).coalesce(1), "visits": seen.transform(last_visits)},
+        )
         seen.unpersist()
+        if tell is not None:
+            tell(streamed(batch.sparkSession, folder, order, journey_ns))
 
-    checkpoint = log.writeStream.option("checkpointLocation", f"{folder}/checkpoint")
-    return checkpoint.foreachBatch(take)
+    return batches.writer(log).foreachBatch(take)
+
+
+def _batches(folder: str | Path) -> Batches:
+    return Batches(folder, {"counts": COUNTS, "visits": HANDOVERS})
 
 
 def last_visits(visits: DataFrame) -> DataFrame:
@@ -326,9 +342,9 @@ def last_visits(visits: DataFrame) -> DataFrame:
 
 
 def streamed(
-    spark: SparkSession, folder: str, order: int = 2, journey_ns: int = JOURNEY_NS
+    spark: SparkSession, folder: str | Path, order: int = 2, journey_ns: int = JOURNEY_NS
 ) -> Movement:
     """The model of all that a stream has counted so far."""
     with explained(f"{folder} cannot be read as counts of moves"):
-        rows = _rows(spark.read.parquet(f"{folder}/counts"))
+        rows = _rows(_batches(folder).latest(spark)["counts"])
     return learn(rows, order, journey_ns, lambda one: one.train)
