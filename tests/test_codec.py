@@ -48,9 +48,13 @@ terms = st.builds(m.Terms, st.none() | numbers, st.none() | numbers, st.none() |
 
 
 def with_terms(kind, **fields):
-    """A message with terms for the first of its subscriptions, if it has any."""
+    """A message with terms for the first of its subscriptions, and a watched advertisement, if any."""
     return st.builds(
-        lambda one, term: replace(one, terms=((0, term),) if one.subscriptions else ()),
+        lambda one, term: replace(
+            one,
+            terms=((0, term),) if one.subscriptions else (),
+            watched=(len(one.advertisements) - 1,) if one.advertisements else (),
+        ),
         st.builds(kind, **fields),
         terms,
     )
@@ -120,7 +124,7 @@ MESSAGES = {
     m.Detach: st.builds(m.Detach, st.booleans()),
     m.Subscribe: st.builds(m.Subscribe, filters(), st.none() | terms, numbers),
     m.Unsubscribe: st.builds(m.Unsubscribe, filters()),
-    m.Advertise: st.builds(m.Advertise, filters()),
+    m.Advertise: st.builds(m.Advertise, filters(), st.booleans()),
     m.Unadvertise: st.builds(m.Unadvertise, filters()),
     m.Publish: st.builds(m.Publish, numbers, attributes, st.binary(max_size=20)),
     m.Ack: st.builds(m.Ack, numbers),
@@ -129,6 +133,7 @@ MESSAGES = {
     m.Gap: st.builds(m.Gap, numbers, texts, st.booleans()),
     m.Published: st.builds(m.Published, numbers),
     m.Resend: st.builds(m.Resend, numbers),
+    m.Interest: st.builds(m.Interest, filters(), st.booleans()),
     m.Update: st.builds(
         m.Update, entries, entries, entries, entries, st.lists(errand, max_size=2).map(tuple)
     ),
@@ -208,18 +213,19 @@ LAYOUT = [
                 ((0, m.Terms(5, 6, "key", True)),),
                 77,
                 500,
+                (1,),
             ),
         ),
         [
             *(10, "anna", 3, 9, [[ON_WIRE]], [[[[]]], [[]]], [["faro", 2], ["porto", 1]], True),
-            *("beja", [[0, [5, 6, "key", True]]], 77, 500),
+            *("beja", [[0, [5, 6, "key", True]]], 77, 500, [1]),
         ],
     ),
     (m.Detach(leave=True), [11, True]),
     (m.Subscribe(X), [12, [ON_WIRE], None, 0]),
     (m.Subscribe(X, m.Terms(last=5), 7), [12, [ON_WIRE], [5, None, None, False], 7]),
     (m.Unsubscribe(X), [13, [ON_WIRE]]),
-    (m.Advertise(X), [14, [ON_WIRE]]),
+    (m.Advertise(X, watch=True), [14, [ON_WIRE], True]),
     (m.Unadvertise(X), [15, [ON_WIRE]]),
     (m.Publish(7, {"x": 1}, b"!"), [16, 7, {"x": 1}, b"!"]),
     (m.Ack(4), [17, 4]),
@@ -229,6 +235,7 @@ LAYOUT = [
     (m.Gap(4, "no session", exact=False), [22, 4, "no session", False]),
     (m.Published(7), [23, 7]),
     (m.Resend(3), [24, 3]),
+    (m.Interest(X, True), [25, [ON_WIRE], True]),
     (
         m.Update((m.Entry(X),), (m.Entry(X, "anna"),)),
         [30, [[[ON_WIRE], ""]], [[[ON_WIRE], "anna"]], [], [], []],
@@ -280,10 +287,13 @@ LAYOUT = [
                 [44, "porto", "anna", 3, [["faro", 2]], 77],
             ),
             (
-                m.Profile("porto", "anna", 3, True, (X,), ((0, m.Terms(key="x")),), (EVERYTHING,)),
+                m.Profile(
+                    *("porto", "anna", 3, True, (X,), ((0, m.Terms(key="x")),), (EVERYTHING,)),
+                    (0,),
+                ),
                 [
                     *(45, "porto", "anna", 3, True),
-                    *([[ON_WIRE]], [[0, [None, None, "x", False]]], [[[[]]]]),
+                    *([[ON_WIRE]], [[0, [None, None, "x", False]]], [[[[]]]], [0]),
                 ],
             ),
         )
@@ -757,9 +767,18 @@ BAD = {
             "subscriptions": ([[[[[5, "y"], [5, "x"]]]]], [[[[]]]] * (m.FILTERS_MAX + 1)),
             "advertisements": ([[[[[5, "y"], [5, "x"]]]]], [[[[]]]] * (m.FILTERS_MAX + 1)),
             "terms": BAD_TERMS,
+            "watched": ([0], [-1]),
         }.items()
         for value in values
     },
+    **{
+        f"an attach that watches {value!r:.10}": pack(
+            on_wire(m.Attach("anna", 1, 0, (), (X,)), watched=value)
+        )
+        for value in ([1], [-1], [True], ["0"], [0] * (m.FILTERS_MAX + 1))
+    },
+    "interest in no filter in normal form": pack([25, [[[[5, "y"], [5, "x"]]]], True]),
+    "interest that may be": pack([25, [ON_WIRE], None]),
     **{
         f"an attach with terms {value!r:.30}": pack(
             on_wire(m.Attach("anna", 1, 0, (X,)), terms=value)

@@ -226,6 +226,14 @@ class LiveStage:
         await self.clients[name].unadvertise(text)
         self.held[name].remove(("advertise", text))
 
+    async def do_watch(self, rest):
+        name, text = rest.split(maxsplit=1)
+        self.clients[name]._perform(self.clients[name]._core.watch(Filter.parse(text)))
+
+    async def do_unwatch(self, rest):
+        name, text = rest.split(maxsplit=1)
+        self.clients[name]._perform(self.clients[name]._core.unwatch(Filter.parse(text)))
+
     async def do_publish(self, rest):
         name, attributes = rest.split(maxsplit=1)
         await self.clients[name].publish(scenario.read_attributes(attributes))

@@ -9,6 +9,7 @@ from wayfare.core.messages import Attach, ClientId, Entry, LinkId, Notification,
 from wayfare.core.sessions import Wait
 from wayfare.eventlog import Event
 from wayfare.sim import LinkSpec, World, check
+from wayfare.sim.interest import early
 from wayfare.sim.links import MS_NS
 from wayfare.sim.oracle import (
     Reach,
@@ -17,6 +18,7 @@ from wayfare.sim.oracle import (
     check_deliveries,
     check_outlived,
     check_quiet,
+    histories,
     reach,
 )
 
@@ -473,6 +475,95 @@ def test_reach_remembers_connections_that_are_gone():
     world.settle()
     assert not world.connections
     assert reach(world) == Reach(tree_ns=0, client_ns=7 * MS_NS)
+
+
+# Interest
+
+PRICE = Filter.parse("price > 0")
+KNOWN = NEAR + 2 * TREE + NEAR  # an advertisement went there, subscriptions came back, it was told
+
+
+def told_early(story, reach=REACH):
+    return [*early(story.events, histories(story.events), reach)]
+
+
+def unwanted(time, **more):
+    return Story(**more).tell(time, "unwanted", "ticker", filter=PRICE)
+
+
+def test_that_nobody_is_interested_must_not_be_told_while_somebody_is():
+    assert told_early(unwanted(KNOWN + 1)) == [
+        "ticker was told that nobody wants price > 0, but anna does"
+    ]
+
+
+def test_until_an_advertisement_and_a_subscription_have_settled_it_may():
+    assert told_early(unwanted(KNOWN)) == []
+    assert told_early(unwanted(LATE, subscribed_at=LATE - TREE - 2 * NEAR)) == []
+    assert told_early(unwanted(LATE, subscribed_at=LATE - TREE - 2 * NEAR - 1)) != []
+    assert told_early(unwanted(LATE, advertised_at=LATE - KNOWN)) == []
+    assert told_early(unwanted(LATE, advertised_at=None)) == []
+    cheap = {"filter": Filter.parse("price < 50")}
+    another = Story().tell(LATE - 1, "advertised", "ticker", **cheap)
+    assert told_early(another.tell(LATE, "unwanted", "ticker", **cheap)) == []
+
+
+def test_who_is_interested_has_to_stay_so():
+    assert told_early(unwanted(LATE).unsubscribe(LATE)) == []
+    assert told_early(unwanted(LATE).unsubscribe(LATE + 1)) != []
+    assert told_early(unwanted(LATE).tell(LATE - 1, "left", "anna")) == []
+    gone = unwanted(LATE).tell(LATE - 1, "left", "anna").unsubscribe(LATE + 1)
+    assert told_early(gone) == []  # it had left before
+
+
+def test_a_filter_that_only_may_overlap_is_no_interest_and_its_own_is_none():
+    other = Story(subscribed_at=None).tell(LATE, "unwanted", "ticker", filter=PRICE)
+    assert told_early(other) == []
+    other.tell(0, "subscribed", "ticker", filter=PRICE)
+    other.tell(0, "subscribed", "anna", filter=Filter.parse("price < 0"))
+    assert told_early(other) == []
+
+
+@pytest.mark.parametrize("who", ["anna", "ticker"])
+def test_who_lost_nobody_knows_what_may_have_been_forgotten(who):
+    lost = {"reason": "no answer"}
+    assert told_early(unwanted(LATE).tell(5, "lost", who, count=0, **lost)) == []
+    assert told_early(unwanted(LATE).tell(5, "lost", who, count=1, **lost)) != []
+
+
+@pytest.mark.parametrize("routing", ["flooding", "covering"])
+def test_a_publisher_that_believes_what_is_not_true_is_found(routing):
+    world = settled_world(routing)
+    [publisher] = [one for one in world.clients.values() if one.core.advertisements]
+    [offered] = publisher.core.advertisements
+    publisher.watch(offered)
+    world.settle()
+    assert check(world).violations == ()
+    believes = f"{publisher.name} believes that nobody wants {offered}"
+    publisher.core.wanted[offered] = False
+    assert check(world).violations == (Violation("interest", believes),)
+    publisher.core.wanted.clear()
+    asked = f"{publisher.name} was not told whether anybody wants {offered}"
+    assert check(world).violations == (Violation("interest", asked),)
+
+
+@pytest.mark.parametrize("routing", ["flooding", "covering"])
+def test_a_publisher_that_believes_in_somebody_who_is_gone_is_found(routing):
+    """Where notifications are flooded, it has to believe in somebody."""
+    world = settled_world(routing)
+    [publisher] = [one for one in world.clients.values() if one.core.advertisements]
+    [offered] = publisher.core.advertisements
+    publisher.watch(offered)
+    for client in world.clients.values():
+        for filter in list(client.core.subscriptions):
+            client.unsubscribe(filter)
+    world.settle()
+    assert check(world).violations == ()
+    floods = routing == "flooding"
+    publisher.core.wanted[offered] = not floods
+    who = "nobody" if floods else "somebody"
+    believes = f"{publisher.name} believes that {who} wants {offered}"
+    assert check(world).violations == (Violation("interest", believes),)
 
 
 # Quiet

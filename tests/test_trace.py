@@ -82,6 +82,13 @@ def test_attributes_read_as_they_are_written():
         (m.Profile(PORTO, ANNA, 3, True, (WIDE,)), "Profile(to porto, anna: 1 subs)"),
         (m.Profile(PORTO, ANNA, 3, False), "Profile(to porto, anna is not known)"),
         (m.Resend(3), "Resend(epoch 3)"),
+        (m.Interest(WIDE, wanted=True), "Interest(price > 10 is wanted)"),
+        (m.Interest(WIDE, wanted=False), "Interest(price > 10 is unwanted)"),
+        (m.Advertise(WIDE, watch=True), "Advertise(price > 10, watched)"),
+        (
+            m.Attach(ANNA, 2, 7, (), (WIDE, NARROW), watched=(1,)),
+            "Attach(epoch 2, delivered 7, ad price > 10, ad price > 40, watched)",
+        ),
         (m.Attach(ANNA, 3, 7, digest=77), "Attach(epoch 3, delivered 7, digest)"),
         (m.Tunnel(PORTO, BrokerId("faro"), LINK, m.Ack(9)), "Tunnel(to porto, Ack(9))"),
         (m.Tunnel(PORTO, BrokerId("faro"), LINK, None), "Tunnel(to porto, gone)"),

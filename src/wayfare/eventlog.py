@@ -4,6 +4,7 @@
     delivered      client, publisher, number, delivery, epoch, attributes
     lost           client, count, reason            (a Gap reached the application)
     subscribed, unsubscribed, advertised, unadvertised     client, filter
+    wanted, unwanted               client, filter   (whether anybody wants what it advertised)
     attached, detached, left, replaced              client, broker, epoch
     sent           sender, receiver, message, inner, size, count  (a message was put on a link)
 

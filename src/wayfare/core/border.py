@@ -10,7 +10,7 @@ How a session that comes gets what an older one had is the relocation strategy's
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from weakref import WeakValueDictionary
 
 from wayfare.core import messages as m
@@ -22,6 +22,7 @@ from wayfare.core.messages import BrokerId, ClientId, LinkId, Notification
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.routing import Routing, near_and_here
 from wayfare.core.sessions import Session, Tombstone, Wait, Wanted, wanted_of
+from wayfare.core.watches import Watches
 from wayfare.errors import ProtocolError
 
 OVERTAKEN = "a publisher moved, and its old broker did not answer: some of it may be missing"
@@ -39,6 +40,7 @@ class Border:
     def __init__(self, neighbours: Sequence[BrokerId], routing: str, limits: Limits) -> None:
         self.limits = limits
         self.routing = Routing(neighbours, STRATEGIES[routing])
+        self.watches = Watches(self.routing)
         self.past = Past()
         self._remembers = limits.past_count > 0
         self.by_link: dict[LinkId, Session] = {}
@@ -107,9 +109,7 @@ class Border:
         session.window = self._window(message)
         if link is not None:
             self.connect(session, link)
-        self.set_profile(
-            session, wanted_of(message.subscriptions, message.terms), message.advertisements
-        )
+        self._take_profile(session, message)
         return session
 
     def renew(self, session: Session, message: m.Attach, link: LinkId) -> None:
@@ -120,9 +120,13 @@ class Border:
         sessions[session.epoch] = session
         session.window = self._window(message)
         self.connect(session, link)
-        self.set_profile(
-            session, wanted_of(message.subscriptions, message.terms), message.advertisements
-        )
+        self._take_profile(session, message)
+
+    def _take_profile(self, session: Session, message: m.Attach) -> None:
+        offered = message.advertisements
+        watched = [offered[place] for place in message.watched]
+        wanted = wanted_of(message.subscriptions, message.terms)
+        self.set_profile(session, wanted, offered, watched)
 
     def _window(self, message: m.Attach) -> int:
         """A client may have more on its way to it, but no more than is kept for it anyway."""
@@ -194,6 +198,7 @@ class Border:
         session: Session,
         wanted: Wanted,
         advertisements: Sequence[Filter],
+        watched: Iterable[Filter] = (),
     ) -> None:
         """Make these the client's subscriptions and advertisements, additions first."""
         client, place, routing = session.client, session.place, self.routing
@@ -211,6 +216,7 @@ class Border:
             if filter not in offered:
                 routing.unadvertise(client, filter)
         session.subscriptions, session.advertisements = wanted, offered
+        self.watches.set(session, watched)
 
     # Notifications
 

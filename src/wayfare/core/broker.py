@@ -103,7 +103,7 @@ class Broker:
         self.name = name
         self.neighbours = tuple(neighbours)
         self.border = Border(self.neighbours, routing, limits)
-        self.routing = self.border.routing
+        self.routing, self.watches = self.border.routing, self.border.watches
         self.paths = Paths(name, self.neighbours)
         strategy = ALL_RELOCATIONS[relocation]
         if issubclass(strategy, Publishers):
@@ -156,8 +156,8 @@ class Broker:
         except ProtocolError as error:
             closed = [Close(link, str(error), fault=True)]
             return self.relocation.outward([*closed, *self.on_link_down(LinkDown(link), now)])
-        if not effects and not self.paths.mail and not self.routing.touched:  # an Ack, mostly
-            return effects
+        if not (effects or self.paths.mail or self.routing.touched or self.watches.is_due()):
+            return effects  # an Ack, mostly
         return self._with_updates(effects)
 
     def on_publications(self, event: Publications, now: int) -> list[Effect]:
@@ -221,7 +221,9 @@ class Broker:
         return self._with_updates(effects)
 
     def _with_updates(self, effects: list[Effect]) -> list[Effect]:
-        """Behind these effects, what every neighbour has to be told."""
+        """Behind these effects, what publishers and every neighbour have to be told."""
+        if self.watches.is_due():
+            effects = effects + self.watches.tell()
         effects = self.relocation.outward(effects)
         mail, touched = self.paths.take_mail(), self.routing.touched
         if not (mail or touched):
@@ -396,10 +398,12 @@ class Broker:
             session.advertisements[message.filter] = None
             self.routing.advertise(session.client, message.filter)
             self.relocation.on_profile(session, now)
+        self.watches.watch(session, message.filter, watch=message.watch)
         return []
 
     def on_unadvertise(self, session: Session, message: m.Unadvertise, now: int) -> list[Effect]:
         if message.filter in session.advertisements:
+            self.watches.watch(session, message.filter, watch=False)
             del session.advertisements[message.filter]
             self.routing.unadvertise(session.client, message.filter)
             self.relocation.on_profile(session, now)

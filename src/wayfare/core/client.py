@@ -4,7 +4,8 @@ It remembers what the application subscribed to and advertised, the last deliver
 publication that no broker has acknowledged, and says it all again at the next attachment. So the
 application may call at any time, attached or not.
 
-    attach -> (Attach, outbox) ->          Welcome, Deliver, Gap, Published -> Notify, Lost
+    attach -> (Attach, outbox) ->          Welcome, Deliver, Gap, Published, Interest
+                                                   -> Notify, Lost, Interested
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from wayfare.core.effects import (
     Effect,
     Ended,
     Event,
+    Interested,
     LinkDown,
     Lost,
     Notify,
@@ -43,6 +45,7 @@ from wayfare.core.messages import (
 )
 from wayfare.core.predicates import Value
 from wayfare.core.profiles import digest
+from wayfare.core.sessions import places
 from wayfare.errors import (
     FilterError,
     InvalidNotification,
@@ -106,6 +109,10 @@ class Client:
         self.subscriptions: dict[Filter, int] = {}  # and how often the application asked for it
         self.terms: dict[Filter, m.Terms] = {}  # of subscriptions that have some
         self.advertisements: dict[Filter, int] = {}
+        self.watched: dict[
+            Filter, int
+        ] = {}  # those of which it is told whether anybody is interested
+        self.wanted: dict[Filter, bool] = {}  # ... and what it was told last
         self.outbox: deque[m.Publish] = deque()  # not acknowledged yet, in order
         self.previous: tuple[tuple[BrokerId, int], ...] = ()
         self.welcomed = False
@@ -143,8 +150,14 @@ class Client:
         # Only who was welcomed where it was last can be sure that somebody there knows its filters.
         welcomed_there = self.welcomed and len(self.previous) == 1
         if welcomed_there and self._characters >= self._digest_from:
-            known = digest({**dict.fromkeys(self.subscriptions), **self.terms}, self.advertisements)
-            attach = replace(attach, subscriptions=(), terms=(), advertisements=(), digest=known)
+            known = digest(
+                {**dict.fromkeys(self.subscriptions), **self.terms},
+                self.advertisements,
+                self.watched,
+            )
+            attach = replace(
+                attach, subscriptions=(), terms=(), advertisements=(), watched=(), digest=known
+            )
         self.previous = ((broker, self.epoch), *self.previous)
         if len(self.previous) > PREVIOUS_MAX:  # the last was welcomed: it holds the session
             self.previous = (*self.previous[: PREVIOUS_MAX - 1], self.previous[-1])
@@ -167,6 +180,7 @@ class Client:
             self.home,
             tuple(terms),
             window=self._window,
+            watched=places(self.watched, self.advertisements),
         )
 
     def _present(self, attach: m.Attach) -> list[Effect]:
@@ -246,7 +260,29 @@ class Client:
     def unadvertise(self, filter: Filter) -> list[Effect]:
         if not self._count_down(self.advertisements, filter):
             return []
+        self._forget_watch(filter)
         return self._say(m.Unadvertise(filter))
+
+    def watch(self, filter: Filter) -> list[Effect]:
+        """Be told whether anybody wants what it advertised by this, now and when that changes."""
+        if filter not in self.advertisements:
+            raise NotAdvertised(f"{self.name} has not advertised {filter}: advertise it first")
+        self.watched[filter] = self.watched.get(filter, 0) + 1
+        return self._say(m.Advertise(filter, watch=True)) if self.watched[filter] == 1 else []
+
+    def unwatch(self, filter: Filter) -> list[Effect]:
+        """Be told no more, when that was said as often as `watch`."""
+        if filter not in self.watched:
+            return []
+        self.watched[filter] -= 1
+        if self.watched[filter]:
+            return []
+        self._forget_watch(filter)
+        return self._say(m.Advertise(filter))
+
+    def _forget_watch(self, filter: Filter) -> None:
+        self.watched.pop(filter, None)
+        self.wanted.pop(filter, None)
 
     def publish(self, attributes: Mapping[str, Value], payload: bytes = b"") -> list[Effect]:
         """Publish once, now or at the next attachment."""
@@ -500,6 +536,13 @@ class Client:
             raise ProtocolError(f"Resend for epoch {message.epoch}, but this is {self.epoch}")
         return self._present(replace(self._attachment(), previous=self.previous[1:]))
 
+    def on_interest(self, message: m.Interest, now: int) -> list[Effect]:
+        filter, wanted = message.filter, message.wanted
+        if filter not in self.watched or self.wanted.get(filter) == wanted:
+            return []
+        self.wanted[filter] = wanted
+        return [Interested(filter, wanted)]
+
     def _forget_published(self, number: int) -> None:
         if number > self.published:
             raise ProtocolError(f"accepted publication {number} of {self.published}")
@@ -532,4 +575,5 @@ FROM_BROKER: dict[type, Callable[[Client, Any, int], list[Effect]]] = {
     m.Gap: Client.on_gap,
     m.Published: Client.on_published,
     m.Resend: Client.on_resend,
+    m.Interest: Client.on_interest,
 }

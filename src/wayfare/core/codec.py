@@ -219,6 +219,12 @@ def _check_attach(message: m.Attach) -> None:
     _check_all_terms(message)
     _check_number(message.digest)
     _check_number(message.window)
+    _check_watched(message)
+
+
+def _check_watched(message: m.Attach | m.Profile) -> None:
+    for place in message.watched:
+        _require(0 <= place < len(message.advertisements), "no such advertisement is watched")
 
 
 def _check_all_terms(message: m.Attach | m.Profile | m.Reply) -> None:
@@ -337,6 +343,7 @@ def _check_profile(message: m.Profile) -> None:
     _check_searched(message)
     _check_filters((*message.subscriptions, *message.advertisements))
     _check_all_terms(message)
+    _check_watched(message)
 
 
 def _check_prepare(message: m.Prepare) -> None:
@@ -394,4 +401,5 @@ CHECKS: dict[type, Callable[[Any], None]] = {
     m.Profile: _check_profile,
     m.Prepare: _check_prepare,
     m.Resend: _check_resend,
+    m.Interest: _check_filter,
 }

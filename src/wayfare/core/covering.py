@@ -382,6 +382,10 @@ class OverlapIndex(Generic[Key]):
         """Whether there is such a key."""
         return any(self._meets(key, given) for key in self._candidates(given))
 
+    def meeting(self, given: Filter) -> Iterator[Key]:
+        """Such keys one by one, in any order; some may come twice."""
+        return (key for key in self._candidates(given) if self._meets(key, given))
+
     def _meets(self, key: Key, given: Filter) -> bool:
         return self._filters[key][1].overlaps(given)
 

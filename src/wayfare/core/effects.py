@@ -3,7 +3,8 @@
 A host turns what happens into events, calls `step(event, now)`, and performs the effects in order:
 
     Received, LinkUp, LinkDown,       ->  core  ->  Send, Close       (broker and client)
-    Publications, Granted, Tick                     Notify, Lost, Ended   (client: to the application)
+    Publications, Granted, Tick                     Notify, Lost, Ended,
+                                                    Interested        (client: to the application)
 
 `now` is an integer of nanoseconds that never goes back. Whenever `next_deadline()` is reached, the
 host steps a `Tick`; a tick too many does no harm.
@@ -100,4 +101,11 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
     subscription: Filter
 
 
-Effect = Send | Close | Notify | Lost | Ended
+class Interested(msgspec.Struct, frozen=True, gc=False):
+    """Tell the application whether anybody wants what it advertised and watches; it is news."""
+
+    advertisement: Filter
+    wanted: bool
+
+
+Effect = Send | Close | Notify | Lost | Ended | Interested

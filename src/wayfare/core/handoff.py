@@ -180,6 +180,7 @@ class Handoff(Relocation):
             session.marks.raise_to(old.marks)
         numbers = {one.notification.publisher: one.notification.number for one, _ in queue}
         session.marks.raise_to(numbers)
+        self.border.watches.review(session)  # the tables are complete now
         effects = self.border.push(session)
         for publication in wait.publications:
             effects += self.border.publish(session, publication, now)

@@ -6,7 +6,7 @@ connection and never changes.
 
     client -> border broker   Attach  Detach  Subscribe  Unsubscribe  Advertise  Unadvertise
                               Publish  Ack
-    border broker -> client   Welcome  Deliver  Gap  Published  Resend
+    border broker -> client   Welcome  Deliver  Gap  Published  Resend  Interest
     broker -> broker          Notification  Uncertain  Gap  Announce  Tunnel
                               Update(... Request, Reply, Fetch, Searched, Ask,
                                          Profile, Prepare)
@@ -218,6 +218,7 @@ def check_terms(terms: Terms) -> None:
 
 
 AllTerms = Annotated[tuple[tuple[int, Terms], ...], Meta(max_length=FILTERS_MAX)]
+Places = Annotated[tuple[int, ...], Meta(max_length=FILTERS_MAX)]  # of filters in a list
 
 
 class Attach(Message, frozen=True, tag=10):
@@ -236,6 +237,7 @@ class Attach(Message, frozen=True, tag=10):
     terms: AllTerms = ()  # and of which subscription, by its place
     digest: int = 0  # in place of subscriptions, terms and advertisements
     window: int = 0  # deliveries that may be on their way to it; the broker allows some anyway
+    watched: Places = ()  # advertisements of which it wants to know whether anybody is interested
 
 
 class Detach(Message, frozen=True, tag=11):
@@ -256,6 +258,7 @@ class Unsubscribe(Message, frozen=True, tag=13):
 
 class Advertise(Message, frozen=True, tag=14):
     filter: Filter
+    watch: bool = False  # tell me whether anybody is interested; the last one counts
 
 
 class Unadvertise(Message, frozen=True, tag=15):
@@ -314,6 +317,13 @@ class Resend(Message, frozen=True, tag=24):
     """Nobody knows the profile of this digest: attach again, with everything."""
 
     epoch: int
+
+
+class Interest(Message, frozen=True, tag=25):
+    """Whether anybody wants what an advertisement offers: for clients that watch it."""
+
+    filter: Filter
+    wanted: bool
 
 
 # Broker -> broker
@@ -430,6 +440,7 @@ class Profile(Message, frozen=True, tag=45):
     subscriptions: Filters = ()
     terms: AllTerms = ()
     advertisements: Filters = ()
+    watched: Places = ()
 
 
 class Prepare(Message, frozen=True, tag=46):
@@ -458,7 +469,7 @@ class Update(Message, frozen=True, tag=30):
 
 
 FromClient = Attach | Detach | Subscribe | Unsubscribe | Advertise | Unadvertise | Publish | Ack
-ToClient = Welcome | Deliver | Gap | Published | Resend
+ToClient = Welcome | Deliver | Gap | Published | Resend | Interest
 
 
 class Tunnel(Message, frozen=True, tag=32):

@@ -28,7 +28,7 @@ from wayfare.core.filters import Filter
 from wayfare.core.history import size_of
 from wayfare.core.messages import Ask, Attach, LinkId, Profile, Terms
 from wayfare.core.paths import Paths
-from wayfare.core.sessions import Session, told
+from wayfare.core.sessions import Session, places, told
 from wayfare.errors import ProtocolError
 
 Step = Effect | Received | LinkDown  # an effect, or something that happens here next
@@ -37,11 +37,13 @@ Step = Effect | Received | LinkDown  # an effect, or something that happens here
 def digest(
     subscriptions: Mapping[Filter, Terms | None] | Iterable[Filter],
     advertisements: Iterable[Filter] = (),
+    watched: Iterable[Filter] = (),
 ) -> int:
     """Equal for equal profiles, in any process; never 0."""
     terms = subscriptions if isinstance(subscriptions, Mapping) else {}
     lines = sorted(f"sub {one} {terms.get(one)}" for one in subscriptions)
     lines += sorted(f"ad {one}" for one in advertisements)
+    lines += sorted(f"watched {one}" for one in watched)
     return 1 + int.from_bytes(blake2b("\n".join(lines).encode(), digest_size=7).digest(), "big")
 
 
@@ -161,14 +163,17 @@ class Profiles:
 
 
 def _digest_of(session: Session) -> int:
-    return digest(session.subscriptions, session.advertisements)
+    return digest(session.subscriptions, session.advertisements, session.watched)
 
 
 def _profile_of(session: Session) -> Profile:
     filters, terms = told(session.subscriptions)
     nobody = m.BrokerId("")
-    offered = tuple(session.advertisements)
-    return Profile(nobody, session.client, session.epoch, True, filters, terms, offered)
+    offered, watched = (
+        tuple(session.advertisements),
+        places(session.watched, session.advertisements),
+    )
+    return Profile(nobody, session.client, session.epoch, True, filters, terms, offered, watched)
 
 
 def _filled(message: Attach, profile: Profile) -> Attach:
@@ -178,5 +183,6 @@ def _filled(message: Attach, profile: Profile) -> Attach:
         subscriptions=profile.subscriptions,
         terms=profile.terms,
         advertisements=profile.advertisements,
+        watched=profile.watched,
         digest=0,
     )

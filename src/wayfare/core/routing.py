@@ -41,13 +41,15 @@ class Audience:
 class Destinations:
     """Which places want a notification. A place is a small integer: a neighbour's or a session's."""
 
-    __slots__ = ("_audiences", "_first_session", "_index", "find")
+    __slots__ = ("_audiences", "_first_session", "_index", "changed", "find")
 
     def __init__(self, first_session: int = 0) -> None:
         self._first_session = first_session
         self._audiences: dict[Filter, Audience] = {}
         self._index: FilterIndex[Audience] = FilterIndex()
         self.find = self._index.find  # the audiences of a notification
+        # Filters whose audiences changed, for who clears it again; None: nobody wants to know.
+        self.changed: dict[Filter, None] | None = None
 
     def add(self, filter: Filter, place: int) -> None:
         audience = self._audiences.get(filter)
@@ -56,6 +58,8 @@ class Destinations:
             self._index.add(audience, filter)
         if place not in audience.counts:
             insort(audience.near if place < self._first_session else audience.here, place)
+            if self.changed is not None:
+                self.changed[filter] = None
         audience.counts[place] = audience.counts.get(place, 0) + 1
 
     def remove(self, filter: Filter, place: int) -> None:
@@ -65,6 +69,8 @@ class Destinations:
             del audience.counts[place]
             places = audience.near if place < self._first_session else audience.here
             del places[bisect_left(places, place)]
+            if self.changed is not None:
+                self.changed[filter] = None
             if not audience.counts:
                 del self._audiences[filter]
                 self._index.remove(audience)
@@ -236,6 +242,17 @@ class Routing:
             for sub in self._subs_by_overlap.overlapping(ad.filter)
         }
         return near_and_here([self.destinations.audience(one) for one in wanted])[1]
+
+    def is_wanted(self, offered: Filter, place: int) -> bool:
+        """Whether anybody else than this place may want something of what is offered.
+
+        Where notifications are flooded, nobody knows what others want, and everything is.
+        """
+        return self._strategy.floods or any(
+            other != place
+            for sub in self._subs_by_overlap.meeting(offered)
+            for other in self.destinations.audience(sub.filter).counts
+        )
 
     def start_over(self, neighbour: BrokerId) -> None:
         """A neighbour knows nothing any more, and what it said does not count."""

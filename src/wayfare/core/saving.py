@@ -91,6 +91,7 @@ class SavedSession(msgspec.Struct, array_like=True):
     turn_at: int
     wait: SavedWait | None
     window: int = 0
+    watched: list[tuple[Filter, bool | None]] = []
 
 
 class Saved(msgspec.Struct, array_like=True):
@@ -245,6 +246,7 @@ def _saved_session(session: Session, places: _Places) -> SavedSession:
         marks.turn_at,
         None if wait is None else _saved_wait(wait, places),
         session.window,
+        list(session.watched.items()),
     )
 
 
@@ -271,7 +273,8 @@ def _load_session(border: Border, saved: SavedSession, stored: list[Stored]) -> 
     border.next_place = saved.place
     attach = Attach(saved.client, saved.epoch, 0, (), tuple(saved.advertisements))
     session = border.open(attach, saved.link)
-    border.set_profile(session, subscriptions, saved.advertisements)
+    border.set_profile(session, subscriptions, saved.advertisements, dict(saved.watched))
+    session.watched = dict(saved.watched)
     session.opened, session.home, session.away_since = saved.opened, saved.home, saved.away_since
     session.published, session.welcomed = saved.published, saved.welcomed
     session.orphan, session.leaving = saved.orphan, saved.leaving

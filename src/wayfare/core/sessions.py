@@ -14,6 +14,8 @@ Attach, was nowhere before              Attach, was elsewhere
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
+
 import msgspec
 
 from wayfare.core.filters import Filter
@@ -111,6 +113,7 @@ class Session:
         "published",
         "subscriptions",
         "wait",
+        "watched",
         "welcomed",
         "window",
     )
@@ -127,6 +130,8 @@ class Session:
         self.away_since = 0
         self.subscriptions: Wanted = {}
         self.advertisements: dict[Filter, None] = {}
+        # Advertisements of it that it watches, and whether it was told that somebody wants them.
+        self.watched: dict[Filter, bool | None] = {}
         self.published = 0  # the last publication accepted from it
         self.backlog = Backlog(delivered)
         self.marks = Marks(marks_age_ns)
@@ -158,6 +163,11 @@ def told(wanted: Wanted) -> tuple[tuple[Filter, ...], tuple[tuple[int, Terms], .
     """Subscriptions as messages have them."""
     terms = [(place, one) for place, one in enumerate(wanted.values()) if one is not None]
     return tuple(wanted), tuple(terms)
+
+
+def places(some: Container[Filter], all: Iterable[Filter]) -> tuple[int, ...]:
+    """Which ones of these filters, as messages say it."""
+    return tuple(place for place, one in enumerate(all) if one in some)
 
 
 def wanted_of(filters: tuple[Filter, ...], terms: tuple[tuple[int, Terms], ...]) -> Wanted:

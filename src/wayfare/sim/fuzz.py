@@ -125,6 +125,8 @@ class Fuzz:
         self.past = Random(-1 - job.seed)  # of its own, so that the rest is as without it
         self.remembering = self.past.random() < 0.2
         self.lives = Random(f"lives {job.seed}")  # likewise
+        self.interest = Random(f"interest {job.seed}")  # likewise
+        self.watching = self.interest.random() < 0.5
         self.with_faults = job.faults
         self.world = World(
             job.seed,
@@ -294,12 +296,23 @@ class Fuzz:
         draw = random.random()
         if draw < 0.12 or not advertisements:
             client.advertise(random_filter(random))
+            self._watch(client)
         elif draw < 0.18:
             client.unadvertise(random.choice(list(advertisements)))
         else:
             for attributes in [random_attributes(random) for _ in range(random.choice([1, 1, 3]))]:
                 if any(filter.matches(attributes) for filter in advertisements):
                     client.publish(attributes)
+
+    def _watch(self, client: ClientHost) -> None:
+        """A publisher wants to know whether anybody is interested, or does not any more."""
+        random, watched = self.interest, client.core.watched
+        if not self.watching:
+            return
+        if watched and random.random() < 0.2:
+            client.unwatch(random.choice(list(watched)))
+        elif random.random() < 0.8:
+            client.watch(random.choice(list(client.core.advertisements)))
 
 
 def fuzz(job: Job) -> Run:

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING
 from wayfare.core.broker import Broker
 from wayfare.core.client import Client
 from wayfare.core.conditions import Condition
-from wayfare.core.effects import Close, Effect, Ended, LinkDown, Lost, Notify, Received, Send, Tick
+from wayfare.core.effects import (
+    Close,
+    Effect,
+    Ended,
+    Interested,
+    LinkDown,
+    Lost,
+    Notify,
+    Received,
+    Send,
+    Tick,
+)
 from wayfare.core.filters import Filter
 from wayfare.core.messages import BrokerId, LinkId, Terms, terms_text
 from wayfare.core.predicates import Value
@@ -61,6 +72,8 @@ class Host:
                 self.lost(effect)
             elif type(effect) is Ended:
                 self.ended(effect)
+            elif type(effect) is Interested:
+                self.interested(effect)
             else:
                 assert type(effect) is Close
                 self.close(effect)
@@ -84,6 +97,9 @@ class Host:
         raise AssertionError(f"{self.core.name} is no client")
 
     def ended(self, effect: Ended) -> None:
+        raise AssertionError(f"{self.core.name} is no client")
+
+    def interested(self, effect: Interested) -> None:
         raise AssertionError(f"{self.core.name} is no client")
 
     def close(self, effect: Close) -> None:
@@ -317,6 +333,12 @@ class ClientHost(Host):
         self.world.log("unadvertised", client=self.name, filter=offered)
         self.perform(effects)
 
+    def watch(self, filter: str | Filter | Condition) -> None:
+        self.perform(self.core.watch(as_filter(filter)))
+
+    def unwatch(self, filter: str | Filter | Condition) -> None:
+        self.perform(self.core.unwatch(as_filter(filter)))
+
     def publish(self, attributes: Mapping[str, Value], payload: bytes = b"") -> None:
         effects = self.core.publish(attributes, payload)
         self.world.log(
@@ -366,6 +388,12 @@ class ClientHost(Host):
         self.world.log(
             "unsubscribed", client=self.name, filter=effect.subscription, reason="stayed behind"
         )
+
+    def interested(self, effect: Interested) -> None:
+        if effect.wanted:
+            self.world.log("wanted", client=self.name, filter=effect.advertisement)
+        else:
+            self.world.log("unwanted", client=self.name, filter=effect.advertisement)
 
     def close(self, effect: Close) -> None:
         self.mind_fault(effect)

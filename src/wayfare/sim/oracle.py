@@ -17,7 +17,7 @@ from math import inf
 
 import msgspec
 
-from wayfare.core.broker import DEFAULT_LIMITS
+from wayfare.core.broker import ALL_RELOCATIONS, DEFAULT_LIMITS
 from wayfare.core.client import ACK_DELAY_NS, DIGEST_FROM
 from wayfare.core.filters import Filter
 from wayfare.core.home import Home, tunnelled
@@ -25,8 +25,9 @@ from wayfare.core.junction import Junction
 from wayfare.core.messages import BrokerId, ClientId, Entry
 from wayfare.core.predicates import Attributes, satisfied
 from wayfare.core.reduction import STRATEGIES, Strategy, reduced
+from wayfare.core.relocation import Naive
 from wayfare.eventlog import Event
-from wayfare.sim import topology
+from wayfare.sim import interest, topology
 from wayfare.sim.hosts import ClientHost
 from wayfare.sim.world import World
 
@@ -34,7 +35,9 @@ from wayfare.sim.world import World
 class Violation(msgspec.Struct, frozen=True):
     """A promise that was broken."""
 
-    rule: str  # complete, once, fifo, wanted, gap, tidy; crash, when the run itself failed
+    rule: (
+        str  # complete, once, fifo, wanted, gap, tidy, interest; crash, when the run itself failed
+    )
     what: str
 
     def __str__(self) -> str:
@@ -62,7 +65,7 @@ class Reach(msgspec.Struct, frozen=True):
 def check(world: World) -> Verdict:
     """Everything about a run that has become quiet."""
     deliveries = check_deliveries(world.events, reach(world))
-    violations = (*deliveries.violations, *check_quiet(world))
+    violations = (*deliveries.violations, *_check_early(world), *check_quiet(world))
     return msgspec.structs.replace(deliveries, violations=violations)
 
 
@@ -143,13 +146,13 @@ class History:
             if count > 1 and not all:
                 self._held[kind, filter] = count - 1, span
             else:
-                span.end = time
+                span.end = min(span.end, time)  # it may have left before
 
     def leave(self, time: int) -> None:
         """The session ends: to the brokers, the client wants and offers nothing."""
         self.left.append(time)
         for _, span in self._held.values():
-            span.end = time
+            span.end = min(span.end, time)  # it may have left before
 
     def begin_anew(self, time: int) -> None:
         """Another process has the name now, and holds nothing."""
@@ -383,7 +386,7 @@ def check_quiet(world: World) -> list[Violation]:
     away = [one for one in world.clients.values() if one.connection is None and not one.left]
     found += _check_sessions(world, {one.name for one in away})
     # What a broker knows of a client that is away is what it last heard, which nobody else knows.
-    return found if away else [*found, *_check_tables(world)]
+    return found if away else [*found, *_check_tables(world), *_check_told(world)]
 
 
 def _check_sessions(world: World, away: set[str]) -> Iterator[Violation]:
@@ -523,6 +526,35 @@ def _check_tables(world: World) -> Iterator[Violation]:
                 for part in filter.parts():
                     _count(places, part, session.place)
         yield from _same(f"{name} destinations", routing.destinations.counts(), places)
+
+
+def _check_early(world: World) -> Iterator[Violation]:
+    if not issubclass(ALL_RELOCATIONS[world.relocation], Naive):
+        for what in interest.early(world.events, histories(world.events), reach(world)):
+            yield Violation("interest", what)
+
+
+def _check_told(world: World) -> Iterator[Violation]:
+    """What publishers that watch were told last is true."""
+    tables = Tables(world)
+    here = {name: host for name, host in world.clients.items() if not host.left}
+    for name, host in here.items():
+        others = [filter for one in here if one != name for filter in here[one].core.subscriptions]
+        near = tables.near.get(session_at(world, host), [])
+        words = [
+            entry.filter
+            for neighbour in near
+            for entry in tables.told_subs(neighbour, session_at(world, host))
+        ]
+        for offered in host.core.watched:
+            told = host.core.wanted.get(offered)
+            must = tables.strategy.floods or any(interest.meet(offered, one) for one in others)
+            may = must or any(offered.overlaps(one) for one in [*others, *words])
+            if told is None:
+                yield Violation("interest", f"{name} was not told whether anybody wants {offered}")
+            elif told != must and told != may:
+                who = "somebody" if told else "nobody"
+                yield Violation("interest", f"{name} believes that {who} wants {offered}")
 
 
 def _count(places: dict[Filter, dict[int, int]], filter: Filter, place: int) -> None:

@@ -290,6 +290,14 @@ class Stage:
         name, filter = _words(rest, 2)
         self.world.client(name).unadvertise(filter)
 
+    def watch(self, rest: str) -> None:
+        name, filter = _words(rest, 2)
+        self.world.client(name).watch(filter)
+
+    def unwatch(self, rest: str) -> None:
+        name, filter = _words(rest, 2)
+        self.world.client(name).unwatch(filter)
+
     def publish(self, rest: str) -> None:
         name, attributes = _words(rest, 2)
         self.world.client(name).publish(read_attributes(attributes))
@@ -363,6 +371,8 @@ STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {
     "unsubscribe": ("anna price > 40", Stage.unsubscribe),
     "advertise": ("ticker price > 0", Stage.advertise),
     "unadvertise": ("ticker price > 0", Stage.unadvertise),
+    "watch": ("ticker price > 0", Stage.watch),
+    "unwatch": ("ticker price > 0", Stage.unwatch),
     "publish": ("ticker {price: 41, road: 'A5'}", Stage.publish),
     "cut": ("porto - lisbon [for 500ms]", Stage.cut),
     "heal": ("porto - lisbon", Stage.heal),

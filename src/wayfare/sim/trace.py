@@ -43,7 +43,10 @@ def _attach(attach: m.Attach) -> str:
         f"epoch {attach.epoch}",
         f"delivered {attach.delivered}",
         *(f"sub {one}" for one in attach.subscriptions),
-        *(f"ad {one}" for one in attach.advertisements),
+        *(
+            f"ad {one}{', watched' if place in attach.watched else ''}"
+            for place, one in enumerate(attach.advertisements)
+        ),
         *(["digest"] if attach.digest else []),
     ]
     return f"Attach({', '.join(held)})"
@@ -86,6 +89,7 @@ TEXTS: dict[type, Callable[[Any], str]] = {
         f"Prepare({one.client} at {one.broker}: {', '.join(map(str, one.advertisements))})"
     ),
     m.Resend: lambda one: f"Resend(epoch {one.epoch})",
+    m.Interest: lambda one: f"Interest({one.filter} is {'wanted' if one.wanted else 'unwanted'})",
     m.Searched: lambda one: f"Searched({one.client}, epoch {one.epoch})",
     m.Tunnel: lambda one: (
         f"Tunnel(to {one.broker}, {TEXTS[type(one.message)](one.message) if one.message else 'gone'})"
@@ -94,7 +98,7 @@ TEXTS: dict[type, Callable[[Any], str]] = {
     m.Detach: lambda one: "Detach(leave)" if one.leave else "Detach()",
     m.Subscribe: lambda one: f"Subscribe({one.filter})",
     m.Unsubscribe: lambda one: f"Unsubscribe({one.filter})",
-    m.Advertise: lambda one: f"Advertise({one.filter})",
+    m.Advertise: lambda one: f"Advertise({one.filter}{', watched' if one.watch else ''})",
     m.Unadvertise: lambda one: f"Unadvertise({one.filter})",
     m.Publish: lambda one: f"Publish({one.number} {attributes_text(one.attributes)})",
     m.Ack: lambda one: f"Ack({one.number})",
@@ -136,3 +140,6 @@ class Trace:
         elif event.kind == "lost":
             count = event.count or "nobody knows how many"
             self.line(f"{event.client} <=", f"{count} lost: {event.reason}")
+        elif event.kind in ("wanted", "unwanted"):
+            who = "somebody" if event.kind == "wanted" else "nobody"
+            self.line(f"{event.client} <=", f"{who} wants {event.filter}")

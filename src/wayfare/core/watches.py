@@ -1,0 +1,92 @@
+"""Quenching: a publisher that watches an advertisement is told whether anybody wants what it offers.
+
+Wanted is what a subscription of a neighbour, or of another session here, overlaps. What a publisher
+was told is compared with that after every change of subscriptions that overlap its advertisement,
+and after every attachment; while its session waits for an older one nothing is said, because the
+tables are not complete before. A broker of which nobody watches anything does nothing for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from wayfare.core import messages as m
+from wayfare.core.covering import OverlapIndex
+from wayfare.core.effects import Effect, Send
+from wayfare.core.filters import Filter
+from wayfare.core.routing import Routing
+from wayfare.core.sessions import Session
+
+Key = tuple[int, Filter]  # the place of a session, and an advertisement of it
+
+
+class Watches:
+    """The advertisements that clients of one broker watch."""
+
+    __slots__ = ("_destinations", "_due", "_offers", "_routing", "_sessions")
+
+    def __init__(self, routing: Routing) -> None:
+        self._routing = routing
+        self._destinations = routing.destinations
+        self._offers: OverlapIndex[Key] = OverlapIndex()
+        self._sessions: dict[int, Session] = {}  # that watch something, by place
+        self._due: dict[Key, None] = {}  # what to look at again
+
+    def set(self, session: Session, watched: Iterable[Filter]) -> None:
+        """Make these what its client watches. It is told everything anew."""
+        for filter in [*session.watched]:
+            self._forget(session, filter)
+        for filter in dict.fromkeys(watched):
+            self._add(session, filter)
+
+    def watch(self, session: Session, filter: Filter, *, watch: bool) -> None:
+        """Its client watches this, or does not any more."""
+        if watch and filter not in session.watched:
+            self._add(session, filter)
+        elif not watch and filter in session.watched:
+            self._forget(session, filter)
+
+    def review(self, session: Session) -> None:
+        """Look again at what its client watches."""
+        for filter in session.watched:
+            self._due[session.place, filter] = None
+
+    def _add(self, session: Session, filter: Filter) -> None:
+        session.watched[filter] = None
+        key = session.place, filter
+        self._offers.add(key, filter)
+        self._sessions[session.place] = session
+        self._due[key] = None
+        if self._destinations.changed is None:
+            self._destinations.changed = {}
+
+    def _forget(self, session: Session, filter: Filter) -> None:
+        del session.watched[filter]
+        key = session.place, filter
+        self._offers.remove(key)
+        self._due.pop(key, None)
+        if not session.watched:
+            del self._sessions[session.place]
+        if not self._sessions:
+            self._destinations.changed = None
+
+    def is_due(self) -> bool:
+        return bool(self._due or self._destinations.changed)
+
+    def tell(self) -> list[Effect]:
+        """What publishers have to be told since the last time."""
+        changed = self._destinations.changed or {}
+        for filter in changed:
+            self._due.update(dict.fromkeys(self._offers.overlapping(filter)))
+        changed.clear()
+        due, self._due = self._due, {}
+        effects: list[Effect] = []
+        for place, filter in due:
+            session = self._sessions[place]
+            if session.link is None or session.wait is not None:
+                continue  # it is told when it is there, and open
+            wanted = self._routing.is_wanted(filter, place)
+            if session.watched[filter] != wanted:
+                session.watched[filter] = wanted
+                effects.append(Send(session.link, m.Interest(filter, wanted)))
+        return effects
