@@ -19,11 +19,12 @@ from wayfare.core.effects import (
     Send,
     Tick,
 )
-from wayfare.core.filters import Filter
+from wayfare.core.filters import NOTHING, Filter
 from wayfare.core.grants import Grants
 from wayfare.core.handoff import NO_SESSION
 from wayfare.core.history import Limits
 from wayfare.core.messages import (
+    AHEAD_MAX,
     Ack,
     Advertise,
     Announce,
@@ -480,6 +481,16 @@ def test_every_update_fits_a_frame():
     assert max(len(msgspec.msgpack.encode(update)) for update in updates) <= codec.FRAME_MAX
 
 
+def test_every_update_of_entries_that_become_wider_fits_a_frame():
+    here = broker("faro")
+    attach(here, "anna")
+    chains = [tuple(big_filter(10 * n + i) for i in range(AHEAD_MAX + 1)) for n in range(25)]
+    here.routing.subscribe("anna", NOTHING, 1, tuple(chains))
+    updates = [send.message for send in tell(here, "faro", Update(add_ads=(Entry(ALL),)))]
+    assert sum(len(update.add_subs) for update in updates) == len(chains)
+    assert max(len(msgspec.msgpack.encode(update)) for update in updates) <= codec.FRAME_MAX
+
+
 # Acknowledgements, window, backlog
 
 
@@ -786,6 +797,21 @@ def test_an_errand_to_another_broker_is_sent_on_behind_the_tables():
     assert tell(here, "porto", Update(add_ads=(Entry(X),), errands=(request,))) == [
         Send("faro", Update(add_ads=(Entry(X),), errands=(request,)))
     ]
+
+
+def test_an_errand_goes_with_no_more_filters_than_leave_it_room():
+    for entries, together in ((UPDATE_MAX // 8, True), (UPDATE_MAX // 8 + 1, False)):
+        here = broker("faro", "porto", routing="identity")
+        tell(here, "faro", Announce(("faro",)))
+        tell(here, "faro", Update(add_ads=(Entry(ALL),)))
+        request = Request("porto", "anna", 2, 0, (("faro", 1),))
+        two = [(Filter.parse(f"x = {n}"), Filter.parse(f"x < {n}")) for n in range(entries)]
+        said = tuple(Entry.along((one[0], *one)) for one in two)
+        sent = tell(here, "porto", Update(add_subs=said, errands=(request,)))
+        subs = tuple(map(Entry.along, two))
+        whole = [Update(add_subs=subs, errands=(request,))]
+        apart = [Update(add_subs=subs), Update(errands=(request,))]
+        assert sent == [Send("faro", one) for one in (whole if together else apart)]
 
 
 def test_flooding_takes_errands_but_no_tables():

@@ -41,7 +41,10 @@ numbers = st.integers(0, NUMBER_MAX)
 attributes = st.dictionaries(names, values(), max_size=4)
 notifications = st.builds(m.Notification, names, numbers, attributes, st.binary(max_size=20))
 profiles = st.lists(filters(), max_size=3).map(tuple)
-entries = st.lists(st.builds(m.Entry, part_filters(), st.just("") | names), max_size=3).map(tuple)
+owners = st.just("") | names
+ads = st.lists(st.builds(m.Entry, part_filters(), owners), max_size=3).map(tuple)
+chains = st.lists(part_filters(), min_size=1, max_size=3)
+subs = st.lists(st.builds(m.Entry.along, chains, owners), max_size=3).map(tuple)
 
 attachments = st.lists(st.tuples(names, numbers), max_size=3).map(tuple)
 terms = st.builds(m.Terms, st.none() | numbers, st.none() | numbers, st.none() | names)
@@ -134,9 +137,7 @@ MESSAGES = {
     m.Published: st.builds(m.Published, numbers),
     m.Resend: st.builds(m.Resend, numbers),
     m.Interest: st.builds(m.Interest, filters(), st.booleans()),
-    m.Update: st.builds(
-        m.Update, entries, entries, entries, entries, st.lists(errand, max_size=2).map(tuple)
-    ),
+    m.Update: st.builds(m.Update, ads, subs, subs, ads, st.lists(errand, max_size=2).map(tuple)),
     m.Join: st.builds(m.Join, numbers.map(lambda n: n or 1), numbers, numbers),
     m.Took: st.builds(m.Took, numbers),
     m.Ping: st.builds(m.Ping, st.booleans()),
@@ -238,7 +239,11 @@ LAYOUT = [
     (m.Interest(X, True), [25, [ON_WIRE], True]),
     (
         m.Update((m.Entry(X),), (m.Entry(X, "anna"),)),
-        [30, [[[ON_WIRE], ""]], [[[ON_WIRE], "anna"]], [], [], []],
+        [30, [[[ON_WIRE], "", []]], [[[ON_WIRE], "anna", []]], [], [], []],
+    ),
+    (
+        m.Update(remove_subs=(m.Entry(X, "", (X, EVERYTHING)),)),
+        [30, [], [], [[[ON_WIRE], "", [[ON_WIRE], [[[]]]]]], [], []],
     ),
     (m.Join(7, 8, 9), [3, 7, 8, 9]),
     (m.Took(9), [4, 9]),
@@ -672,6 +677,20 @@ BAD = {
     "an entry of no conjunction": pack([30, [[[[]], ""]]]),
     "an entry of two conjunctions": pack([30, [[[[[[5, "x"]], [[5, "y"]]]], ""]]]),
     "an entry not in normal form": pack([30, [], [], [[[[[[5, "y"], [5, "x"]]]], ""]]]),
+    **{
+        f"an entry with {what} ahead": pack([30, [], [[[ON_WIRE], "", ahead]]])
+        for what, ahead in {
+            "no conjunction": [[[]]],
+            "two conjunctions": [[[[[5, "x"]], [[5, "y"]]]]],
+            "something": [[[[5, "y"], [5, "x"]]]],
+            "a filter that is none": [[[[[5, "y"], [5, "x"]]]]],
+            "the same": [[ON_WIRE]],
+            "the same twice": [[[[]]], [[[]]]],
+            "too much": [[[[[5, f"x{i}"]]]] for i in range(m.AHEAD_MAX + 1)],
+        }.items()
+    },
+    "an advertisement that becomes wider": pack([30, [[[ON_WIRE], "", [[[[]]]]]]]),
+    "an advertisement that became wider": pack([30, [], [], [], [[[ON_WIRE], "", [[[[]]]]]]]),
     # between brokers
     "an announcement of a broker without a name": pack([31, ["porto", ""]]),
     "an announcement of a long name": pack([31, [LONG]]),
@@ -823,6 +842,7 @@ def test_bad_input_is_a_codec_error(bad):
         [16, 1, {f"x{i}": i for i in range(m.ATTRIBUTES_MAX)}],
         [10, "a", 1, 0, [[[[]]]] * m.FILTERS_MAX, [], [["b", 1]] * m.PREVIOUS_MAX],
         [31, ["n" * NAME_MAX] * m.ANNOUNCE_MAX],
+        [30, [], [[[ON_WIRE], "", [[[[[5, f"x{i}"]]]] for i in range(m.AHEAD_MAX)]]]],
         unpack(request(epoch=NUMBER_MAX, previous=[["b", 1]] * m.PREVIOUS_MAX)),
         unpack(reply(lost=codec.LOST_MAX, marks={f"t{i}": 1 for i in range(m.REPLY_MARKS_MAX)})),
         unpack(reply(why="r" * codec.REASON_MAX, subscriptions=[[[[]]]] * m.FILTERS_MAX)),

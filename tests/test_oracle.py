@@ -13,13 +13,13 @@ from wayfare.sim.interest import early
 from wayfare.sim.links import MS_NS
 from wayfare.sim.oracle import (
     Reach,
-    Tables,
     Violation,
     check_deliveries,
     check_outlived,
     check_quiet,
     histories,
     reach,
+    tables_of,
 )
 
 TREE, NEAR = 100, 10  # how long a message takes: across the tree, between client and broker
@@ -862,7 +862,7 @@ def test_tables_are_those_computed_by_hand(routing):
         world.add_client(name, home).subscribe(wish)
     world.settle()
     ads, porto, lisbon = map(entries, BY_HAND[routing])
-    tables = Tables(world)
+    tables = tables_of(world)
     assert set(tables.told_ads("faro", "lisbon")) == ads
     assert set(tables.told_ads("lisbon", "porto")) == ads
     assert tables.told_ads("porto", "lisbon") == tables.told_ads("lisbon", "faro") == []
@@ -885,7 +885,7 @@ def test_who_left_is_in_no_table(routing):
     world.settle()
     anna.detach(leave=True)
     world.settle()
-    assert Tables(world).told_subs("lisbon", "porto") == []
+    assert tables_of(world).told_subs("lisbon", "porto") == []
     assert check(world).violations == ()
 
 
@@ -895,7 +895,7 @@ def test_a_filter_with_or_is_in_the_tables_by_its_parts():
     world.add_client("ticker", "porto").advertise(ANY)
     world.add_client("anna", "lisbon").subscribe(f"{C} or {B}")
     world.settle()
-    assert set(Tables(world).told_subs("lisbon", "porto")) == entries([B, C])
+    assert set(tables_of(world).told_subs("lisbon", "porto")) == entries([B, C])
 
 
 # Whole runs in which a link breaks a rule

@@ -7,7 +7,7 @@ from wayfare.core.broker import Broker
 from wayfare.core.effects import Received
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
-from wayfare.core.messages import Attach
+from wayfare.core.messages import Attach, Entry, Update
 from wayfare.errors import UsageError
 from wayfare.sim.fuzz import Fuzz, Job
 
@@ -68,6 +68,23 @@ def compare(core, new):
         for kind in ("out_ads", "out_subs"):
             sent = getattr(new.routing, kind)[neighbour].sent()
             assert set(sent) == set(getattr(core.routing, kind)[neighbour].sent())
+
+
+@pytest.mark.parametrize("routing", ["identity", "covering", "merging"])
+def test_entries_that_become_wider_on_their_way_are_saved_whole(routing):
+    core = Broker("lisbon", ("faro", "porto"), routing)
+    chain = [Filter.parse(text) for text in ("x = 1", "x < 3", "x < 5")]
+    entries = Entry.along(chain), Entry(chain[0])
+    core.routing.apply("faro", Update(add_ads=(Entry(Filter.parse("x > 0")),)))
+    core.routing.apply("porto", Update(add_subs=entries))
+    core.routing.updates()
+    new = again(core)
+    compare(core, new)
+    assert list(new.routing.in_subs["porto"]) == list(entries)
+    new.routing.apply("porto", Update(remove_subs=entries))
+    [(_, update)] = new.routing.updates()
+    assert set(update.remove_subs) == set(core.routing.out_subs["faro"].sent())
+    assert Entry.along(chain[1:]) in update.remove_subs
 
 
 def test_what_waits_is_saved_once_however_many_wait_for_it():

@@ -319,7 +319,7 @@ class Broker:
         return effects
 
     def on_update(self, neighbour: BrokerId, message: Update, now: int) -> list[Effect]:
-        if _entries(message):
+        if _filters(message):
             if self._floods:
                 raise ProtocolError("an update of tables, but this broker floods")
             self.routing.apply(neighbour, message)
@@ -421,16 +421,16 @@ class Broker:
 def _put_behind(updates: list[Update], errands: list[m.Errand]) -> None:
     """Let the first errand travel with the last update, if they fit a frame together."""
     first, *others = errands
-    if updates and _entries(updates[-1]) <= UPDATE_MAX // 4:
+    if updates and _filters(updates[-1]) <= UPDATE_MAX // 4:
         updates[-1] = replace(updates[-1], errands=(first,))
     else:
         others = errands
     updates += [Update(errands=(errand,)) for errand in others]
 
 
-def _entries(update: Update) -> int:
+def _filters(update: Update) -> int:
     parts = (update.add_ads, update.add_subs, update.remove_subs, update.remove_ads)
-    return sum(map(len, parts))
+    return sum(map(m.filter_count, parts))
 
 
 EVENTS: dict[type, Callable[[Broker, Any, int], list[Effect]]] = {

@@ -275,12 +275,21 @@ def _check_gap(message: m.Gap) -> None:
     _require(len(message.reason) <= REASON_MAX, "too long a reason")
 
 
+def _check_entry(entry: m.Entry) -> None:
+    _require(len(entry.client) <= NAME_MAX, f"a name has at most {NAME_MAX} characters")
+    chain = (entry.filter, *entry.ahead)
+    for one in chain:
+        _require(len(one.conjunctions) == 1, "a filter of an entry has one conjunction")
+        _characters(one)
+    _require(len(chain) < 2 or chain[-2] != chain[-1], "an entry that names its last filter twice")
+
+
 def _check_update(message: m.Update) -> None:
-    for entries in (message.add_ads, message.add_subs, message.remove_subs, message.remove_ads):
-        for entry in entries:
-            _require(len(entry.client) <= NAME_MAX, f"a name has at most {NAME_MAX} characters")
-            _require(len(entry.filter.conjunctions) == 1, "an entry has one conjunction")
-            _characters(entry.filter)
+    for entry in (*message.add_subs, *message.remove_subs):
+        _check_entry(entry)
+    for entry in (*message.add_ads, *message.remove_ads):
+        _check_entry(entry)
+        _require(not entry.ahead, "an advertisement is the same everywhere")
     for errand in message.errands:
         CHECKS[type(errand)](errand)
 

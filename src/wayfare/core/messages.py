@@ -15,7 +15,7 @@ connection and never changes.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Annotated, NewType
 
@@ -40,7 +40,8 @@ PUBLICATION_BYTES_MAX = 4 * 1024 * 1024  # of payload and texts
 FILTERS_MAX = 10_000  # subscriptions, or advertisements, of one client
 PROFILE_CHARACTERS_MAX = 1_000_000  # of all filters of one client, as text: they fit a frame
 PREVIOUS_MAX = 100  # attachments without a welcome that a client remembers
-UPDATE_MAX = 200  # entries in one Update: as many of the longest filters fit a frame
+UPDATE_MAX = 200  # filters of entries in one Update: as many of the longest fit a frame
+AHEAD_MAX = 8  # filters that an entry has for the hops beyond
 ERRANDS_MAX = 4  # in one Update
 ANNOUNCE_MAX = 1_000  # brokers, or clients, in one Announce
 REPLY_BYTES_MAX = 1024 * 1024  # of notifications in one Reply; then the rest comes in another
@@ -330,10 +331,43 @@ class Interest(Message, frozen=True, tag=25):
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, cache_hash=True, gc=False):
-    """An element of a routing table: a filter, and whose it is where routing is per client."""
+    """An element of a routing table: a filter, and whose it is where routing is per client.
+
+    A subscription may become wider with the distance from its client: `ahead` are the filters of the
+    hops beyond this one, the next hop's first. The last one is that of all hops behind it, too.
+    """
 
     filter: Filter
     client: ClientId = ClientId("")
+    ahead: Annotated[tuple[Filter, ...], Meta(max_length=AHEAD_MAX)] = ()
+
+    @staticmethod
+    def along(chain: Sequence[Filter], client: ClientId = ClientId("")) -> Entry:
+        """The entry with these filters, of one conjunction each, from this hop on."""
+        needed = len(chain)
+        while needed > 1 and chain[needed - 2] == chain[needed - 1]:
+            needed -= 1
+        if not 0 < needed <= AHEAD_MAX + 1:
+            raise ValueError(f"an entry has 1 to {AHEAD_MAX + 1} filters, not {needed}")
+        if any(len(one.conjunctions) != 1 for one in chain):
+            raise ValueError("each filter of an entry has one conjunction")
+        return Entry(chain[0], client, tuple(chain[1:needed]))
+
+    def __str__(self) -> str:
+        owner = f"{self.client}: " if self.client else ""
+        return owner + " -> ".join(map(str, (self.filter, *self.ahead)))
+
+    def shifted(self) -> Entry:
+        """What it is one hop farther from its client."""
+        return Entry(self.ahead[0], self.client, self.ahead[1:]) if self.ahead else self
+
+    def widest(self) -> Filter:
+        """What it is in the end: nobody beyond wants anything else."""
+        return self.ahead[-1] if self.ahead else self.filter
+
+
+def filter_count(entries: Sequence[Entry]) -> int:
+    return sum([len(entry.ahead) for entry in entries], len(entries))
 
 
 Entries = Annotated[tuple[Entry, ...], Meta(max_length=UPDATE_MAX)]

@@ -7,8 +7,10 @@ pure function of the candidates, whatever the order in which they came:
     simple      every client's filter by itself
     identity    equal filters once
     covering    the maximal filters
-    merging     the maximal ones of the perfect merges
+    merging     the maximal ones of the perfect merges; what becomes wider on its way is not merged
     flooding    nothing: notifications go everywhere
+
+One entry covers another if it does so at the next hop and at every hop beyond (`Entry.ahead`).
 
 `reduced` is that function, written down without any cleverness; the tables compute it piecemeal.
 """
@@ -75,62 +77,97 @@ class OutTable:
         del self.entries[entry]
 
 
-def _above(a: Filter, b: Filter) -> bool:
+def _above(a: Entry, b: Entry) -> bool:
     """Whether `a` stands for `b`. Of two that cover each other, the one that reads first does."""
-    return a.covers(b) and (not b.covers(a) or str(a) < str(b))
+    return _covers(a, b) and (not _covers(b, a) or _text(a) < _text(b))
+
+
+def _covers(a: Entry, b: Entry) -> bool:
+    """Whether that is so at every hop."""
+    if not a.filter.covers(b.filter):
+        return False
+    return not (a.ahead or b.ahead) or _covers(a.shifted(), b.shifted())
+
+
+def _text(entry: Entry) -> tuple[str, ...]:
+    return tuple(map(str, (entry.filter, *entry.ahead)))
 
 
 class CoveringTable(OutTable):
-    """Sent are the roots: the filters that no other candidate stands for.
+    """Sent are the roots: the entries that no other candidate stands for.
 
     Every other candidate hangs below one root that covers it, to be looked at again when that goes.
     """
 
-    __slots__ = ("_below", "_root_of", "_roots")
+    __slots__ = ("_below", "_filters", "_root_of", "_roots")
 
     def __init__(self) -> None:
         super().__init__()
-        self._roots = CoverIndex()
-        self._below: dict[Filter, dict[Filter, None]] = {}  # root -> those that hang there
-        self._root_of: dict[Filter, Filter] = {}
+        self._roots: dict[Filter, list[Entry]] = {}  # by their filters here
+        self._filters = CoverIndex()  # of the roots
+        self._below: dict[Entry, dict[Entry, None]] = {}  # root -> those that hang there
+        self._root_of: dict[Entry, Entry] = {}
 
     def add(self, entry: Entry) -> None:
-        self._place(entry.filter)
+        self._place(entry)
 
     def remove(self, entry: Entry) -> None:
-        filter = entry.filter
-        root = self._root_of.pop(filter, None)
+        root = self._root_of.pop(entry, None)
         self._forget(entry)
         if root is not None:
-            del self._below[root][filter]
+            del self._below[root][entry]
             return
-        self._roots.remove(filter)
-        for orphan in self._below.pop(filter):
+        for orphan in self._uproot(entry):
             del self._root_of[orphan]
             self._place(orphan)
 
-    def _place(self, filter: Filter) -> None:
-        for root in self._roots.coverers(filter):
-            if _above(root, filter):
-                self._hang(filter, root)
-                return
-        below = [root for root in self._roots.covered(filter) if _above(filter, root)]
-        self._roots.add(filter)
-        self._below[filter] = {}
-        self._set(Entry(filter), True)
+    def _place(self, entry: Entry) -> None:
+        for filter in self._filters.coverers(entry.filter):
+            for root in self._roots[filter]:
+                if _above(root, entry):
+                    self._hang(entry, root)
+                    return
+        below = [
+            root
+            for filter in self._filters.covered(entry.filter)
+            for root in self._roots[filter]
+            if _above(entry, root)
+        ]
+        self._root(entry)
         for root in below:
-            self._roots.remove(root)
-            for child in (*self._below.pop(root), root):
-                self._hang(child, filter)
+            for child in (*self._uproot(root), root):
+                self._hang(child, entry)
 
-    def _hang(self, filter: Filter, root: Filter) -> None:
-        self._below[root][filter] = None
-        self._root_of[filter] = root
-        self._set(Entry(filter), False)
+    def _root(self, entry: Entry) -> None:
+        roots = self._roots.get(entry.filter)
+        if roots is None:
+            self._roots[entry.filter] = [entry]
+            self._filters.add(entry.filter)
+        else:
+            roots.append(entry)
+        self._below[entry] = {}
+        self._set(entry, True)
+
+    def _uproot(self, root: Entry) -> dict[Entry, None]:
+        """No root any more; returns what hung there."""
+        roots = self._roots[root.filter]
+        if len(roots) > 1:
+            roots.remove(root)
+        else:
+            del self._roots[root.filter]
+            self._filters.remove(root.filter)
+        return self._below.pop(root)
+
+    def _hang(self, entry: Entry, root: Entry) -> None:
+        self._below[root][entry] = None
+        self._root_of[entry] = root
+        self._set(entry, False)
 
 
 class MergingTable(OutTable):
     """Candidates that differ in one predicate only are merged; what comes out is covered.
+
+    Those that become wider on their way are only covered.
 
     Merging goes from attribute to attribute, in the order of their names: what the families of the
     first one are merged to is sorted into families of the next one, and so on. So it is a
@@ -150,11 +187,17 @@ class MergingTable(OutTable):
 
     def add(self, entry: Entry) -> None:
         self.entries[entry] = self._merged.entries.get(entry, False)
-        self._add(entry.filter, "")
+        if entry.ahead:
+            self._merged.add(entry)
+        else:
+            self._add(entry.filter, "")
 
     def remove(self, entry: Entry) -> None:
         del self.entries[entry]
-        self._remove(entry.filter, "")
+        if entry.ahead:
+            self._merged.remove(entry)
+        else:
+            self._remove(entry.filter, "")
 
     def difference(self) -> tuple[list[Entry], list[Entry]]:
         added, removed = self._merged.difference()
@@ -174,21 +217,21 @@ class MergingTable(OutTable):
         """Merge on, from the first variable attribute behind this one."""
         name = _variable(filter, behind)
         if name is None:
-            if _count_up(self._counts, filter):
+            if count_up(self._counts, filter):
                 self._merged.add(Entry(filter))
             return
         family = _family(filter, name)
-        if _count_up(self._families.setdefault(family, {}), filter):
+        if count_up(self._families.setdefault(family, {}), filter):
             self._merge(family, name)
 
     def _remove(self, filter: Filter, behind: str) -> None:
         name = _variable(filter, behind)
         if name is None:
-            if _count_down(self._counts, filter):
+            if count_down(self._counts, filter):
                 self._merged.remove(Entry(filter))
             return
         family = _family(filter, name)
-        if _count_down(self._families[family], filter):
+        if count_down(self._families[family], filter):
             self._merge(family, name)
 
     def _merge(self, family: Family, name: str) -> None:
@@ -207,13 +250,13 @@ class MergingTable(OutTable):
                 self._remove(old, name)
 
 
-def _count_up(counts: dict[Filter, int], filter: Filter) -> bool:
+def count_up(counts: dict[Filter, int], filter: Filter) -> bool:
     """True for the first."""
     counts[filter] = counts.get(filter, 0) + 1
     return counts[filter] == 1
 
 
-def _count_down(counts: dict[Filter, int], filter: Filter) -> bool:
+def count_down(counts: dict[Filter, int], filter: Filter) -> bool:
     """True for the last."""
     counts[filter] -= 1
     if counts[filter]:
@@ -327,10 +370,10 @@ def reduced(strategy: Strategy, entries: Iterable[Entry]) -> list[Entry]:
         return []
     if strategy.table is OutTable:
         return distinct
-    filters = [entry.filter for entry in distinct]
     if strategy.table is MergingTable:
-        filters = _all_merged(filters)
-    return [Entry(one) for one in filters if not any(_above(other, one) for other in filters)]
+        merged = _all_merged([entry.filter for entry in distinct if not entry.ahead])
+        distinct = [*map(Entry, merged), *(entry for entry in distinct if entry.ahead)]
+    return [one for one in distinct if not any(_above(other, one) for other in distinct)]
 
 
 def _all_merged(filters: list[Filter]) -> list[Filter]:

@@ -1,8 +1,11 @@
 """Advertisement and subscription tables, and what follows from them for each neighbour.
 
     ads wanted at n  = reduce(ads of local sessions and of neighbours other than n)
-    subs wanted at n = reduce(subs of local sessions and of neighbours other than n
+    subs wanted at n = reduce(subs of local sessions and, one hop on, of neighbours other than n
                               that overlap an ad received from n)
+
+A subscription may be wider at each hop (`Entry.ahead`): what a neighbour said counts here as it is, and
+goes on as it is one hop farther. Whether it goes on is asked of the widest.
 
 Every out-table is that function of the in-tables and the local sessions, and nothing else. It is
 kept up entry by entry; `updates()` says what changed for each neighbour since the last time. `reduce`
@@ -12,19 +15,23 @@ is the routing strategy (reduction.py).
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from msgspec.structs import replace
 
 from wayfare.core.covering import OverlapIndex
 from wayfare.core.filters import Filter
 from wayfare.core.matching import FilterIndex
-from wayfare.core.messages import UPDATE_MAX, BrokerId, ClientId, Entry, Update
-from wayfare.core.reduction import OutTable, Strategy
+from wayfare.core.messages import UPDATE_MAX, BrokerId, ClientId, Entry, Update, filter_count
+from wayfare.core.reduction import OutTable, Strategy, count_down, count_up
 from wayfare.errors import ProtocolError
 
 KINDS = ("add_ads", "add_subs", "remove_subs", "remove_ads")  # of changes, in their order
 LOCAL = BrokerId("")  # the source of what the broker's own sessions want or offer
+NOBODY = ClientId("")  # whose entries are where routing is by filter
+
+Chains = tuple[tuple[Filter, ...], ...]  # filters of one conjunction, for hop after hop
 
 
 class Audience:
@@ -75,8 +82,8 @@ class Destinations:
                 del self._audiences[filter]
                 self._index.remove(audience)
 
-    def audience(self, filter: Filter) -> Audience:
-        return self._audiences[filter]
+    def audience(self, filter: Filter) -> Audience | None:
+        return self._audiences.get(filter)
 
     def counts(self) -> dict[Filter, dict[int, int]]:
         """Who wants what, and how often each said so."""
@@ -128,6 +135,8 @@ class Routing:
         "_ads",
         "_ads_from",
         "_neighbours",
+        "_only_here",
+        "_only_here_counts",
         "_strategy",
         "_subs",
         "_subs_by_overlap",
@@ -155,18 +164,29 @@ class Routing:
             n: OverlapIndex() for n in neighbours
         }
         self._subs_by_overlap: OverlapIndex[Entry] = OverlapIndex()
+        # Filters that count here, and go on as others; how often each does.
+        self._only_here: OverlapIndex[Filter] = OverlapIndex()
+        self._only_here_counts: dict[Filter, int] = {}
         self.touched: set[BrokerId] = set()  # whose out-tables may have changed since last time
 
     # What local sessions want and offer
 
-    def subscribe(self, client: ClientId, filter: Filter, place: int) -> None:
-        for entry in self._entries(client, filter):
-            self.destinations.add(entry.filter, place)
+    def subscribe(self, client: ClientId, filter: Filter, place: int, ahead: Chains = ()) -> None:
+        """Let the place have what the filter matches, and tell the neighbours so.
+
+        With `ahead`, they are told these chains instead: the next broker has the first filter of
+        each, the one behind it the second one, and all beyond the last have the last.
+        """
+        entries = self._entries(client, filter, ahead)
+        for part in filter.parts():
+            self._add_destination(part, place, only_here=bool(ahead))
+        for entry in entries:
             self._add_sub(entry, LOCAL)
 
-    def unsubscribe(self, client: ClientId, filter: Filter, place: int) -> None:
-        for entry in self._entries(client, filter):
-            self.destinations.remove(entry.filter, place)
+    def unsubscribe(self, client: ClientId, filter: Filter, place: int, ahead: Chains = ()) -> None:
+        for part in filter.parts():
+            self._remove_destination(part, place, only_here=bool(ahead))
+        for entry in self._entries(client, filter, ahead):
             self._remove_sub(entry, LOCAL)
 
     def advertise(self, client: ClientId, filter: Filter) -> None:
@@ -177,10 +197,12 @@ class Routing:
         for entry in self._entries(client, filter):
             self._remove_ad(entry, LOCAL)
 
-    def _entries(self, client: ClientId, filter: Filter) -> list[Entry]:
-        if self._strategy.per_client:
-            return [Entry(part, client) for part in filter.parts()]
-        return [Entry(part) for part in filter.parts()]
+    def _entries(self, client: ClientId, filter: Filter, ahead: Chains = ()) -> list[Entry]:
+        if not self._strategy.per_client:
+            client = NOBODY
+        if ahead:
+            return [Entry.along(one, client) for one in ahead]
+        return [Entry(part, client) for part in filter.parts()]
 
     # What neighbours say
 
@@ -201,12 +223,12 @@ class Routing:
             self._add_ad(entry, neighbour)
         for entry in update.add_subs:
             subs[entry] = None
-            self.destinations.add(entry.filter, place)
-            self._add_sub(entry, neighbour)
+            self._add_destination(entry.filter, place, only_here=bool(entry.ahead))
+            self._add_sub(entry.shifted(), neighbour)
         for entry in update.remove_subs:
             del subs[entry]
-            self.destinations.remove(entry.filter, place)
-            self._remove_sub(entry, neighbour)
+            self._remove_destination(entry.filter, place, only_here=bool(entry.ahead))
+            self._remove_sub(entry.shifted(), neighbour)
         for entry in update.remove_ads:
             del ads[entry]
             self._remove_ad(entry, neighbour)
@@ -224,24 +246,21 @@ class Routing:
         offered = {n for n in others for e in entries if self._ads_from[n].any(e.filter)}
         if self._strategy.per_client:
             path = {n for n in others if any(e in self.in_subs[n] for e in entries)}
-            return path or offered
+            if path:
+                return path
         covered = {
             source
             for entry in entries
             for sub in self._subs_by_overlap.overlapping(entry.filter)
-            if sub.filter.covers(entry.filter)
+            if sub.client == entry.client and sub.filter.covers(entry.filter)
             for source in self._subs.of[sub]
         }
         return offered | (covered & {*others})
 
     def hearers(self, neighbour: BrokerId) -> list[int]:
         """The places of sessions that want something of what comes from there."""
-        wanted = {
-            sub.filter: None
-            for ad in self.in_ads[neighbour]
-            for sub in self._subs_by_overlap.overlapping(ad.filter)
-        }
-        return near_and_here([self.destinations.audience(one) for one in wanted])[1]
+        ads = self.in_ads[neighbour]
+        return near_and_here([one for ad in ads for one in self._audiences(ad.filter)])[1]
 
     def is_wanted(self, offered: Filter, place: int) -> bool:
         """Whether anybody else than this place may want something of what is offered.
@@ -249,10 +268,16 @@ class Routing:
         Where notifications are flooded, nobody knows what others want, and everything is.
         """
         return self._strategy.floods or any(
-            other != place
-            for sub in self._subs_by_overlap.meeting(offered)
-            for other in self.destinations.audience(sub.filter).counts
+            other != place for audience in self._audiences(offered) for other in audience.counts
         )
+
+    def _audiences(self, offered: Filter) -> Iterator[Audience]:
+        """Who wants something of what is offered, in any order; some may come twice."""
+        plain = (sub.filter for sub in self._subs_by_overlap.meeting(offered) if not sub.ahead)
+        for filter in chain(plain, self._only_here.meeting(offered)):
+            audience = self.destinations.audience(filter)
+            if audience is not None:  # None: it is wanted beyond, but not here
+                yield audience
 
     def start_over(self, neighbour: BrokerId) -> None:
         """A neighbour knows nothing any more, and what it said does not count."""
@@ -278,6 +303,16 @@ class Routing:
                 out.append((neighbour, update))
         self.touched.clear()
         return out
+
+    def _add_destination(self, filter: Filter, place: int, *, only_here: bool) -> None:
+        self.destinations.add(filter, place)
+        if only_here and count_up(self._only_here_counts, filter):
+            self._only_here.add(filter, filter)
+
+    def _remove_destination(self, filter: Filter, place: int, *, only_here: bool) -> None:
+        self.destinations.remove(filter, place)
+        if only_here and count_down(self._only_here_counts, filter):
+            self._only_here.remove(filter)
 
     def _add_ad(self, ad: Entry, source: BrokerId) -> None:
         if not self._ads.add(ad, source) or self._strategy.floods:
@@ -308,7 +343,7 @@ class Routing:
         if not self._subs.add(sub, source) or self._strategy.floods:
             return
         if not known:
-            self._subs_by_overlap.add(sub, sub.filter)
+            self._subs_by_overlap.add(sub, sub.widest())
         for neighbour in self._neighbours:
             self._review_sub(sub, neighbour)
 
@@ -321,7 +356,7 @@ class Routing:
             self._review_sub(sub, neighbour)
 
     def _review_sub(self, sub: Entry, neighbour: BrokerId) -> None:
-        wanted = self._subs.beyond(sub, neighbour) and self._ads_from[neighbour].any(sub.filter)
+        wanted = self._subs.beyond(sub, neighbour) and self._ads_from[neighbour].any(sub.widest())
         self._settle(self.out_subs, neighbour, sub, wanted)
 
     def _settle(
@@ -349,12 +384,25 @@ def _in_pieces(
 ) -> list[Update]:
     """One update, or several in the same order when it would be too long."""
     kinds = (add_ads, add_subs, remove_subs, remove_ads)
-    if sum(map(len, kinds)) <= UPDATE_MAX:
+    if sum(map(filter_count, kinds)) <= UPDATE_MAX:
         parts = (tuple(add_ads), tuple(add_subs), tuple(remove_subs), tuple(remove_ads))
         return [Update(*parts)] if any(kinds) else []
-    out = []
-    for kind, entries in zip(KINDS, kinds, strict=True):
-        for start in range(0, len(entries), UPDATE_MAX):
-            piece = tuple(entries[start : start + UPDATE_MAX])
-            out.append(replace(Update(), **{kind: piece}))
-    return out
+    return [
+        replace(Update(), **{kind: piece})
+        for kind, entries in zip(KINDS, kinds, strict=True)
+        for piece in _pieces(entries)
+    ]
+
+
+def _pieces(entries: list[Entry]) -> Iterator[tuple[Entry, ...]]:
+    piece: list[Entry] = []
+    room = UPDATE_MAX
+    for entry in entries:
+        size = filter_count([entry])
+        if piece and size > room:
+            yield tuple(piece)
+            piece, room = [], UPDATE_MAX
+        piece.append(entry)
+        room -= size
+    if piece:
+        yield tuple(piece)

@@ -24,11 +24,12 @@ from wayfare.core.home import Home, tunnelled
 from wayfare.core.junction import Junction
 from wayfare.core.messages import BrokerId, ClientId, Entry
 from wayfare.core.predicates import Attributes, satisfied
-from wayfare.core.reduction import STRATEGIES, Strategy, reduced
+from wayfare.core.reduction import STRATEGIES, Strategy
 from wayfare.core.relocation import Naive
 from wayfare.eventlog import Event
 from wayfare.sim import interest, topology
 from wayfare.sim.hosts import ClientHost
+from wayfare.sim.tables import Places, Tables, add_place, differences
 from wayfare.sim.world import World
 
 
@@ -449,51 +450,18 @@ def _check_attached(world: World, host: ClientHost) -> Iterator[Violation]:
         yield Violation("tidy", f"{host.name} still waits for a deadline")
 
 
-class Tables:
-    """What every broker's tables have to be, by definition."""
-
-    def __init__(self, world: World) -> None:
-        self.strategy = STRATEGIES[world.routing]
-        self.near = topology.neighbours(world.edges)
-        self.ads: dict[str, list[Entry]] = {name: [] for name in world.brokers}
-        self.subs: dict[str, list[Entry]] = {name: [] for name in world.brokers}
-        for client in world.clients.values():
-            if not client.left:
-                core = client.core
-                broker = session_at(world, client)
-                self.ads[broker] += _entries(self.strategy, core.name, core.advertisements)
-                self.subs[broker] += _entries(self.strategy, core.name, core.subscriptions)
-        self._told_ads: dict[tuple[str, str], list[Entry]] = {}
-        self._told_subs: dict[tuple[str, str], list[Entry]] = {}
-
-    def ads_for(self, broker: str, neighbour: str) -> list[Entry]:
-        """Every advertisement that the broker might tell this neighbour."""
-        others = [n for n in self.near.get(broker, []) if n != neighbour]
-        heard = [entry for other in others for entry in self.told_ads(other, broker)]
-        return list(dict.fromkeys([*self.ads[broker], *heard]))
-
-    def told_ads(self, broker: str, neighbour: str) -> list[Entry]:
-        key = broker, neighbour
-        if key not in self._told_ads:
-            self._told_ads[key] = reduced(self.strategy, self.ads_for(broker, neighbour))
-        return self._told_ads[key]
-
-    def subs_for(self, broker: str, neighbour: str) -> list[Entry]:
-        """Every subscription that the broker might tell this neighbour."""
-        others = [n for n in self.near.get(broker, []) if n != neighbour]
-        heard = [entry for other in others for entry in self.told_subs(other, broker)]
-        offered = self.told_ads(neighbour, broker)
-        return [
-            entry
-            for entry in dict.fromkeys([*self.subs[broker], *heard])
-            if any(ad.filter.overlaps(entry.filter) for ad in offered)
-        ]
-
-    def told_subs(self, broker: str, neighbour: str) -> list[Entry]:
-        key = broker, neighbour
-        if key not in self._told_subs:
-            self._told_subs[key] = reduced(self.strategy, self.subs_for(broker, neighbour))
-        return self._told_subs[key]
+def tables_of(world: World) -> Tables:
+    """What the tables have to be, from what the clients want and offer now."""
+    strategy = STRATEGIES[world.routing]
+    ads: dict[str, list[Entry]] = {name: [] for name in world.brokers}
+    subs: dict[str, list[Entry]] = {name: [] for name in world.brokers}
+    for client in world.clients.values():
+        if not client.left:
+            core = client.core
+            broker = session_at(world, client)
+            ads[broker] += _entries(strategy, core.name, core.advertisements)
+            subs[broker] += _entries(strategy, core.name, core.subscriptions)
+    return Tables(strategy, world.edges, ads, subs)
 
 
 def _entries(strategy: Strategy, client: ClientId, filters: Iterable[Filter]) -> list[Entry]:
@@ -502,30 +470,15 @@ def _entries(strategy: Strategy, client: ClientId, filters: Iterable[Filter]) ->
 
 
 def _check_tables(world: World) -> Iterator[Violation]:
-    tables = Tables(world)
+    tables = tables_of(world)
     for name, host in world.brokers.items():
-        routing = host.core.routing
-        places: dict[Filter, dict[int, int]] = {}
-        for place, other in enumerate(host.core.neighbours):
-            heard_ads, heard_subs = tables.told_ads(other, name), tables.told_subs(other, name)
-            yield from _same(f"{name} in_ads {other}", routing.in_ads[other], heard_ads)
-            yield from _same(f"{name} in_subs {other}", routing.in_subs[other], heard_subs)
-            for entry in heard_subs:
-                _count(places, entry.filter, place)
-            if tables.strategy.floods:
-                continue
-            out_ads, out_subs = routing.out_ads[other], routing.out_subs[other]
-            yield from _same(
-                f"{name} out_ads {other}", out_ads.entries, tables.ads_for(name, other)
-            )
-            yield from _same(
-                f"{name} out_subs {other}", out_subs.entries, tables.subs_for(name, other)
-            )
+        here: Places = {}
         for session in host.core.border.all():
             for filter in world.clients[session.client].core.subscriptions:
                 for part in filter.parts():
-                    _count(places, part, session.place)
-        yield from _same(f"{name} destinations", routing.destinations.counts(), places)
+                    add_place(here, part, session.place)
+        for what in differences(name, host.core.routing, tables, here):
+            yield Violation("tidy", what)
 
 
 def _check_early(world: World) -> Iterator[Violation]:
@@ -536,7 +489,7 @@ def _check_early(world: World) -> Iterator[Violation]:
 
 def _check_told(world: World) -> Iterator[Violation]:
     """What publishers that watch were told last is true."""
-    tables = Tables(world)
+    tables = tables_of(world)
     here = {name: host for name, host in world.clients.items() if not host.left}
     for name, host in here.items():
         others = [filter for one in here if one != name for filter in here[one].core.subscriptions]
@@ -555,21 +508,3 @@ def _check_told(world: World) -> Iterator[Violation]:
             elif told != must and told != may:
                 who = "somebody" if told else "nobody"
                 yield Violation("interest", f"{name} believes that {who} wants {offered}")
-
-
-def _count(places: dict[Filter, dict[int, int]], filter: Filter, place: int) -> None:
-    counts = places.setdefault(filter, {})
-    counts[place] = counts.get(place, 0) + 1
-
-
-def _same(where: str, there: object, wanted: object) -> Iterator[Violation]:
-    if isinstance(wanted, list):
-        there, wanted = set(there), set(wanted)  # type: ignore[call-overload]
-    if there != wanted:
-        yield Violation("tidy", f"{where} is {_brief(there)}, should be {_brief(wanted)}")
-
-
-def _brief(table: object) -> str:
-    if isinstance(table, set):
-        return "{" + ", ".join(sorted(f"{one.client} {one.filter}".strip() for one in table)) + "}"
-    return str(table)

@@ -347,8 +347,7 @@ class Stage:
                 for entry in {**entries, **sent}:
                     remark = "" if entry in sent else "   (not sent)"
                     remark = remark if entry in entries else "   (merged)"
-                    owner = f"{entry.client}: " if entry.client else ""
-                    self.trace.line(f"{rest} {table} {other}", f"{owner}{entry.filter}{remark}")
+                    self.trace.line(f"{rest} {table} {other}", f"{entry}{remark}")
 
 
 STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {

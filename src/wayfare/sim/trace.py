@@ -19,7 +19,7 @@ def attributes_text(attributes: Mapping[str, Value]) -> str:
 
 
 def _filters(word: str, entries: tuple[m.Entry, ...]) -> list[str]:
-    return [f"{word} {f'{one.client}: ' if one.client else ''}{one.filter}" for one in entries]
+    return [f"{word} {one}" for one in entries]
 
 
 def _update(update: m.Update) -> str:
