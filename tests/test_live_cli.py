@@ -573,6 +573,29 @@ def test_pub_exits_with_1_if_it_is_stopped_before_its_end():
                 assert one.stop()[0] == code
 
 
+def test_pub_quenched_sleeps_until_somebody_is_interested_and_again_when_nobody_is(tmp_path):
+    waiting = "wayfare: nobody is interested in n = 1: waiting"
+    publishing = "wayfare: somebody is interested in n = 1: publishing"
+    options = ("--every", "0.05", "--settle", "0", "--quench")
+    with network(tmp_path, "porto-lisbon") as at:
+        with program("pub", at["porto"], "n=1", *options, "--count", "1") as one:
+            assert one.told() == waiting
+            assert one.stop()[0] == 1, "it has published nothing"
+        with program("pub", at["porto"], "n=1", *options) as one:
+            for _ in range(2):
+                assert one.told() == waiting
+                with subscriber(at["lisbon"], "n > 0") as reader:
+                    assert one.told() == publishing
+                    assert reader.line() == "n=1"
+                    assert reader.stop()[0] == 0
+            assert one.told() == waiting
+            assert one.stop() == (0, "", "")
+        with subscriber(at["lisbon"], "n > 0", "-C", "2") as reader:
+            told = wayfare("pub", at["porto"], "n=1", "--quench", "--every", "0.05", "--count", "2")
+            assert told == (0, "published 2\n", "")
+            assert reader.end()[0] == 0
+
+
 def test_sub_exits_with_1_if_it_got_less_than_it_was_told_to_wait_for():
     with broker("lisbon") as (_, address):
         code, out, err = wayfare("sub", address, "x > 0", "-C", "1", "-W", "0.3")

@@ -51,7 +51,7 @@ class LiveStage:
         self.neighbours, self.stores, self.left = {}, set(), []
         self.clients, self.at, self.held = {}, {}, {}
         self.earlier = []  # clients in whose place there is another process
-        self.events, self.subscriptions, self.tasks = [], {}, []
+        self.events, self.subscriptions, self.offers, self.tasks = [], {}, {}, []
 
     async def play(self, story):
         try:
@@ -228,11 +228,11 @@ class LiveStage:
 
     async def do_watch(self, rest):
         name, text = rest.split(maxsplit=1)
-        self.clients[name]._perform(self.clients[name]._core.watch(Filter.parse(text)))
+        self.offers[name, text] = await self.clients[name].offer(text)
 
     async def do_unwatch(self, rest):
         name, text = rest.split(maxsplit=1)
-        self.clients[name]._perform(self.clients[name]._core.unwatch(Filter.parse(text)))
+        await self.offers.pop((name, text)).close()
 
     async def do_publish(self, rest):
         name, attributes = rest.split(maxsplit=1)
@@ -307,6 +307,11 @@ def lost(events):
     return out
 
 
+def interest(events):
+    return [(one.client, one.kind, one.filter) for one in events if one.kind in INTEREST]
+
+
+INTEREST = ("wanted", "unwanted")
 STORIES = scenario.shipped()
 
 
@@ -324,6 +329,7 @@ def test_it_is_the_same_story_live(name, tmp_path):
     tell()
     assert delivered(stage.events) == delivered(simulated)
     assert lost(stage.events) == lost(simulated)
+    assert interest(stage.events) == interest(simulated)
 
 
 def test_every_statement_is_played_or_its_story_is_not():

@@ -50,7 +50,7 @@ def numbers(subscription, count):
     return [subscription.get(5)["x"] for _ in range(count)]
 
 
-@pytest.mark.parametrize("name", ["Client", "Subscription"])
+@pytest.mark.parametrize("name", ["Client", "Offer", "Subscription"])
 def test_it_has_the_same_methods(name):
     """Every coroutine of the one is a method of the other, with the same arguments."""
     ours, theirs = getattr(wayfare.sync, name), getattr(wayfare, name)
@@ -62,7 +62,7 @@ def test_it_has_the_same_methods(name):
     methods.pop("open", None)  # connect has done that
     assert methods
     if name == "Client":
-        methods["subscribe"] = theirs.subscribe
+        methods |= {"subscribe": theirs.subscribe, "offer": theirs.offer}
     for method, one in methods.items():
         there = inspect.signature(getattr(ours, method, lambda: None)).parameters
         assert [*there.items()] == [*inspect.signature(one).parameters.items()], method

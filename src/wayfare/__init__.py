@@ -14,6 +14,7 @@ from wayfare.errors import (
     WayfareError,
 )
 from wayfare.net.client import Client, connect
+from wayfare.net.offer import Offer
 from wayfare.net.subscription import Notification, Subscription
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "InvalidNotification",
     "NotAdvertised",
     "Notification",
+    "Offer",
     "Refused",
     "Subscription",
     "WayfareError",

@@ -27,11 +27,12 @@ from wayfare.net import client as live
 from wayfare.net.addresses import Address
 from wayfare.net.background import Background
 from wayfare.net.client import CLOSE_S, Wanted
+from wayfare.net.offer import Offer as LiveOffer
 from wayfare.net.options import Options
 from wayfare.net.subscription import Notification
 from wayfare.net.subscription import Subscription as LiveSubscription
 
-__all__ = ["Client", "Notification", "Subscription", "connect"]
+__all__ = ["Client", "Notification", "Offer", "Subscription", "connect"]
 
 
 class Subscription(Iterator[Notification]):
@@ -90,6 +91,57 @@ class Subscription(Iterator[Notification]):
     def unsubscribe(self) -> None:
         """Close, and withdraw the subscription also if the client has a store."""
         self._background.call(self._live.unsubscribe)
+
+
+class Offer(Iterator[bool]):
+    """An advertisement, and whether anybody wants what it offers. Made by `Client.offer`.
+
+    Iterating gives the answer, and each other one when it comes.
+    """
+
+    def __init__(self, background: Background, offer: LiveOffer) -> None:
+        self._background = background
+        self._live = offer
+
+    @property
+    def filter(self) -> Filter:
+        return self._live.filter
+
+    @property
+    def wanted(self) -> bool | None:
+        """Whether anybody wants it, as far as is known; None: no broker has said anything yet."""
+        return self._live.wanted
+
+    def __enter__(self) -> Self:
+        self._background.call(self._live.__aenter__)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __next__(self) -> bool:
+        try:
+            return self.get()
+        except Closed:
+            raise StopIteration from None
+
+    def get(self, timeout: float | None = None) -> bool:
+        """The answer, as soon as there is one that this has not given before; or TimeoutError."""
+        return self._background.call(lambda: self._live.get(timeout), self._live.give_back)
+
+    def until_wanted(self, timeout: float | None = None) -> None:
+        """Wait until somebody wants it; TimeoutError if that takes longer."""
+        self._background.call(lambda: self._live.until_wanted(timeout))
+
+    def close(self) -> None:
+        """Withdraw the advertisement. A client with a store keeps it."""
+        with suppress(Closed):  # with its client
+            self._background.call(self._live.close)
 
 
 class Client:
@@ -179,6 +231,10 @@ class Client:
     def unadvertise(self, offered: Wanted) -> None:
         """Withdraw it, as often as it was announced."""
         self._background.call(lambda: self._live.unadvertise(offered))
+
+    def offer(self, offered: Wanted) -> Offer:
+        """Advertise, and be told whether anybody wants it; see the other twin."""
+        return Offer(self._background, self._live.offer(offered))
 
     def publish(
         self, attributes: Mapping[str, Value], payload: bytes = b"", *, confirm: bool = False

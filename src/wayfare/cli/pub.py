@@ -14,6 +14,7 @@ from wayfare.core.filters import Filter
 from wayfare.core.predicates import Value
 from wayfare.errors import UsageError
 from wayfare.net.client import connect
+from wayfare.net.offer import Offer
 
 SETTLE_S = 0.5
 
@@ -21,11 +22,13 @@ EXAMPLES = """examples:
   wayfare pub 127.0.0.1:7410 service=parking free=3
   wayfare pub 127.0.0.1:7410 "service=parking place='Praça 5' open=true" --payload "any text"
   wayfare pub 127.0.0.1:7410 kmh=92 --count 10 --every 0.5
+  wayfare pub 127.0.0.1:7410 kmh=92 --every 0.5 --quench
   wayfare sub a.example "free > 0" --json | wayfare pub b.example --json
 
 Values are numbers, true or false, and else texts; a text that looks like a number is in single
 quotes. What is published is advertised first. Several addresses with commas between them are tried
-one after the other. The exit code is 0 when a broker has acknowledged everything, and else 1;
+one after the other. With --quench, each publication waits until somebody is interested; stderr says
+so. The exit code is 0 when a broker has acknowledged everything, and else 1;
 SIGTERM is the proper end of what has no other.
 """
 
@@ -58,6 +61,9 @@ def add_parser(commands: Any) -> None:
         metavar="SECONDS",
         help="that subscriptions have to find the way here, before the first publication"
         f" (default {SETTLE_S:g})",
+    )
+    one.add_argument(
+        "--quench", action="store_true", help="publish only while somebody is interested"
     )
     identity.add_options(one)
     one.set_defaults(run=run)
@@ -117,7 +123,7 @@ async def _readable(file: int) -> None:
 async def _publish(
     a: argparse.Namespace, what: AsyncIterator[Publication], offered: Filter | None
 ) -> int:
-    announced: set[Filter] = set()
+    announced: dict[Filter, Offer] = {}
     similar = notation.alike if a.json else notation.exactly
     published = 0
     async with connect(a.address.split(","), **identity.options(a)) as client:
@@ -125,9 +131,16 @@ async def _publish(
             async for attributes, payload in what:
                 filter = offered or similar(attributes)
                 if filter not in announced:
-                    announced.add(filter)
-                    await client.advertise(filter)
+                    announced[filter] = client.offer(filter)
+                    if a.quench:
+                        await announced[filter]
+                    else:
+                        await client.advertise(filter)
                     await asyncio.sleep(a.settle)
+                if a.quench and not announced[filter].wanted:
+                    running.tell(f"nobody is interested in {filter}: waiting")
+                    await announced[filter].until_wanted()
+                    running.tell(f"somebody is interested in {filter}: publishing")
                 async with asyncio.timeout(a.timeout):
                     await client.publish(attributes, payload, confirm=not a.json)
                 published += 1

@@ -44,6 +44,7 @@ from wayfare.core.effects import (
     Effect,
     Ended,
     Event,
+    Interested,
     LinkDown,
     Lost,
     Notify,
@@ -67,6 +68,7 @@ from wayfare.net.addresses import Address
 from wayfare.net.client_store import ClientStore
 from wayfare.net.connection import Connection, Turn
 from wayfare.net.keeping import Keeping
+from wayfare.net.offer import Offer
 from wayfare.net.options import Options, check_options
 from wayfare.net.security import client_context
 from wayfare.net.subscription import QUEUE_MAX, Notification, Subscription
@@ -346,7 +348,9 @@ class Client:
     async def advertise(self, offered: Wanted) -> None:
         """Announce what will be published; nothing else may be."""
         self.check()
-        filter = _filter(offered)
+        self._advertise(_filter(offered))
+
+    def _advertise(self, filter: Filter) -> None:
         if self._keeping is not None and filter in self._core.advertisements:
             return
         effects = self._core.advertise(filter)
@@ -358,11 +362,20 @@ class Client:
     async def unadvertise(self, offered: Wanted) -> None:
         """Withdraw it, as often as it was announced."""
         self.check()
-        filter = _filter(offered)
+        self._unadvertise(_filter(offered))
+
+    def _unadvertise(self, filter: Filter) -> None:
         self._change()
         if self._recorder is not None:
             self._recorder.fact("unadvertised", filter=filter)
         self._perform(self._core.unadvertise(filter))
+
+    def offer(self, offered: Wanted) -> Offer:
+        """Advertise, and be told whether anybody wants it.
+
+        Begins with `async with`, `await`, or the first `until_wanted` or `get`.
+        """
+        return Offer(self, _filter(offered), self._until)
 
     async def publish(
         self, attributes: Mapping[str, Value], payload: bytes = b"", *, confirm: bool = False
@@ -493,6 +506,7 @@ class Client:
     def _change(self) -> None:
         """What it wants, or offers, is another thing now."""
         self._said += 1
+        self._changed.set()
         if self._keeping is not None:
             self._keeping.change()
 
@@ -539,6 +553,27 @@ class Client:
         now = time.monotonic_ns()
         while self._held and not self._full and self._wire is not None:
             self._step(Received(LinkId(self._wire.link), self._held.popleft()), now)
+
+    # What offers ask for
+
+    def begin_offer(self, offered: Filter) -> None:
+        self.check()
+        self._advertise(offered)
+        self._change()
+        self._perform(self._core.watch(offered))
+
+    def end_offer(self, offered: Filter) -> None:
+        if not self._closed:
+            self._change()
+            self._perform(self._core.unwatch(offered))
+            if self._keeping is None:
+                self._unadvertise(offered)
+
+    def is_watching(self, offered: Filter) -> bool:
+        return offered in self._core.watched
+
+    def is_wanted(self, offered: Filter) -> bool | None:
+        return self._core.wanted.get(offered)
 
     # Connecting
 
@@ -727,6 +762,10 @@ class Client:
                 for one in self._subscriptions.pop(effect.subscription, []):
                     one.end()
                     self.has_room(one)
+            elif type(effect) is Interested:
+                if self._recorder is not None:
+                    kind = "wanted" if effect.wanted else "unwanted"
+                    self._recorder.fact(kind, filter=effect.advertisement)
             elif type(effect) is Close and wire is not None:
                 if effect.fault:
                     wire.refuse(effect.reason)
