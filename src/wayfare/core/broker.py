@@ -156,7 +156,7 @@ class Broker:
         except ProtocolError as error:
             closed = [Close(link, str(error), fault=True)]
             return self.relocation.outward([*closed, *self.on_link_down(LinkDown(link), now)])
-        if not (effects or self.paths.mail or self.routing.touched or self.watches.is_due()):
+        if not (effects or self.paths.mail or self.routing.touched or self.watches.sessions):
             return effects  # an Ack, mostly
         return self._with_updates(effects)
 
@@ -222,7 +222,7 @@ class Broker:
 
     def _with_updates(self, effects: list[Effect]) -> list[Effect]:
         """Behind these effects, what publishers and every neighbour have to be told."""
-        if self.watches.is_due():
+        if self.watches.sessions:
             effects = effects + self.watches.tell()
         effects = self.relocation.outward(effects)
         mail, touched = self.paths.take_mail(), self.routing.touched

@@ -23,13 +23,13 @@ Key = tuple[int, Filter]  # the place of a session, and an advertisement of it
 class Watches:
     """The advertisements that clients of one broker watch."""
 
-    __slots__ = ("_destinations", "_due", "_offers", "_routing", "_sessions")
+    __slots__ = ("_destinations", "_due", "_offers", "_routing", "sessions")
 
     def __init__(self, routing: Routing) -> None:
         self._routing = routing
         self._destinations = routing.destinations
         self._offers: OverlapIndex[Key] = OverlapIndex()
-        self._sessions: dict[int, Session] = {}  # that watch something, by place
+        self.sessions: dict[int, Session] = {}  # that watch something, by place
         self._due: dict[Key, None] = {}  # what to look at again
 
     def set(self, session: Session, watched: Iterable[Filter]) -> None:
@@ -55,7 +55,7 @@ class Watches:
         session.watched[filter] = None
         key = session.place, filter
         self._offers.add(key, filter)
-        self._sessions[session.place] = session
+        self.sessions[session.place] = session
         self._due[key] = None
         if self._destinations.changed is None:
             self._destinations.changed = {}
@@ -66,12 +66,9 @@ class Watches:
         self._offers.remove(key)
         self._due.pop(key, None)
         if not session.watched:
-            del self._sessions[session.place]
-        if not self._sessions:
+            del self.sessions[session.place]
+        if not self.sessions:
             self._destinations.changed = None
-
-    def is_due(self) -> bool:
-        return bool(self._due or self._destinations.changed)
 
     def tell(self) -> list[Effect]:
         """What publishers have to be told since the last time."""
@@ -82,7 +79,7 @@ class Watches:
         due, self._due = self._due, {}
         effects: list[Effect] = []
         for place, filter in due:
-            session = self._sessions[place]
+            session = self.sessions[place]
             if session.link is None or session.wait is not None:
                 continue  # it is told when it is there, and open
             wanted = self._routing.is_wanted(filter, place)
