@@ -109,6 +109,24 @@ ERRANDS = {
 }
 errand = st.sampled_from(sorted(ERRANDS, key=repr)).flatmap(ERRANDS.get)
 
+pairs = st.tuples(numbers, numbers)
+follows = st.lists(
+    st.tuples(st.sampled_from(["location in myloc", "x = my.y", "?"]), st.none() | terms),
+    max_size=2,
+).map(tuple)
+states = st.builds(
+    m.State,
+    st.text(max_size=5),
+    st.none() | st.tuples(st.floats(-90, 90), st.floats(-180, 180)),
+    attributes,
+    st.dictionaries(
+        st.text(max_size=5),
+        st.lists(st.text(max_size=5), min_size=1, max_size=2).map(tuple),
+        max_size=2,
+    ),
+)
+followed = st.builds(m.Followed, follows, states, pairs)
+
 MESSAGES = {
     m.Hello: st.builds(m.Hello, st.integers(-(2**63), 2**64 - 1), names),
     m.Notification: notifications,
@@ -123,6 +141,22 @@ MESSAGES = {
         welcomed=st.booleans(),
         home=st.just("") | names,
         digest=numbers,
+        followed=st.none() | followed,
+    ),
+    m.Follow: st.builds(m.Follow, st.sampled_from(["location in myloc", "?"]), st.none() | terms),
+    m.Unfollow: st.builds(m.Unfollow, st.sampled_from(["location in myloc", "?"])),
+    m.State: states,
+    m.HereAck: st.builds(m.HereAck, numbers),
+    m.Here: st.builds(m.Here, numbers, notifications, st.booleans()),
+    m.HereGap: st.builds(m.HereGap, numbers, texts, st.booleans()),
+    m.Shadow: st.builds(m.Shadow, names, names, numbers, numbers, numbers, followed),
+    m.Forget: st.builds(m.Forget, names, numbers),
+    m.Recall: st.builds(m.Recall, names, names, numbers),
+    m.Recalled: st.builds(
+        m.Recalled,
+        names,
+        numbers,
+        st.lists(st.builds(m.Kept, notifications, numbers), max_size=3).map(tuple),
     ),
     m.Detach: st.builds(m.Detach, st.booleans()),
     m.Subscribe: st.builds(m.Subscribe, filters(), st.none() | terms, numbers),
@@ -219,9 +253,25 @@ LAYOUT = [
         ),
         [
             *(10, "anna", 3, 9, [[ON_WIRE]], [[[[]]], [[]]], [["faro", 2], ["porto", 1]], True),
-            *("beja", [[0, [5, 6, "key", True]]], 77, 500, [1]),
+            *("beja", [[0, [5, 6, "key", True]]], 77, 500, [1], None),
         ],
     ),
+    (
+        m.State("R1", (1.5, 2.0), {"need": 3}, {"R1": ("R1", "R2")}),
+        [62, "R1", [1.5, 2.0], {"need": 3}, {"R1": ["R1", "R2"]}],
+    ),
+    (m.Follow("x", m.Terms(last=5)), [60, "x", [5, None, None, False]]),
+    (m.Unfollow("x"), [61, "x"]),
+    (m.HereAck(4), [63, 4]),
+    (m.Here(4, NOTE, past=True), [64, 4, NOTE_ON_WIRE, True]),
+    (m.HereGap(4, "why"), [65, 4, "why", True]),
+    (
+        m.Shadow("b1", "anna", 3, 2, 9, m.Followed((("x", None),), m.State("R1"), (3, 7))),
+        [70, "b1", "anna", 3, 2, 9, [[["x", None]], [62, "R1", None, {}, {}], [3, 7]]],
+    ),
+    (m.Forget("anna", 3), [71, "anna", 3]),
+    (m.Recall("b1", "anna", 3), [72, "b1", "anna", 3]),
+    (m.Recalled("anna", 3, (m.Kept(NOTE, 5),)), [73, "anna", 3, [[NOTE_ON_WIRE, 5]]]),
     (m.Detach(leave=True), [11, True]),
     (m.Subscribe(X), [12, [ON_WIRE], None, 0]),
     (m.Subscribe(X, m.Terms(last=5), 7), [12, [ON_WIRE], [5, None, None, False], 7]),

@@ -30,7 +30,7 @@ FILES = sorted((SOURCE / "wayfare").rglob("*.py"))
 
 # All that core may take from the standard library: no clock, no chance, no outside world.
 PURE = frozenset(
-    "__future__ abc bisect collections collections.abc dataclasses enum fractions functools hashlib heapq "
+    "__future__ abc array bisect collections collections.abc dataclasses enum fractions functools hashlib heapq "
     "itertools math operator re string struct types typing weakref".split()
 )
 

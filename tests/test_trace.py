@@ -116,7 +116,7 @@ def test_a_message(message, text):
 
 
 def test_every_message_of_a_link_has_a_text():
-    unions = (m.FromClient, m.ToClient, m.Between, m.Errand)
+    unions = (m.FromClient, m.ToClient, m.Between, m.Errand, m.Peers)
     assert {kind for union in unions for kind in union.__args__} == set(TEXTS)
 
 

@@ -1,10 +1,11 @@
 """The one schema of what happened, live and simulated: one row per fact, append-only.
 
     published      client, number, epoch, attributes
-    delivered      client, publisher, number, delivery, epoch, attributes
+    delivered      client, publisher, number, delivery, epoch, attributes; reason "past"
     lost           client, count, reason            (a Gap reached the application)
     subscribed, unsubscribed, advertised, unadvertised     client, filter
-    wanted, unwanted               client, filter   (whether anybody wants what it advertised)
+    followed, unfollowed                            client, follows
+    became         client, location, attributes     (where it is, and what it is like)
     attached, detached, left, replaced              client, broker, epoch
     sent           sender, receiver, message, inner, size, count  (a message was put on a link)
 
@@ -32,6 +33,7 @@ import pyarrow.parquet as pq
 
 from wayfare.core.filters import Filter
 from wayfare.core.predicates import Value
+from wayfare.core.templates import Template
 from wayfare.errors import UsageError
 
 BATCH_ROWS = 50_000
@@ -60,6 +62,8 @@ class Event(msgspec.Struct, gc=False, omit_defaults=True):
     entries: dict[str, int] | None = None  # of an update or of tables, by kind
     path: list[str] | None = None  # brokers from the root on
     since_ns: int | None = None
+    location: str | None = None
+    follows: Template | None = None
 
 
 SCHEMA = pa.schema(
@@ -85,6 +89,8 @@ SCHEMA = pa.schema(
         pa.field("entries", pa.string()),
         pa.field("path", pa.string()),
         pa.field("since_ns", pa.int64()),
+        pa.field("location", pa.string()),
+        pa.field("follows", pa.string()),
     ]
 )
 
@@ -94,8 +100,9 @@ def row(event: Event, run: str) -> dict[str, Any]:
     out: dict[str, Any] = {"run": run}
     for name in event.__struct_fields__:
         out[name] = getattr(event, name)
-    if event.filter is not None:
-        out["filter"] = str(event.filter)
+    for name in ("filter", "follows"):
+        if out[name] is not None:
+            out[name] = str(out[name])
     for name in ("attributes", "entries", "path"):
         if out[name] is not None:
             out[name] = json.dumps(out[name], sort_keys=True)

@@ -27,7 +27,7 @@ PAYLOAD = 200  # bytes
 WANTED = Filter.parse("topic = 'news'")
 
 
-def _frames(seed: int, count: int) -> list[bytes]:
+def frames_of(seed: int, count: int, **more: str) -> list[bytes]:
     """Notifications as they come from the network: nothing in them is shared."""
     random = Random(seed)
     return [
@@ -35,7 +35,7 @@ def _frames(seed: int, count: int) -> list[bytes]:
             Notification(
                 ClientId("ticker"),
                 number,
-                {"topic": "news", "price": number},
+                {"topic": "news", "price": number, **more},
                 random.randbytes(PAYLOAD),
             )
         )[4:]
@@ -43,7 +43,7 @@ def _frames(seed: int, count: int) -> list[bytes]:
     ]
 
 
-def _decoded(frame: bytes) -> Notification:
+def decoded(frame: bytes) -> Notification:
     message = codec.decode(frame)
     assert isinstance(message, Notification)
     return message
@@ -64,14 +64,14 @@ def _broker(clients: int, previous: m.Previous) -> Broker:
 def _waiting_here(clients: int, frames: list[bytes]) -> Broker:
     broker = _broker(clients, ())
     for frame in frames:
-        broker.step(Received(LinkId(NEIGHBOUR), _decoded(frame)), 0)
+        broker.step(Received(LinkId(NEIGHBOUR), decoded(frame)), 0)
     return broker
 
 
 def _come_from_elsewhere(clients: int, frames: list[bytes]) -> Broker:
     broker = _broker(clients, ((NEIGHBOUR, 1),))
     for client in range(clients):
-        kept = tuple(m.Kept(_decoded(frame), 0) for frame in frames)
+        kept = tuple(m.Kept(decoded(frame), 0) for frame in frames)
         reply = m.Reply(BrokerId("here"), ClientId(f"client{client}"), 2, True, kept, old_epoch=1)
         broker.step(Received(LinkId(NEIGHBOUR), m.Update(errands=(reply,))), 0)
     return broker
@@ -82,12 +82,12 @@ def _copies(clients: int, frames: list[bytes]) -> list[Backlog]:
     limits = Limits(backlog_count=1_000_000)
     for backlog in backlogs:
         for frame in frames:
-            notification = _decoded(frame)
+            notification = decoded(frame)
             backlog.put(Stored(notification, size_of(notification)), 0, limits)
     return backlogs
 
 
-def _bytes(build: Callable[[], object]) -> int:
+def bytes_of(build: Callable[[], object]) -> int:
     gc.collect()
     tracemalloc.start()
     built = build()
@@ -104,11 +104,11 @@ def run(
     """Bytes of memory, as Python counts them."""
     if quick:
         clients, notifications = 20, 100
-    frames = _frames(seed, notifications)
-    empty = _bytes(lambda: _broker(clients, ()))
-    copies = _bytes(lambda: _copies(clients, frames))
+    frames = frames_of(seed, notifications)
+    empty = bytes_of(lambda: _broker(clients, ()))
+    copies = bytes_of(lambda: _copies(clients, frames))
     for case, build in (("here", _waiting_here), ("from elsewhere", _come_from_elsewhere)):
-        used = _bytes(lambda build=build: build(clients, frames)) - empty  # type: ignore[misc]
+        used = bytes_of(lambda build=build: build(clients, frames)) - empty  # type: ignore[misc]
         yield {
             "bench": "backlog",
             "case": case,

@@ -20,6 +20,7 @@ EXAMPLES = """examples:
   wayfare bench cover               covering tables against a scan
   wayfare bench sim --json          simulated messages beside a bare heap loop, and a whole city
   wayfare bench backlog             memory of notifications that wait for many clients
+  wayfare bench ahead               memory of virtual clients that listen ahead
   wayfare bench broker              a live broker beside mosquitto, if that is installed
   wayfare bench move                from attaching elsewhere to the first notification
   wayfare bench roam                1,000 clients among seven brokers for a minute
@@ -33,6 +34,7 @@ BENCHES = (
     "cover",
     "sim",
     "backlog",
+    "ahead",
     "broker",
     "move",
     "roam",

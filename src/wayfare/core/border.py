@@ -27,6 +27,7 @@ from wayfare.errors import ProtocolError
 
 OVERTAKEN = "a publisher moved, and its old broker did not answer: some of it may be missing"
 FORGOTTEN_PAST = "its broker does not remember so much of the past"
+LISTENING_PLACE = 2**62  # behind those of all clients
 TOMBSTONES_MAX = 10_000  # the oldest are forgotten before their time
 HANDOVERS_NS = [
     MILLISECOND_NS * ms
@@ -110,6 +111,13 @@ class Border:
         if link is not None:
             self.connect(session, link)
         self._take_profile(session, message)
+        return session
+
+    def listen(self, name: ClientId) -> Session:
+        """A session of nobody: what it subscribes to is held for whoever reads it, at once."""
+        session = Session(name, 0, LISTENING_PLACE, 0, self.limits.marks_age_ns)
+        session.wait = Wait({}, 0)
+        self._by_place[session.place] = session
         return session
 
     def renew(self, session: Session, message: m.Attach, link: LinkId) -> None:

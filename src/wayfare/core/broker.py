@@ -16,7 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from wayfare.core import messages as m
-from wayfare.core import saving
+from wayfare.core import saving, saving_virtual
 from wayfare.core.border import Border
 from wayfare.core.effects import (
     Close,
@@ -25,6 +25,7 @@ from wayfare.core.effects import (
     Granted,
     LinkDown,
     LinkUp,
+    Posted,
     Publications,
     Received,
     Send,
@@ -58,10 +59,13 @@ from wayfare.core.publishers import (
 )
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.relocation import BEGAN_ANEW, Naive, Relocation, began
+from wayfare.core.replicator import Replicator
 from wayfare.core.sessions import Session
+from wayfare.core.virtual import Ahead
 from wayfare.errors import ProtocolError, UsageError
 
 DEFAULT_LIMITS = Limits()
+NOT_AHEAD = Ahead()
 LINK_LOST = "a link between brokers began from nothing: what was to cross it may be missing"
 # For clients that move; the second are for publishers, and as naive for subscribers.
 RELOCATIONS: dict[str, type[Relocation]] = {
@@ -98,6 +102,7 @@ class Broker:
         limits: Limits = DEFAULT_LIMITS,
         relocation: str = "handoff",
         forecast: Forecast | None = None,
+        ahead: Ahead = NOT_AHEAD,
     ) -> None:
         check_strategies(routing, relocation)
         self.name = name
@@ -111,6 +116,8 @@ class Broker:
         else:
             self.relocation = strategy(self.border, self.paths)
         self.profiles = Profiles(self.border, self.paths)
+        self.replicator = Replicator(name, self.border, ahead)
+        self._heard = self.replicator.ear.heard  # what is there for virtual clients
         self._route = self.border.route
         self._tunnels = relocation == "home"
         if self._tunnels:
@@ -126,17 +133,24 @@ class Broker:
         if type(event) is Received:
             message = event.message
             if type(message) is Notification and event.link in self._neighbour_links:
-                return self._route(message, event.link, now)
+                effects = self._route(message, event.link, now)
+                return effects + self._hear(now) if self._heard else effects
             if type(message) is Publish:
                 session = self.border.by_link.get(event.link)
                 if session is not None and self._is_ready(session, event.link):
-                    return self.border.accept(session, message, now)
+                    effects = self.border.accept(session, message, now)
+                    return effects + self._hear(now) if self._heard else effects
         effects = EVENTS[type(event)](self, event, now)
+        if self._heard:
+            effects += self._hear(now)
         if self.grants:
             for effect in effects:
                 if type(effect) is Close:
                     self.grants.pop(effect.link, None)
         return effects
+
+    def _hear(self, now: int) -> list[Effect]:
+        return self.relocation.outward(self.replicator.hear(now))
 
     def next_deadline(self) -> int | None:
         """When something that is kept may have become too old."""
@@ -200,19 +214,25 @@ class Broker:
         self.profiles.on_link_down(event.link)
         if event.link not in self.profiles.asking:  # what is asked for still has to be granted
             self.grants.pop(event.link, None)
+        self.replicator.on_link_down(event.link)
         session = self.border.by_link.get(event.link)
         if session is None:
             return self.relocation.on_stranger_down(event.link, now)
         return self._with_updates(self.relocation.on_link_down(session, now))
+
+    def on_posted(self, event: Posted, now: int) -> list[Effect]:
+        return self._with_updates(self.replicator.on_posted(event.message, now))
 
     def on_tick(self, event: Tick, now: int) -> list[Effect]:
         deadline = self.border.deadline
         if deadline is None or now < deadline:
             return []
         effects = self._take(self.profiles.on_tick(now), now) + self.relocation.on_tick(now)
+        effects += self.replicator.on_tick(now)
         effects += self.border.expire(now)
         self.profiles.wait()
         self.relocation.wait()
+        self.replicator.wait()
         for neighbour, until in self._owed.items():
             if until <= now:
                 self.routing.touched.add(neighbour)
@@ -254,11 +274,19 @@ class Broker:
 
     def save(self) -> bytes:
         assert self.is_quiet()
-        return saving.save(self.border, self.paths, self.relocation, self.grants)
+        virtual = saving_virtual.save(self.replicator)
+        return saving.save(self.border, self.paths, self.relocation, self.grants, virtual)
 
     def load(self, saved: bytes) -> None:
         """Become what a broker was that was saved; UsageError if that was another one."""
-        saving.load(saved, self.border, self.paths, self.relocation, self.grants)
+        saving.load(
+            saved,
+            self.border,
+            self.paths,
+            self.relocation,
+            self.grants,
+            lambda virtual: saving_virtual.load(virtual, self.replicator),
+        )
 
     # Messages from brokers
 
@@ -287,7 +315,11 @@ class Broker:
 
     def _check_grants(self, link: LinkId, message: m.AnyMessage) -> None:
         grants = self.grants.get(link)
-        refusal = None if grants is None else grants.refusal(message)
+        if grants is None:
+            return
+        refusal = grants.refusal(message)
+        for filter in self.replicator.wanted_by(link, message):
+            refusal = refusal or grants.refusal(m.Subscribe(filter))
         if refusal is not None:
             raise ProtocolError(refusal)
 
@@ -299,14 +331,19 @@ class Broker:
         others = [one for one in self.neighbours if one != neighbour]
         effects: list[Effect] = [Send(LinkId(one), message) for one in others]
         effects += self._take(self.relocation.on_gap(neighbour), now)
+        effects += self.replicator.lose(message.reason)
         return effects + self.border.lose_from(neighbour, message.reason)
 
     def on_announce(self, neighbour: BrokerId, message: Announce, now: int) -> list[Effect]:
         told = self.paths.learn(neighbour, message.brokers)
         effects: list[Effect] = [Send(LinkId(other), one) for other, one in told]
         for one in message.begun:
-            effects += self.relocation.on_began(one, neighbour, now)
+            effects += self._on_began(one, neighbour, now)
         return effects + self.relocation.on_announced(now)
+
+    def _on_began(self, began: m.Began, came_from: BrokerId | None, now: int) -> list[Effect]:
+        effects = self.replicator.on_left(began.client, began.epoch - 1, now)
+        return effects + self.relocation.on_began(began, came_from, now)
 
     def on_tunnel(self, neighbour: BrokerId, message: m.Tunnel, now: int) -> list[Effect]:
         return self._take(self.relocation.on_tunnel(message, now), now)
@@ -365,8 +402,11 @@ class Broker:
         if message.digest and not self.relocation.visits(message):
             return self._take(self.profiles.on_attach(link, message, now), now)
         anew = began(message)
-        effects = [] if anew is None else self.relocation.on_began(anew, None, now)
-        return effects + self.relocation.on_attach(link, message, now)
+        effects = [] if anew is None else self._on_began(anew, None, now)
+        effects += self.relocation.on_attach(link, message, now)
+        if link in self.border.by_link and (message.followed or self.replicator.virtual):
+            effects += self.replicator.on_attach(link, message, now)
+        return effects
 
     def _why_stale(self, message: m.Attach) -> str:
         tombstone = self.border.tombstones.get(message.client)
@@ -375,7 +415,10 @@ class Broker:
         return f"a later attachment of {message.client} is or was here"
 
     def on_detach(self, session: Session, message: m.Detach, now: int) -> list[Effect]:
-        return self.relocation.on_detach(session, message, now)
+        effects: list[Effect] = []
+        if message.leave:
+            effects = self.replicator.on_left(session.client, session.epoch, now)
+        return effects + self.relocation.on_detach(session, message, now)
 
     def on_subscribe(self, session: Session, message: m.Subscribe, now: int) -> list[Effect]:
         if message.filter not in session.subscriptions:
@@ -417,6 +460,18 @@ class Broker:
         backlog.acknowledge(message.number)
         return self.border.push(session) if backlog.sent < backlog.last else []
 
+    def on_follow(self, session: Session, message: m.Follow, now: int) -> list[Effect]:
+        return self.replicator.on_follow(session, message, now)
+
+    def on_unfollow(self, session: Session, message: m.Unfollow, now: int) -> list[Effect]:
+        return self.replicator.on_unfollow(session, message, now)
+
+    def on_state(self, session: Session, message: m.State, now: int) -> list[Effect]:
+        return self.replicator.on_state(session, message, now)
+
+    def on_here_ack(self, session: Session, message: m.HereAck, now: int) -> list[Effect]:
+        return self.replicator.on_ack(session, message, now)
+
 
 def _put_behind(updates: list[Update], errands: list[m.Errand]) -> None:
     """Let the first errand travel with the last update, if they fit a frame together."""
@@ -439,6 +494,7 @@ EVENTS: dict[type, Callable[[Broker, Any, int], list[Effect]]] = {
     LinkUp: Broker.on_link_up,
     LinkDown: Broker.on_link_down,
     Granted: Broker.on_granted,
+    Posted: Broker.on_posted,
     Tick: Broker.on_tick,
 }
 
@@ -458,4 +514,8 @@ FROM_CLIENT: dict[type, Callable[[Broker, Session, Any, int], list[Effect]]] = {
     m.Unadvertise: Broker.on_unadvertise,
     m.Publish: Broker.on_publish,
     m.Ack: Broker.on_ack,
+    m.Follow: Broker.on_follow,
+    m.Unfollow: Broker.on_unfollow,
+    m.State: Broker.on_state,
+    m.HereAck: Broker.on_here_ack,
 }

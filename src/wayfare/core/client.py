@@ -32,6 +32,7 @@ from wayfare.core.effects import (
     Tick,
 )
 from wayfare.core.filters import Filter
+from wayfare.core.following import Following
 from wayfare.core.history import Marks, size_of
 from wayfare.core.matching import FilterIndex
 from wayfare.core.messages import (
@@ -46,6 +47,7 @@ from wayfare.core.messages import (
 from wayfare.core.predicates import Value
 from wayfare.core.profiles import digest
 from wayfare.core.sessions import places
+from wayfare.core.templates import Template
 from wayfare.errors import (
     FilterError,
     InvalidNotification,
@@ -134,6 +136,8 @@ class Client:
         self._open: dict[int, tuple[ClientId, int]] = {}  # ... and the other way round, in order
         self._done: set[tuple[ClientId, int]] = set()  # before others that came before them
         self.deadline: int | None = None  # when the next acknowledgement has to go
+        self.following = Following()
+        self._follows = self.following.counts  # at hand, for `step`
 
     # What the application calls
 
@@ -147,6 +151,7 @@ class Client:
             self._put_back()
         self._acked, self.deadline = self.done(), None
         attach = self._attachment()
+        self.following.begin(self.epoch)
         # Only who was welcomed where it was last can be sure that somebody there knows its filters.
         welcomed_there = self.welcomed and len(self.previous) == 1
         if welcomed_there and self._characters >= self._digest_from:
@@ -181,6 +186,7 @@ class Client:
             tuple(terms),
             window=self._window,
             watched=places(self.watched, self.advertisements),
+            followed=self.following.followed(),
         )
 
     def _present(self, attach: m.Attach) -> list[Effect]:
@@ -214,6 +220,41 @@ class Client:
             self.previous = ()
             self.welcomed = False
         return [] if link is None else [Send(link, m.Detach(leave)), Close(link, "detached")]
+
+    def follow(self, template: Template, terms: m.Terms | None = None) -> list[Effect]:
+        """Subscribe to what this means wherever the client is, and whatever it is like."""
+        if terms is not None:
+            m.check_terms(terms)
+        before = self.following.meant.get(template)
+        if not self.following.add(template, terms):
+            return []
+        if template.follows_location:
+            return self._say(m.Follow(template.text, terms))
+        now = self.following.meant[template]
+        effects = self.subscribe(now, terms) if now.conjunctions else []
+        return effects if before is None else [*effects, *self.unsubscribe(before)]
+
+    def unfollow(self, template: Template) -> list[Effect]:
+        meant = self.following.meant.get(template)
+        if meant is None or not self.following.remove(template):
+            return []
+        if template.follows_location:
+            return self._say(m.Unfollow(template.text))
+        return self.unsubscribe(meant)
+
+    def be(self, state: m.State) -> list[Effect]:
+        """The client is like this now: what it follows means something else. New comes before old."""
+        if state == self.following.state:
+            return []
+        changed = self.following.be(state)
+        effects: list[Effect] = []
+        stand_ins = [one for one in changed if not one.follows_location]
+        for one in stand_ins:
+            if self.following.meant[one].conjunctions:
+                effects += self.subscribe(self.following.meant[one], self.following.terms.get(one))
+        for one in stand_ins:
+            effects += self.unsubscribe(changed[one])
+        return [*effects, *(self._say(state) if self.following.located() else [])]
 
     def subscribe(
         self, filter: Filter, terms: m.Terms | None = None, since_ns: int = 0
@@ -361,7 +402,10 @@ class Client:
                 # The next delivery: what mostly happens.
                 self.delivered = message.number
                 notification = message.notification
+                subscriptions: Sequence[Filter | Template]
                 subscriptions = self._wanted.find(notification.attributes)
+                if subscriptions and self._follows:
+                    subscriptions = self._with_followed(notification, subscriptions)
                 effects: list[Effect] = []
                 # It may have been on its way when the last of them was withdrawn; or come twice, when
                 # a broker that was asked in vain did not know what had been delivered before.
@@ -385,8 +429,22 @@ class Client:
 
     # What the application has done
 
+    def _with_followed(
+        self, notification: m.Notification, subscriptions: Sequence[Filter | Template]
+    ) -> Sequence[Filter | Template]:
+        """These, and what is followed; nothing if it came by Here before."""
+        if not self.following.is_news(notification):
+            return []
+        stand_ins = self.following.stand_ins()
+        asked = [
+            one
+            for one in subscriptions
+            if isinstance(one, Template) or self.subscriptions[one] > stand_ins.get(one, 0)
+        ]
+        return [*asked, *self.following.find(notification)]
+
     def _hand_out(
-        self, message: Deliver, subscriptions: Sequence[Filter], now: int
+        self, message: Deliver, subscriptions: Sequence[Filter | Template], now: int
     ) -> list[Effect]:
         """Notify the application, which will say when it is done."""
         notification = message.notification
@@ -502,7 +560,8 @@ class Client:
     def on_tick(self, event: Tick, now: int) -> list[Effect]:
         if self.deadline is None or now < self.deadline:
             return []
-        return self._acknowledge()
+        self.deadline = None
+        return self._acknowledge() if self.done() > self._acked else self._acknowledge_here()
 
     def on_welcome(self, message: m.Welcome, now: int) -> list[Effect]:
         if message.epoch != self.epoch:
@@ -519,6 +578,38 @@ class Client:
 
     def on_deliver(self, message: m.Deliver, now: int) -> list[Effect]:
         raise ProtocolError(f"delivery {message.number} after {self.delivered}")
+
+    def on_here(self, message: m.Here, now: int) -> list[Effect]:
+        """What is followed, of the place where the client is. It may be somewhere else by now.
+
+        What an ordinary subscription asks for comes by that one alone: else it would come twice.
+        """
+        following, notification = self.following, message.notification
+        following.hear(message.number)
+        effects: list[Effect] = []
+        if not self._wanted.find(notification.attributes):
+            templates = following.find(notification)
+            if templates and following.is_news(notification):
+                effects.append(Notify(notification, templates, message.past))
+        return [*effects, *self._mind_here_ack(now)]
+
+    def on_here_gap(self, message: m.HereGap, now: int) -> list[Effect]:
+        lost = message.number - self.following.heard[1]
+        self.following.hear(message.number)
+        return [Lost(lost if message.exact else 0, message.reason), *self._mind_here_ack(now)]
+
+    def _mind_here_ack(self, now: int) -> list[Effect]:
+        if self.following.heard[1] - self.following.acked >= ACK_EVERY:
+            return self._acknowledge_here()
+        if self.deadline is None:
+            self.deadline = now - now % ACK_GRAIN_NS + ACK_DELAY_NS
+        return []
+
+    def _acknowledge_here(self) -> list[Effect]:
+        if self.following.heard[1] == self.following.acked:
+            return []
+        self.following.acked = self.following.heard[1]
+        return self._say(m.HereAck(self.following.acked))
 
     def on_gap(self, message: m.Gap, now: int) -> list[Effect]:
         lost = message.number - self.delivered
@@ -560,7 +651,7 @@ class Client:
 
     def _acknowledge(self) -> list[Effect]:
         self._acked, self.deadline = self.done(), None
-        return self._say(m.Ack(self._acked))
+        return [*self._say(m.Ack(self._acked)), *self._acknowledge_here()]
 
 
 EVENTS: dict[type, Callable[[Client, Any, int], list[Effect]]] = {
@@ -576,4 +667,6 @@ FROM_BROKER: dict[type, Callable[[Client, Any, int], list[Effect]]] = {
     m.Published: Client.on_published,
     m.Resend: Client.on_resend,
     m.Interest: Client.on_interest,
+    m.Here: Client.on_here,
+    m.HereGap: Client.on_here_gap,
 }

@@ -17,6 +17,7 @@ import msgspec
 from wayfare.core import filters
 from wayfare.core import messages as m
 from wayfare.core.filters import Filter
+from wayfare.core.syntax import FILTER_TEXT_MAX
 from wayfare.errors import CodecError, WayfareError
 
 FRAME_MAX = 8 * 1024 * 1024  # bytes of one message
@@ -190,8 +191,10 @@ def _publications(message: m.AnyMessage) -> Iterator[m.Publish | m.Notification]
     """All that is in there; only where a frame is long may one of them be too long."""
     if isinstance(message, m.Publish | m.Notification):
         yield message
-    elif isinstance(message, m.Deliver | m.Uncertain):
+    elif isinstance(message, m.Deliver | m.Uncertain | m.Here):
         yield message.notification
+    elif isinstance(message, m.Recalled):
+        yield from (kept.notification for kept in message.kept)
     elif isinstance(message, m.Update):
         replies = [one for one in message.errands if isinstance(one, m.Reply)]
         yield from (kept.notification for reply in replies for kept in reply.kept)
@@ -220,11 +223,29 @@ def _check_attach(message: m.Attach) -> None:
     _check_number(message.digest)
     _check_number(message.window)
     _check_watched(message)
+    if message.followed is not None:
+        _check_followed(message.followed)
 
 
 def _check_watched(message: m.Attach | m.Profile) -> None:
     for place in message.watched:
         _require(0 <= place < len(message.advertisements), "no such advertisement is watched")
+
+
+def _check_followed(followed: m.Followed) -> None:
+    _check_follows(followed.follows)
+    _check_state(followed.state)
+
+
+def _check_follows(follows: m.Follows) -> None:
+    for text, terms in follows:
+        _check_text(text)
+        if terms is not None:
+            m.check_terms(terms)
+
+
+def _check_text(text: str) -> None:
+    _require(0 < len(text) <= FILTER_TEXT_MAX, "a filter that is too long, or empty")
 
 
 def _check_all_terms(message: m.Attach | m.Profile | m.Reply) -> None:
@@ -262,16 +283,28 @@ def _check_subscribe(message: m.Subscribe) -> None:
         m.check_terms(message.terms)
 
 
+def _check_follow(message: m.Follow) -> None:
+    _check_follows(((message.text, message.terms),))
+
+
+def _check_unfollow(message: m.Unfollow) -> None:
+    _check_text(message.text)
+
+
+def _check_state(message: m.State) -> None:
+    m.check_attributes(message.values)
+
+
 def _check_welcome(message: m.Welcome) -> None:
     _check_number(message.epoch)
     _check_number(message.published)
 
 
-def _check_deliver(message: m.Deliver) -> None:
+def _check_deliver(message: m.Deliver | m.Here) -> None:
     _check_notification(message.notification)
 
 
-def _check_gap(message: m.Gap) -> None:
+def _check_gap(message: m.Gap | m.HereGap) -> None:
     _require(len(message.reason) <= REASON_MAX, "too long a reason")
 
 
@@ -372,6 +405,28 @@ def _check_tunnel(message: m.Tunnel) -> None:
         CHECKS[type(message.message)](message.message)
 
 
+def _check_shadow(message: m.Shadow) -> None:
+    _check_name(message.broker)
+    _check_name(message.client)
+    _check_followed(message.followed)
+
+
+def _check_forget(message: m.Forget) -> None:
+    _check_name(message.client)
+
+
+def _check_recall(message: m.Recall) -> None:
+    _check_name(message.broker)
+    _check_name(message.client)
+
+
+def _check_recalled(message: m.Recalled) -> None:
+    _check_name(message.client)
+    for kept in message.kept:
+        _check_notification(kept.notification)
+        _check_number(kept.age_ns)
+
+
 def _check_nothing(message: m.AnyMessage) -> None:
     """The decoder has checked it all."""
 
@@ -411,4 +466,14 @@ CHECKS: dict[type, Callable[[Any], None]] = {
     m.Prepare: _check_prepare,
     m.Resend: _check_resend,
     m.Interest: _check_filter,
+    m.Follow: _check_follow,
+    m.Unfollow: _check_unfollow,
+    m.State: _check_state,
+    m.HereAck: _check_nothing,
+    m.Here: _check_deliver,
+    m.HereGap: _check_gap,
+    m.Shadow: _check_shadow,
+    m.Forget: _check_forget,
+    m.Recall: _check_recall,
+    m.Recalled: _check_recalled,
 }

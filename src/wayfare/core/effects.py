@@ -5,6 +5,7 @@ A host turns what happens into events, calls `step(event, now)`, and performs th
     Received, LinkUp, LinkDown,       ->  core  ->  Send, Close       (broker and client)
     Publications, Granted, Tick                     Notify, Lost, Ended,
                                                     Interested        (client: to the application)
+    Posted                                          Post              (broker: to another replicator)
 
 `now` is an integer of nanoseconds that never goes back. Whenever `next_deadline()` is reached, the
 host steps a `Tick`; a tick too many does no harm.
@@ -18,7 +19,8 @@ import msgspec
 
 from wayfare.core.filters import Filter
 from wayfare.core.grants import Grants
-from wayfare.core.messages import AnyMessage, LinkId, Notification, Publish
+from wayfare.core.messages import AnyMessage, BrokerId, LinkId, Notification, Peers, Publish
+from wayfare.core.templates import Template
 
 # Events
 
@@ -56,11 +58,18 @@ class Granted(msgspec.Struct, frozen=True, gc=False):
     grants: Grants
 
 
+class Posted(msgspec.Struct, frozen=True, gc=False):
+    """A message of the replicator at another broker."""
+
+    broker: BrokerId
+    message: Peers
+
+
 class Tick(msgspec.Struct, frozen=True, gc=False):
     """Time has passed: a deadline may be due."""
 
 
-Event = Received | Publications | LinkUp | LinkDown | Granted | Tick
+Event = Received | Publications | LinkUp | LinkDown | Granted | Posted | Tick
 
 # Effects
 
@@ -85,7 +94,8 @@ class Notify(msgspec.Struct, frozen=True, gc=False):
     """Hand the notification to the application; these subscriptions of it match."""
 
     notification: Notification
-    subscriptions: Sequence[Filter]
+    subscriptions: Sequence[Filter | Template]
+    past: bool = False  # it came by where the client is now before it was there
 
 
 class Lost(msgspec.Struct, frozen=True, gc=False):
@@ -108,4 +118,11 @@ class Interested(msgspec.Struct, frozen=True, gc=False):
     wanted: bool
 
 
-Effect = Send | Close | Notify | Lost | Ended | Interested
+class Post(msgspec.Struct, frozen=True, gc=False):
+    """Send the message to the replicator at this broker directly, if that can be done: it may be lost."""
+
+    broker: BrokerId
+    message: Peers
+
+
+Effect = Send | Close | Notify | Lost | Ended | Interested | Post

@@ -23,7 +23,7 @@ from wayfare.core import messages as m
 from wayfare.core.border import Border
 from wayfare.core.codec import encode
 from wayfare.core.effects import Close, Effect, Send
-from wayfare.core.history import Kept, Left, Stored, size_of, thinned
+from wayfare.core.history import Kept, Left, Stored, in_order, size_of, thinned
 from wayfare.core.messages import (
     REPLY_BYTES_MAX,
     REPLY_KEPT_MAX,
@@ -210,7 +210,7 @@ class Handoff(Relocation):
             earlier = []
             session.backlog.exact = False  # what is dropped may be no loss
         news = _news(wait.held, session.subscriptions, there, earlier)
-        return _in_order([*queue, *news])
+        return in_order([*queue, *news])
 
     def _is_last(self, session: Session, wait: Wait) -> bool:
         """Whether what is not news to the old session is not news to the client."""
@@ -375,19 +375,6 @@ def _came(notification: Notification, old: Old, wanted: Wanted) -> bool:
         return bool(matching)
     fresh = (f for f, terms in wanted.items() if f not in old.known or old.known[f] != terms)
     return not any(f.matches(attributes) for f in fresh)
-
-
-def _in_order(queue: list[Kept]) -> list[Kept]:
-    """The same, but of each publisher in the order of its numbers."""
-    of: dict[ClientId, list[Kept]] = {}
-    for one in queue:
-        of.setdefault(one[0].notification.publisher, []).append(one)
-    turns = {who: iter(sorted(ones, key=_number)) for who, ones in of.items()}
-    return [next(turns[one[0].notification.publisher]) for one in queue]
-
-
-def _number(kept: Kept) -> int:
-    return kept[0].notification.number
 
 
 def _replies(request: Request | Fetch, session: Session, left: Left, now: int) -> Iterator[Reply]:

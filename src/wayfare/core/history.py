@@ -44,6 +44,11 @@ class Limits(msgspec.Struct, frozen=True):
     tombstone_ns: int = 3600 * SECOND_NS  # that an attachment may be under way
     past_count: int = 0  # notifications that came by last, for who subscribes to the past
     past_bytes: int = 16 * 1024 * 1024
+    buffer_count: int = 1_000  # that a virtual client keeps for a subscription without terms
+    buffer_age_ns: int = 3600 * SECOND_NS  # ... and for how long
+    listen_ns: int = 3600 * SECOND_NS  # that brokers listen ahead for a client that is away
+    lease_ns: int = 60 * SECOND_NS  # that a virtual client lives without news of its client
+    recall_ns: int = 2 * SECOND_NS  # that a client waits for what was kept for it elsewhere
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -174,17 +179,30 @@ def _chosen(kept: list[Kept], mine: list[int], terms: Terms, now: int, moved: bo
         mine = [at for at in mine if now - kept[at][1] <= terms.younger_ns]
     if terms.key is not None:
         # What has no such attribute is like nothing else.
-        newest = {_key(kept[at][0].notification, terms.key, at): at for at in mine}
+        newest = {key_of(kept[at][0].notification, terms.key, at): at for at in mine}
         mine = sorted(newest.values())
     if terms.last is not None:
         mine = mine[max(0, len(mine) - terms.last) :]
     return mine
 
 
-def _key(notification: Notification, name: str, at: int) -> tuple[bool | None, object]:
+def key_of(notification: Notification, name: str, at: int) -> tuple[bool | None, object]:
     """Equal for equal values; true is not 1."""
     value = notification.attributes.get(name)
     return (None, at) if value is None else (type(value) is bool, value)
+
+
+def in_order(queue: list[Kept]) -> list[Kept]:
+    """The same, but of each publisher in the order of its numbers."""
+    of: dict[ClientId, list[Kept]] = {}
+    for one in queue:
+        of.setdefault(one[0].notification.publisher, []).append(one)
+    turns = {who: iter(sorted(ones, key=_number)) for who, ones in of.items()}
+    return [next(turns[one[0].notification.publisher]) for one in queue]
+
+
+def _number(kept: Kept) -> int:
+    return kept[0].notification.number
 
 
 class Left(msgspec.Struct, frozen=True, gc=False):
@@ -291,6 +309,15 @@ class Backlog:
         self.unacked.clear()
         self.sent = delivered
         return True
+
+    def take_back(self) -> list[Kept]:
+        """What was not sent yet, as if it had never been put here; what was lost stays lost."""
+        kept = [(stored, put) for _, stored, put in self.waiting]
+        lost = self.last - self.sent - len(kept)
+        self.bytes -= sum(stored.size for stored, _ in kept)
+        self.waiting.clear()
+        self.last = self.sent + lost
+        return kept
 
     def left(self, delivered: int) -> Left | None:
         """What comes behind this delivery; None if it was not made from here."""

@@ -5,11 +5,12 @@ field goes last and has a default, a tag is never used again. `Hello` is the fir
 connection and never changes.
 
     client -> border broker   Attach  Detach  Subscribe  Unsubscribe  Advertise  Unadvertise
-                              Publish  Ack
-    border broker -> client   Welcome  Deliver  Gap  Published  Resend  Interest
+                              Publish  Ack  Follow  Unfollow  State  HereAck
+    border broker -> client   Welcome  Deliver  Gap  Published  Resend  Interest  Here  HereGap
     broker -> broker          Notification  Uncertain  Gap  Announce  Tunnel
                               Update(... Request, Reply, Fetch, Searched, Ask,
                                          Profile, Prepare)
+    replicator -> replicator  Shadow  Forget  Recall  Recalled
 """
 
 from __future__ import annotations
@@ -221,6 +222,43 @@ def check_terms(terms: Terms) -> None:
 AllTerms = Annotated[tuple[tuple[int, Terms], ...], Meta(max_length=FILTERS_MAX)]
 Places = Annotated[tuple[int, ...], Meta(max_length=FILTERS_MAX)]  # of filters in a list
 
+# Subscriptions that follow the client
+
+LOCATION_MAX = 256  # characters of a location's name
+FOLLOWS_MAX = 100  # location-dependent subscriptions of one client
+AREAS_MAX = 1_000  # locations that stand for more than themselves
+AREA_MAX = 256  # locations that one of them stands for
+
+Location = Annotated[str, Meta(max_length=LOCATION_MAX)]
+Areas = Annotated[
+    dict[Location, Annotated[tuple[Location, ...], Meta(min_length=1, max_length=AREA_MAX)]],
+    Meta(max_length=AREAS_MAX),
+]
+
+
+class State(Message, frozen=True, tag=62):
+    """What a client is like now: what `myloc` and `my.<name>` stand for in what it follows."""
+
+    location: Location = ""  # nowhere
+    position: (
+        tuple[Annotated[float, Meta(ge=-90, le=90)], Annotated[float, Meta(ge=-180, le=180)]] | None
+    ) = None
+    values: Attributes = {}
+    areas: Areas = {}  # what `myloc` stands for at a location, unless that is the location itself
+
+
+NOWHERE = State()
+# The text of a filter that mentions `myloc` or `my.<name>`, and what is kept for a client that is away.
+Follows = Annotated[tuple[tuple[str, Terms | None], ...], Meta(max_length=FOLLOWS_MAX)]
+
+
+class Followed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What follows a client, what it is like, and how far it got what came of that by `Here`."""
+
+    follows: Follows
+    state: State
+    heard: tuple[Number, Number] = (0, 0)  # since which attachment, and up to which number
+
 
 class Attach(Message, frozen=True, tag=10):
     """A client is here. `epoch` counts its attachments: higher is later."""
@@ -239,6 +277,7 @@ class Attach(Message, frozen=True, tag=10):
     digest: int = 0  # in place of subscriptions, terms and advertisements
     window: int = 0  # deliveries that may be on their way to it; the broker allows some anyway
     watched: Places = ()  # advertisements of which it wants to know whether anybody is interested
+    followed: Followed | None = None
 
 
 class Detach(Message, frozen=True, tag=11):
@@ -276,6 +315,23 @@ class Publish(Message, frozen=True, tag=16):
 
 class Ack(Message, frozen=True, tag=17):
     """All deliveries up to this number have reached the application."""
+
+    number: Number
+
+
+class Follow(Message, frozen=True, tag=60):
+    """Subscribe to what this filter says wherever the client is, and whatever it is like."""
+
+    text: str
+    terms: Terms | None = None
+
+
+class Unfollow(Message, frozen=True, tag=61):
+    text: str
+
+
+class HereAck(Message, frozen=True, tag=63):
+    """All deliveries by `Here` up to this number have reached the application."""
 
     number: Number
 
@@ -325,6 +381,22 @@ class Interest(Message, frozen=True, tag=25):
 
     filter: Filter
     wanted: bool
+
+
+class Here(Message, frozen=True, tag=64):
+    """A delivery of what the client follows. The numbers begin anew with every attachment."""
+
+    number: Number
+    notification: Notification
+    past: bool = False  # it came by before the client was here
+
+
+class HereGap(Message, frozen=True, tag=65):
+    """Deliveries by `Here` up to this number that have not arrived are lost."""
+
+    number: Number
+    reason: str
+    exact: bool = True
 
 
 # Broker -> broker
@@ -502,8 +574,21 @@ class Update(Message, frozen=True, tag=30):
     errands: Annotated[tuple[Errand, ...], Meta(max_length=ERRANDS_MAX)] = ()
 
 
-FromClient = Attach | Detach | Subscribe | Unsubscribe | Advertise | Unadvertise | Publish | Ack
-ToClient = Welcome | Deliver | Gap | Published | Resend | Interest
+FromClient = (
+    Attach
+    | Detach
+    | Subscribe
+    | Unsubscribe
+    | Advertise
+    | Unadvertise
+    | Publish
+    | Ack
+    | Follow
+    | Unfollow
+    | State
+    | HereAck
+)
+ToClient = Welcome | Deliver | Gap | Published | Resend | Interest | Here | HereGap
 
 
 class Tunnel(Message, frozen=True, tag=32):
@@ -519,7 +604,45 @@ class Tunnel(Message, frozen=True, tag=32):
     reason: str = ""
 
 
+# Replicator -> replicator, directly. Any of them may be lost: a virtual client has a lease.
+
+
+class Shadow(Message, frozen=True, tag=70):
+    """Be, or stay for so long, a virtual client of a client that is at `broker`."""
+
+    broker: BrokerId
+    client: ClientId
+    epoch: Number
+    version: Number  # of what the client follows, and is like
+    lease_ns: Number
+    followed: Followed
+
+
+class Forget(Message, frozen=True, tag=71):
+    """No virtual client of an epoch before this one is needed."""
+
+    client: ClientId
+    epoch: Number
+
+
+class Recall(Message, frozen=True, tag=72):
+    """A client is at `broker`, where nobody expected it: what was kept for it?"""
+
+    broker: BrokerId
+    client: ClientId
+    epoch: Number
+
+
+class Recalled(Message, frozen=True, tag=73):
+    """What a virtual client had for its client, the oldest first."""
+
+    client: ClientId
+    epoch: Number
+    kept: Annotated[tuple[Kept, ...], Meta(max_length=REPLY_KEPT_MAX)] = ()
+
+
 Between = Notification | Uncertain | Gap | Update | Announce | Tunnel
 # What the core never sees.
 Hosts = Hello | Join | Took | Ping | Refused | Login | Challenge | Proof
-AnyMessage = Hosts | FromClient | ToClient | Between
+Peers = Shadow | Forget | Recall | Recalled
+AnyMessage = Hosts | FromClient | ToClient | Between | Peers

@@ -9,6 +9,8 @@ Nothing may be half done that is not here: ask `broker.is_quiet()` first.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from wayfare.core.border import Border
@@ -112,6 +114,7 @@ class Saved(msgspec.Struct, array_like=True):
     past: list[tuple[int, int]]  # when it came, and the place of the notification
     forgotten: int
     grants: dict[LinkId, Grants]  # of connections, which may say more before they end
+    virtual: bytes = b""  # virtual clients, by themselves: see saving_virtual.py
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -128,9 +131,13 @@ def check_savable(relocation: str) -> None:
 
 
 def save(
-    border: Border, paths: Paths, relocation: Relocation, grants: dict[LinkId, Grants]
+    border: Border,
+    paths: Paths,
+    relocation: Relocation,
+    grants: dict[LinkId, Grants],
+    virtual: bytes,
 ) -> bytes:
-    places = _Places()
+    places = Places()
     routing = border.routing
     saved = Saved(
         FORMAT,
@@ -148,6 +155,7 @@ def save(
         [(came, places.place(one)) for came, one in border.past.kept],
         border.past.forgotten,
         grants,
+        virtual,
     )
     return _encoder.encode(saved)
 
@@ -158,6 +166,7 @@ def load(
     paths: Paths,
     relocation: Relocation,
     grants: dict[LinkId, Grants],
+    load_virtual: Callable[[bytes], None],
 ) -> None:
     """Make the parts of a new broker what they were; UsageError if they are another one's."""
     saved = _decoder.decode(data)
@@ -175,7 +184,7 @@ def load(
             f" {', '.join(paths.neighbours) or 'none'} now: change it back, or begin with an"
             " empty directory"
         )
-    stored = [Stored(one, size_of(one)) for one in saved.notifications]
+    stored = [border.share(Stored(one, size_of(one))) for one in saved.notifications]
     for neighbour, ads, subs in zip(saved.neighbours, saved.ads, saved.subs, strict=True):
         border.routing.apply(neighbour, Update(tuple(ads), tuple(subs)))
     paths.remember(saved.hops)
@@ -189,11 +198,13 @@ def load(
         border.past.put(saved.notifications[place], came, border.limits)
     border.past.forgotten = max(border.past.forgotten, saved.forgotten)
     grants.update(saved.grants)
+    if saved.virtual:
+        load_virtual(saved.virtual)
     border.routing.updates()  # the neighbours know
     border.wait_for(0)  # the first tick finds out what is due
 
 
-class _Places:
+class Places:
     """Notifications that are saved, each once."""
 
     def __init__(self) -> None:
@@ -214,7 +225,7 @@ class _Places:
         return [(self.of(stored), put) for stored, put in kept]
 
 
-def _saved_session(session: Session, places: _Places) -> SavedSession:
+def _saved_session(session: Session, places: Places) -> SavedSession:
     backlog, marks, wait = session.backlog, session.marks, session.wait
     doubt = session.doubt
     return SavedSession(
@@ -232,15 +243,7 @@ def _saved_session(session: Session, places: _Places) -> SavedSession:
         session.orphan,
         session.leaving,
         None if doubt is None else (doubt.until, doubt.since),
-        SavedBacklog(
-            backlog.acked,
-            backlog.sent,
-            backlog.last,
-            backlog.why,
-            backlog.exact,
-            [(number, places.of(stored), put) for number, stored, put in backlog.unacked],
-            [(number, places.of(stored), put) for number, stored, put in backlog.waiting],
-        ),
+        saved_backlog(backlog, places),
         dict(marks.recent),
         dict(marks.older),
         marks.turn_at,
@@ -250,7 +253,19 @@ def _saved_session(session: Session, places: _Places) -> SavedSession:
     )
 
 
-def _saved_wait(wait: Wait, places: _Places) -> SavedWait:
+def saved_backlog(backlog: Backlog, places: Places) -> SavedBacklog:
+    return SavedBacklog(
+        backlog.acked,
+        backlog.sent,
+        backlog.last,
+        backlog.why,
+        backlog.exact,
+        [(number, places.of(stored), put) for number, stored, put in backlog.unacked],
+        [(number, places.of(stored), put) for number, stored, put in backlog.waiting],
+    )
+
+
+def _saved_wait(wait: Wait, places: Places) -> SavedWait:
     return SavedWait(
         list(wait.asked.items()),
         wait.until,
@@ -279,7 +294,7 @@ def _load_session(border: Border, saved: SavedSession, stored: list[Stored]) -> 
     session.published, session.welcomed = saved.published, saved.welcomed
     session.orphan, session.leaving = saved.orphan, saved.leaving
     session.doubt = None if saved.doubt is None else Doubt(*saved.doubt)
-    session.backlog = _backlog(border, saved.backlog, stored)
+    session.backlog = loaded_backlog(saved.backlog, stored)
     session.marks = Marks(border.limits.marks_age_ns)
     session.marks.recent, session.marks.older = saved.recent, saved.older
     session.marks.turn_at = saved.turn_at
@@ -288,13 +303,13 @@ def _load_session(border: Border, saved: SavedSession, stored: list[Stored]) -> 
         session.wait = _wait(saved.wait, stored)
 
 
-def _backlog(border: Border, saved: SavedBacklog, stored: list[Stored]) -> Backlog:
+def loaded_backlog(saved: SavedBacklog, stored: list[Stored]) -> Backlog:
     backlog = Backlog(saved.acked)
     backlog.sent, backlog.last = saved.sent, saved.last
     backlog.why, backlog.exact = saved.why, saved.exact
     for here, there in ((saved.unacked, backlog.unacked), (saved.waiting, backlog.waiting)):
         for number, place, put in here:
-            there.append((number, border.share(stored[place]), put))
+            there.append((number, stored[place], put))
             backlog.bytes += stored[place].size
     return backlog
 

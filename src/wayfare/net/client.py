@@ -55,6 +55,7 @@ from wayfare.core.effects import (
 from wayfare.core.filters import Filter
 from wayfare.core.messages import BrokerId, ClientId, LinkId, Terms
 from wayfare.core.predicates import Value
+from wayfare.core.templates import Template
 from wayfare.errors import (
     CannotConnect,
     Closed,
@@ -163,7 +164,7 @@ class Client:
             0  # changes of what it wants and offers, and how many a broker knows
         )
         self._confirmed = self._core.published  # the last publication that was acknowledged
-        self._subscriptions: dict[Filter, list[Subscription]] = {}
+        self._subscriptions: dict[Filter | Template, list[Subscription]] = {}
         self._full: set[Subscription] = set()  # that have no room, so that all wait
         self._held: deque[m.AnyMessage] = deque()  # come, but not taken: a broker's window at most
         self._error: Callable[[], Exception] | None = None  # why it cannot go on
@@ -776,10 +777,14 @@ class Client:
             delay = max(0, due - time.monotonic_ns()) / 1e9
             self._timer = asyncio.get_running_loop().call_later(delay, self._wake)
 
-    def _hand_out(self, notification: Notification, matching: Sequence[Filter]) -> None:
+    def _hand_out(self, notification: Notification, matching: Sequence[Filter | Template]) -> None:
         takers = [one for wanted in matching for one in self._subscriptions.get(wanted, ())]
         if self._keeping is not None:
-            unclaimed = [wanted for wanted in matching if wanted not in self._subscriptions]
+            unclaimed = [
+                wanted
+                for wanted in matching
+                if isinstance(wanted, Filter) and wanted not in self._subscriptions
+            ]
             self._keeping.hand_out(notification, len(takers), unclaimed)
         for one in takers:
             one.put(notification)

@@ -22,6 +22,7 @@ from wayfare.core.effects import Lost
 from wayfare.core.filters import Filter
 from wayfare.core.messages import BrokerId, ClientId
 from wayfare.core.relocation import NO_SESSION
+from wayfare.core.templates import Template
 from wayfare.errors import UsageError
 from wayfare.net.client import Client, clock
 from wayfare.net.options import Options
@@ -137,7 +138,7 @@ class Reader(Client):
         self._core.rewind()
         return True
 
-    def _hand_out(self, notification: Notification, matching: Sequence[Filter]) -> None:
+    def _hand_out(self, notification: Notification, matching: Sequence[Filter | Template]) -> None:
         number = notification.delivery
         if number <= self._committed:  # while it was not attached
             self._perform(self._core.confirm_to(self._committed, time.monotonic_ns()))

@@ -22,6 +22,7 @@ from wayfare.sim.hosts import ClientHost
 from wayfare.sim.links import MS_NS, LinkSpec
 from wayfare.sim.movement import Stay, play, random_walk
 from wayfare.sim.oracle import Verdict, Violation, check, check_outlived
+from wayfare.sim.walks import Walks
 from wayfare.sim.world import CLIENT_LINK, World
 
 TOPICS = ("gas", "oil", "wind")
@@ -37,7 +38,7 @@ class Job(msgspec.Struct, frozen=True):
     routing: str = "covering"
     relocation: str = "handoff"
     faults: bool = False
-    mobile: str = "subscribers"  # or both: those that move publish, too
+    mobile: str = "subscribers"  # both: those that move publish, too; walkers: see walks.py
 
     def command(self) -> str:
         """What runs it."""
@@ -49,7 +50,7 @@ class Job(msgspec.Struct, frozen=True):
         )
 
 
-MOBILE = ("subscribers", "both")
+MOBILE = ("subscribers", "both", "walkers")
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -317,7 +318,11 @@ class Fuzz:
 
 def fuzz(job: Job) -> Run:
     """Play a random run."""
-    one = Fuzz(job)
+    one: Fuzz | Walks
+    if job.mobile == "walkers":
+        one = Walks(job.seed, job.routing, job.relocation, faults=job.faults)
+    else:
+        one = Fuzz(job)
     try:
         verdict = one.run()
     except Exception as error:  # a failure is a seed, whatever failed

@@ -19,14 +19,18 @@ from wayfare.core.effects import (
     LinkDown,
     Lost,
     Notify,
+    Post,
+    Posted,
     Received,
     Send,
     Tick,
 )
 from wayfare.core.filters import Filter
-from wayfare.core.messages import BrokerId, LinkId, Terms, terms_text
+from wayfare.core.messages import BrokerId, LinkId, State, Terms, terms_text
 from wayfare.core.predicates import Value
 from wayfare.core.saving import SAVABLE
+from wayfare.core.templates import Template, parse
+from wayfare.errors import UsageError
 from wayfare.eventlog import Event
 from wayfare.sim.links import MS_NS, LinkSpec, Pipe
 
@@ -53,7 +57,7 @@ class Host:
         self.pipes: dict[LinkId, Pipe] = {}
         self._armed: int | None = None  # Invariant: a tick is on the agenda for this time
 
-    def receive(self, event: Received | LinkDown | Tick) -> None:
+    def receive(self, event: Received | LinkDown | Posted | Tick) -> None:
         self.perform(self.step(event, self.agenda.now))
 
     def perform(self, effects: list[Effect]) -> None:
@@ -74,6 +78,8 @@ class Host:
                 self.ended(effect)
             elif type(effect) is Interested:
                 self.interested(effect)
+            elif type(effect) is Post:
+                self.world.post(BrokerId(self.core.name), effect)
             else:
                 assert type(effect) is Close
                 self.close(effect)
@@ -125,7 +131,7 @@ class BrokerHost(Host):
         self._queueing = False
         self._busy_until = 0
 
-    def receive(self, event: Received | LinkDown | Tick) -> None:
+    def receive(self, event: Received | LinkDown | Posted | Tick) -> None:
         """As `Host.receive`; what a broker mostly does is to send notifications on."""
         if self._queueing:
             self._queue(event)
@@ -153,7 +159,12 @@ class BrokerHost(Host):
         if not old.is_quiet():  # a profile is asked for: as if it had been saved a bit later
             return
         new = Broker(
-            old.name, old.neighbours, old.routing.strategy, old.border.limits, old.relocation.name
+            old.name,
+            old.neighbours,
+            old.routing.strategy,
+            old.border.limits,
+            old.relocation.name,
+            ahead=old.replicator.ahead,
         )
         new.load(old.save())
         self.core, self._border, self.step = new, new.border, new.step
@@ -164,7 +175,7 @@ class BrokerHost(Host):
         self._slow_ns = per_message_ns
         self._queueing = True
 
-    def _queue(self, event: Received | LinkDown | Tick) -> None:
+    def _queue(self, event: Received | LinkDown | Posted | Tick) -> None:
         agenda = self.world.agenda
         if not self._slow_ns and self._busy_until < agenda.now:
             self._queueing = False
@@ -174,7 +185,7 @@ class BrokerHost(Host):
         self.worst_ns = max(self.worst_ns, self._busy_until - agenda.now)
         agenda.at(self._busy_until, self._leave_queue, event)
 
-    def _leave_queue(self, event: Received | LinkDown | Tick) -> None:
+    def _leave_queue(self, event: Received | LinkDown | Posted | Tick) -> None:
         """What came on a link that was closed while it waited does not count."""
         if type(event) is not Received or event.link in self.pipes:
             Host.receive(self, event)
@@ -320,6 +331,31 @@ class ClientHost(Host):
         self.world.log("unsubscribed", client=self.name, filter=wanted)
         self.perform(effects)
 
+    def follow(self, text: str, terms: Terms | None = None) -> Template:
+        """Subscribe to what follows the client: a filter with `myloc` or `my.<name>`."""
+        template = parse(text)
+        if not isinstance(template, Template):
+            raise UsageError(f"{text!r:.60} mentions neither myloc nor my.<name>: subscribe to it")
+        effects = self.core.follow(template, terms)
+        self.world.log(
+            "followed", client=self.name, follows=template, reason=terms and terms_text(terms)
+        )
+        self.perform(effects)
+        return template
+
+    def unfollow(self, template: Template) -> None:
+        effects = self.core.unfollow(template)
+        self.world.log("unfollowed", client=self.name, follows=template)
+        self.perform(effects)
+
+    def be(self, state: State) -> None:
+        """The client is like this from now on."""
+        effects = self.core.be(state)
+        self.world.log(
+            "became", client=self.name, location=state.location, attributes=dict(state.values)
+        )
+        self.perform(effects)
+
     def advertise(self, filter: str | Filter | Condition) -> Filter:
         offered = as_filter(filter)
         effects = self.core.advertise(offered)
@@ -352,7 +388,7 @@ class ClientHost(Host):
 
     # Host
 
-    def receive(self, event: Received | LinkDown | Tick) -> None:
+    def receive(self, event: Received | LinkDown | Posted | Tick) -> None:
         """As `Host.receive`; what a client mostly does is to be notified."""
         effects = self.step(event, self.agenda.now)
         if len(effects) == 1 and self._armed is not None and type(effects[0]) is Notify:
@@ -376,6 +412,8 @@ class ClientHost(Host):
             None,
             notification.attributes,
         )
+        if effect.past:
+            event.reason = "past"
         world = self.world
         world.events.append(event)
         if world.listeners:

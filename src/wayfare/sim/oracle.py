@@ -461,6 +461,13 @@ def tables_of(world: World) -> Tables:
             broker = session_at(world, client)
             ads[broker] += _entries(strategy, core.name, core.advertisements)
             subs[broker] += _entries(strategy, core.name, core.subscriptions)
+    for name, host in world.brokers.items():
+        ear = host.core.replicator.ear
+        owner = ear.session.client if strategy.per_client else ClientId("")
+        for filter, chains in ear.subscriptions():
+            if not chains:
+                subs[name] += _entries(strategy, ear.session.client, [filter])
+            subs[name] += [Entry(first, owner, tuple(rest)) for first, *rest in chains]
     return Tables(strategy, world.edges, ads, subs)
 
 
@@ -477,6 +484,10 @@ def _check_tables(world: World) -> Iterator[Violation]:
             for filter in world.clients[session.client].core.subscriptions:
                 for part in filter.parts():
                     add_place(here, part, session.place)
+        ear = host.core.replicator.ear
+        for filter, _ in ear.subscriptions():
+            for part in filter.parts():
+                add_place(here, part, ear.session.place)
         for what in differences(name, host.core.routing, tables, here):
             yield Violation("tidy", what)
 

@@ -48,6 +48,7 @@ def _attach(attach: m.Attach) -> str:
             for place, one in enumerate(attach.advertisements)
         ),
         *(["digest"] if attach.digest else []),
+        *(f"follows {text}" for text, _ in (attach.followed.follows if attach.followed else ())),
     ]
     return f"Attach({', '.join(held)})"
 
@@ -67,6 +68,11 @@ def _reply(reply: m.Reply) -> str:
     lost = [f"{reply.lost if reply.exact else 'some'} lost: {reply.why}"] if reply.lost else []
     more = ["..."] if reply.more else []
     return f"Reply({', '.join([f'to {reply.broker}', reply.client, *kept, *lost, *more])})"
+
+
+def _state(state: m.State) -> str:
+    where = [f"at {state.location}"] if state.location else []
+    return ", ".join([*where, *([attributes_text(state.values)] if state.values else [])])
 
 
 TEXTS: dict[type, Callable[[Any], str]] = {
@@ -108,6 +114,22 @@ TEXTS: dict[type, Callable[[Any], str]] = {
     ),
     m.Gap: lambda one: f"Gap({one.number}, {one.reason})",
     m.Published: lambda one: f"Published({one.number})",
+    m.Follow: lambda one: f"Follow({one.text})",
+    m.Unfollow: lambda one: f"Unfollow({one.text})",
+    m.State: lambda one: f"State({_state(one)})",
+    m.HereAck: lambda one: f"HereAck({one.number})",
+    m.Here: lambda one: (
+        f"Here({one.number}: {one.notification.publisher} {one.notification.number}"
+        f"{', past' if one.past else ''})"
+    ),
+    m.HereGap: lambda one: f"HereGap({one.number}, {one.reason})",
+    m.Shadow: lambda one: (
+        f"Shadow({one.client} at {one.broker}, epoch {one.epoch}:"
+        f" {', '.join(text for text, _ in one.followed.follows)})"
+    ),
+    m.Forget: lambda one: f"Forget({one.client} before epoch {one.epoch})",
+    m.Recall: lambda one: f"Recall({one.client} at {one.broker}, epoch {one.epoch})",
+    m.Recalled: lambda one: f"Recalled({one.client}, {len(one.kept)} kept)",
 }
 
 
@@ -136,6 +158,7 @@ class Trace:
         if event.kind == "delivered":
             assert event.attributes is not None
             what = f"{event.publisher} {event.number} {attributes_text(event.attributes)}"
+            what += " (past)" if event.reason == "past" else ""
             self.line(f"{event.client} <=", what)
         elif event.kind == "lost":
             count = event.count or "nobody knows how many"

@@ -12,15 +12,22 @@ from random import Random
 
 from msgspec.structs import replace
 
-from wayfare.core.broker import ALL_RELOCATIONS, DEFAULT_LIMITS, Broker, check_strategies
+from wayfare.core.broker import (
+    ALL_RELOCATIONS,
+    DEFAULT_LIMITS,
+    NOT_AHEAD,
+    Broker,
+    check_strategies,
+)
 from wayfare.core.client import DIGEST_FROM, OUTBOX_MAX, Client
 from wayfare.core.codec import NAME_MAX, encode
-from wayfare.core.effects import LinkUp, Received, Send
+from wayfare.core.effects import LinkUp, Post, Posted, Received, Send
 from wayfare.core.history import Limits
 from wayfare.core.messages import AnyMessage, BrokerId, ClientId, LinkId, Tunnel
 from wayfare.core.predicates import half_surrogate
 from wayfare.core.publishers import Forecast
 from wayfare.core.relocation import Naive
+from wayfare.core.virtual import Ahead
 from wayfare.errors import UsageError
 from wayfare.eventlog import Event
 from wayfare.sim import topology
@@ -30,6 +37,7 @@ from wayfare.sim.links import MS_NS, Action, Agenda, LinkSpec, Pipe
 
 BROKER_LINK = LinkSpec(latency_ns=10 * MS_NS)
 CLIENT_LINK = LinkSpec(latency_ns=2 * MS_NS)
+DIRECT_LINK = LinkSpec(latency_ns=10 * MS_NS)  # between replicators; its loss is for good
 SETTLE_MAX = 10_000_000  # events until quiet
 LIFE = 10_000  # attachments, and publications, of one process, by far
 Watcher = Callable[[str, str, AnyMessage], None]  # sender, receiver, message
@@ -49,6 +57,8 @@ class World:
         relocation: str = "handoff",
         digest_from: int = DIGEST_FROM,
         forecast: Forecast | None = None,
+        ahead: Ahead = NOT_AHEAD,
+        direct_link: LinkSpec = DIRECT_LINK,
     ) -> None:
         check_strategies(routing, relocation)
         if type(seed) is not int:  # Random takes None, too, and then no run is like another
@@ -65,6 +75,9 @@ class World:
         self.outbox_max = outbox_max
         self.digest_from = digest_from
         self.forecast = forecast
+        self.ahead = ahead
+        self.direct_link = direct_link
+        self.posted = 0  # messages between replicators
         self.brokers: dict[str, BrokerHost] = {}
         self.clients: dict[str, ClientHost] = {}
         self.edges: topology.Edges = []
@@ -111,6 +124,7 @@ class World:
                 limits or self.limits,
                 self.relocation,
                 self.forecast,
+                self.ahead,
             )
             self.brokers[name] = BrokerHost(self, core)
         for a, b in self.edges:
@@ -212,6 +226,23 @@ class World:
         return all(map(waits, actions[self.agenda.times[0]])) and all(
             waits(action) for due in actions.values() for action in due
         )
+
+    def post(self, sender: BrokerId, effect: Post) -> None:
+        """A message between replicators: on its way, or lost."""
+        self.posted += 1
+        for watcher in self.watchers:
+            watcher(sender, effect.broker, effect.message)
+        spec, random = self.direct_link, self.random
+        if effect.broker not in self.brokers or (spec.loss and random.random() < spec.loss):
+            return
+        late_ns = random.randrange(spec.jitter_ns + 1) if spec.jitter_ns else 0
+        arrival = self.now + spec.latency_ns + late_ns
+        self.agenda.at(arrival, self._deliver_post, (sender, effect))
+
+    def _deliver_post(self, posted: tuple[BrokerId, Post]) -> None:
+        sender, effect = posted
+        if effect.broker not in self.stopped and sender not in self.stopped:
+            self.brokers[effect.broker].receive(Posted(sender, effect.message))
 
     # Faults
 

@@ -1,0 +1,158 @@
+"""What virtual clients keep for clients that may come: one store, and ids in buffers.
+
+A notification is in the store once, however many virtual clients wait with it. A buffer has the ids of
+what one filter matched, as far as its terms keep it: the last so many, the younger ones, the newest of
+every key. Virtual clients with the same filter and terms share a buffer, and each knows since which id
+it listens.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+
+from wayfare.core.filters import Filter
+from wayfare.core.history import Limits, Stored, key_of
+from wayfare.core.messages import Terms
+
+Id = int
+OFFSETS = 2**32  # what four bytes can say
+EMPTY = 64  # places at the front of a queue that may be empty
+
+
+class Kept:
+    """A notification in the store: when it came, and how many buffers have its id."""
+
+    __slots__ = ("came", "held", "stored")
+
+    def __init__(self, stored: Stored, came: int) -> None:
+        self.stored = stored
+        self.came = came
+        self.held = 0
+
+
+class Store:
+    """The notifications of all buffers of a broker, each once."""
+
+    __slots__ = ("kept", "next")
+
+    def __init__(self) -> None:
+        self.kept: dict[Id, Kept] = {}
+        self.next: Id = 1  # ids are given in the order in which notifications came
+
+    def put(self, stored: Stored, came: int) -> Id:
+        """Keep a notification until no buffer has its id any more."""
+        number = self.next
+        self.next += 1
+        self.kept[number] = Kept(stored, came)
+        return number
+
+    def take_over(self, number: Id, stored: Stored, came: int) -> None:
+        """What was kept under this id before."""
+        self.kept[number] = Kept(stored, came)
+
+    def hold(self, number: Id) -> None:
+        self.kept[number].held += 1
+
+    def let_go(self, number: Id) -> None:
+        kept = self.kept[number]
+        kept.held -= 1
+        if not kept.held:
+            del self.kept[number]
+
+
+class Ids:
+    """A queue of ascending ids, four bytes each: there may be many buffers of the same ids."""
+
+    __slots__ = ("_base", "_gone", "_offsets")
+
+    def __init__(self) -> None:
+        self._base: Id = 0
+        self._offsets = array("I")  # from the base
+        self._gone = 0  # of them, at the front
+
+    def __len__(self) -> int:
+        return len(self._offsets) - self._gone
+
+    def __iter__(self) -> Iterator[Id]:
+        base, offsets = self._base, self._offsets
+        return (base + offsets[at] for at in range(self._gone, len(offsets)))
+
+    def append(self, number: Id) -> None:
+        if number - self._base >= OFFSETS or not len(self):
+            self._begin_with(list(self) or [number])
+        self._offsets.append(number - self._base)
+
+    def _begin_with(self, ids: list[Id]) -> None:
+        again = ids if len(self) else []
+        self._base = ids[0]
+        self._offsets, self._gone = array("I", (one - ids[0] for one in again)), 0
+
+    def popleft(self) -> Id:
+        number = self._base + self._offsets[self._gone]
+        self._gone += 1
+        if self._gone > EMPTY and 2 * self._gone > len(self._offsets):
+            del self._offsets[: self._gone]
+            self._gone = 0
+        return number
+
+
+class Buffer:
+    """The ids of what one filter matched, as far as its terms keep it."""
+
+    __slots__ = ("_age_ns", "_count", "_ids", "_newest", "_store", "filter", "listeners", "terms")
+
+    def __init__(self, filter: Filter, terms: Terms | None, store: Store, limits: Limits) -> None:
+        self.filter, self.terms = filter, terms
+        self.listeners = 0  # subscriptions of virtual clients
+        self._store = store
+        self._ids = Ids()
+        self._newest: dict[tuple[bool | None, object], Id] = {}
+        asked = terms or Terms()
+        self._count = limits.buffer_count if asked.last is None else asked.last
+        self._age_ns = limits.buffer_age_ns if asked.younger_ns is None else asked.younger_ns
+        if terms is not None:  # a client may ask for less than a broker keeps, not for more
+            self._count = min(self._count, limits.backlog_count)
+            self._age_ns = min(self._age_ns, limits.backlog_age_ns)
+
+    def put(self, number: Id, now: int) -> None:
+        """Take an id, and drop what the terms do not keep any more."""
+        self.hold(number)
+        while len(self) > self._count:
+            self._drop()
+        self.expire(now)
+
+    def hold(self, number: Id) -> None:
+        notification = self._store.kept[number].stored.notification
+        if self.terms is not None and self.terms.key is not None:
+            key = key_of(notification, self.terms.key, number)
+            before = self._newest.pop(key, None)
+            if before is not None:
+                self._store.let_go(before)
+            self._newest[key] = number  # behind all others: they stay in the order of their ids
+        else:
+            self._ids.append(number)
+        self._store.hold(number)
+
+    def __len__(self) -> int:
+        return len(self._ids) + len(self._newest)
+
+    def ids(self) -> Iterator[Id]:
+        """In ascending order."""
+        return iter(self._newest.values()) if self._newest else iter(self._ids)
+
+    def expire(self, now: int) -> None:
+        while len(self) and self._store.kept[next(self.ids())].came + self._age_ns < now:
+            self._drop()
+
+    def _drop(self) -> None:
+        """The oldest."""
+        if self._newest:
+            number = self._newest.pop(next(iter(self._newest)))
+        else:
+            number = self._ids.popleft()
+        self._store.let_go(number)
+
+    def clear(self) -> None:
+        while len(self):
+            self._drop()

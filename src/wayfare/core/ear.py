@@ -1,0 +1,146 @@
+"""What the replicator of a broker has subscribed to, for all virtual clients, and what came of it.
+
+To the broker it is one more session; what comes is sorted here: into the buffers of those who wait, and to
+those whose clients are there.
+"""
+
+from __future__ import annotations
+
+from wayfare.core.border import Border
+from wayfare.core.buffers import Buffer, Id, Store
+from wayfare.core.filters import Filter
+from wayfare.core.history import Kept as Put
+from wayfare.core.history import Stored
+from wayfare.core.matching import FilterIndex
+from wayfare.core.messages import ClientId, Terms
+from wayfare.core.sessions import Session
+from wayfare.core.virtual import Chains, Listened, Virtual
+
+
+class Listening:
+    """One filter that the replicator has subscribed to, and for whom."""
+
+    __slots__ = ("buffers", "chains", "filter", "live")
+
+    def __init__(self, filter: Filter, chains: Chains) -> None:
+        self.filter, self.chains = filter, chains
+        self.buffers: dict[Terms | None, Buffer] = {}
+        self.live: dict[ClientId, int] = {}  # whose clients are here, with so many subscriptions
+
+
+class Ear:
+    """The subscriptions of one replicator."""
+
+    def __init__(self, name: ClientId, border: Border) -> None:
+        self.store = Store()
+        self.session = border.listen(name)
+        self.heard = _held(self.session)  # what the broker has for virtual clients
+        self._border = border
+        self._listening: dict[tuple[Filter, Chains], Listening] = {}
+        self._index: FilterIndex[Listening] = FilterIndex()
+
+    def add(self, listened: Listened, client: ClientId) -> None:
+        """A virtual client listens to this."""
+        self._count(listened, client, 1)
+
+    def remove(self, listened: Listened, client: ClientId) -> None:
+        self._count(listened, client, -1)
+
+    def sort(self, stored: Stored, came: int, now: int) -> tuple[Id | None, list[ClientId]]:
+        """Keep a notification for who waits: under which id, and who gets it now."""
+        found = self._index.find(stored.notification.attributes)
+        buffers = [buffer for one in found for buffer in one.buffers.values()]
+        number: Id | None = None
+        if buffers:
+            number = self.store.put(stored, came)
+            self.store.hold(number)
+            for buffer in buffers:
+                buffer.put(number, now)
+            self.store.let_go(number)
+        return number, list(dict.fromkeys(client for one in found for client in one.live))
+
+    def clear(self) -> None:
+        """Everything that was heard has been sorted."""
+        self.heard.clear()
+        assert self.session.wait is not None
+        self.session.wait.bytes = 0
+
+    def kept(self, virtual: Virtual) -> dict[Id, Put]:
+        """What its buffers have for a virtual client, and its client was not told, the oldest first."""
+        ids: dict[Id, None] = {}
+        for listened in virtual.listened.values():
+            wanted = listened.ranged if listened.exact is None else listened.exact
+            buffer = self.buffer(listened)
+            for number in buffer.ids() if buffer is not None else ():
+                if number >= listened.since and number not in virtual.told:
+                    kept = self.store.kept[number]
+                    if wanted.matches(kept.stored.notification.attributes):
+                        ids[number] = None
+        kept_of = self.store.kept
+        return {one: (kept_of[one].stored, kept_of[one].came) for one in sorted(ids)}
+
+    def key(self, number: Id) -> tuple[ClientId, int] | None:
+        """Whose notification has this id; None: it is not kept any more."""
+        kept = self.store.kept.get(number)
+        if kept is None:
+            return None
+        return kept.stored.notification.publisher, kept.stored.notification.number
+
+    def expire(self, now: int) -> None:
+        for one in self._listening.values():
+            for buffer in one.buffers.values():
+                buffer.expire(now)
+
+    def subscriptions(self) -> list[tuple[Filter, Chains]]:
+        """What the replicator has subscribed to at its broker."""
+        return list(self._listening)
+
+    def buffers(self) -> list[Buffer]:
+        return [buffer for one in self._listening.values() for buffer in one.buffers.values()]
+
+    def buffer(self, listened: Listened) -> Buffer | None:
+        one = self._listening.get((listened.ranged, ()))
+        return None if one is None else one.buffers.get(listened.terms)
+
+    def _count(self, listened: Listened, client: ClientId, by: int) -> None:
+        """So many more virtual clients listen to this, or fewer."""
+        ranged, terms = listened.ranged, listened.terms
+        if ranged.conjunctions:
+            one = self._listening_to(ranged, ())
+            buffer = one.buffers.get(terms)
+            if buffer is None:
+                buffer = one.buffers[terms] = Buffer(ranged, terms, self.store, self._border.limits)
+            buffer.listeners += by
+            if not buffer.listeners:
+                buffer.clear()
+                del one.buffers[terms]
+            self._forget_unheard(one)
+        exact, chains = listened.exact, listened.chains
+        if exact is not None and (exact.conjunctions or chains):
+            one = self._listening_to(exact, chains)
+            one.live[client] = one.live.get(client, 0) + by
+            if not one.live[client]:
+                del one.live[client]
+            self._forget_unheard(one)
+
+    def _listening_to(self, filter: Filter, chains: Chains) -> Listening:
+        one = self._listening.get((filter, chains))
+        if one is None:
+            one = self._listening[filter, chains] = Listening(filter, chains)
+            self._index.add(one, filter)
+            session = self.session
+            self._border.routing.subscribe(session.client, filter, session.place, chains)
+        return one
+
+    def _forget_unheard(self, one: Listening) -> None:
+        if one.buffers or one.live:
+            return
+        del self._listening[one.filter, one.chains]
+        self._index.remove(one)
+        session = self.session
+        self._border.routing.unsubscribe(session.client, one.filter, session.place, one.chains)
+
+
+def _held(session: Session) -> list[Put]:
+    assert session.wait is not None
+    return session.wait.held

@@ -1,0 +1,130 @@
+"""The virtual clients of a broker as bytes, and back; a part of what `saving` saves.
+
+What they listen to is saved as it was: neighbours know it, and it may mean something else by now.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from wayfare.core.filters import Filter
+from wayfare.core.history import Stored, size_of
+from wayfare.core.messages import ClientId, LinkId, Notification, State, Terms
+from wayfare.core.replicator import Replicator
+from wayfare.core.saving import Place, Places, SavedBacklog, loaded_backlog, saved_backlog
+from wayfare.core.virtual import Chains, Listened, Virtual, template_of
+
+
+class SavedListened(msgspec.Struct, array_like=True):
+    text: str
+    ranged: Filter
+    terms: Terms | None
+    since: int
+    exact: Filter | None
+    chains: Chains
+
+
+class SavedVirtual(msgspec.Struct, array_like=True):
+    client: ClientId
+    epoch: int
+    version: int
+    link: LinkId | None
+    attached: int
+    state: State
+    listened: list[SavedListened]
+    backlog: SavedBacklog
+    stream: int
+    past: list[int]
+    told: list[int]
+    until: int | None
+    renew_at: int
+    recalling: int | None
+    held: list[Place]
+
+
+class SavedBuffer(msgspec.Struct, array_like=True):
+    ranged: Filter
+    terms: Terms | None
+    ids: list[int]
+
+
+class Saved(msgspec.Struct, array_like=True):
+    next_id: int
+    kept: list[tuple[int, int, int]]  # id, place of the notification, when it came
+    buffers: list[SavedBuffer]
+    virtual: list[SavedVirtual]
+    notifications: list[Notification]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Saved)
+
+
+def save(replicator: Replicator) -> bytes:
+    """Nothing, if there are no virtual clients."""
+    if not replicator.virtual:
+        return b""
+    places, ear = Places(), replicator.ear
+    saved = Saved(
+        ear.store.next,
+        [(number, places.of(one.stored), one.came) for number, one in ear.store.kept.items()],
+        [SavedBuffer(one.filter, one.terms, list(one.ids())) for one in ear.buffers()],
+        [_saved(one, places) for one in replicator.virtual.values()],
+        places.notifications,
+    )
+    return _encoder.encode(saved)
+
+
+def load(data: bytes, replicator: Replicator) -> None:
+    saved = _decoder.decode(data)
+    stored = [Stored(one, size_of(one)) for one in saved.notifications]
+    for one in saved.virtual:
+        replicator.take_over(_loaded(one, stored))
+    ear = replicator.ear
+    for number, place, came in saved.kept:
+        ear.store.take_over(number, stored[place], came)
+    ear.store.next = saved.next_id
+    buffers = {(one.filter, one.terms): one for one in ear.buffers()}
+    for buffer in saved.buffers:
+        for number in buffer.ids:
+            buffers[buffer.ranged, buffer.terms].hold(number)
+
+
+def _saved(virtual: Virtual, places: Places) -> SavedVirtual:
+    return SavedVirtual(
+        virtual.client,
+        virtual.epoch,
+        virtual.version,
+        virtual.link,
+        virtual.attached,
+        virtual.state,
+        [
+            SavedListened(one.text, now.ranged, now.terms, now.since, now.exact, now.chains)
+            for one, now in virtual.listened.items()
+        ],
+        saved_backlog(virtual.backlog, places),
+        virtual.stream,
+        sorted(virtual.past),
+        sorted(virtual.told),
+        virtual.until,
+        virtual.renew_at,
+        virtual.recalling,
+        places.all(virtual.held),
+    )
+
+
+def _loaded(saved: SavedVirtual, stored: list[Stored]) -> Virtual:
+    virtual = Virtual(saved.client)
+    virtual.epoch, virtual.version, virtual.link = saved.epoch, saved.version, saved.link
+    virtual.attached, virtual.state, virtual.stream = saved.attached, saved.state, saved.stream
+    virtual.backlog = loaded_backlog(saved.backlog, stored)
+    virtual.past, virtual.told = set(saved.past), set(saved.told)
+    virtual.until, virtual.renew_at = saved.until, saved.renew_at
+    virtual.recalling = saved.recalling
+    virtual.held = [(stored[place], put) for place, put in saved.held]
+    for one in saved.listened:
+        template = template_of(one.text)
+        virtual.follows[template] = one.terms
+        listened = Listened(one.ranged, one.terms, one.since, one.exact, one.chains)
+        virtual.listened[template] = listened
+    return virtual

@@ -1,0 +1,483 @@
+"""Virtual clients: where they are, what they keep, and what their client gets when it comes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from wayfare.core.history import Limits
+from wayfare.core.messages import BrokerId, Followed, Forget, Recall, Shadow, State, Terms
+from wayfare.core.places import EVERYWHERE, Place, Places, of_edges
+from wayfare.core.virtual import Ahead
+from wayfare.errors import UsageError
+from wayfare.sim.faults import Crash
+from wayfare.sim.hosts import ClientHost
+from wayfare.sim.links import MS_NS
+from wayfare.sim.oracle import check_quiet
+from wayfare.sim.world import World
+
+SECOND_NS = 1000 * MS_NS
+LINE = ["b0", "b1", "b2", "b3", "b4"]
+ROAD = list(pairwise(LINE))
+PARKING = "service = 'parking' and location in myloc"
+
+
+def road(
+    *, limits: Limits | None = None, steps: int | None = 0, places: Places | None = None
+) -> World:
+    """Five brokers in a row, a location at each, and a publisher at the first."""
+    places = places or of_edges(ROAD)
+    world = World(limits=limits or Limits(), ahead=Ahead(places, places.next_brokers, steps))
+    world.add_brokers(ROAD)
+    world.add_client("p", "b0").advertise("exists service")
+    world.settle()
+    return world
+
+
+def drive(world: World, to: str, name: str = "car") -> ClientHost:
+    """The car is at this location now, and attached to the broker there."""
+    if name not in world.clients:
+        world.add_client(name, to, attach=False).follow(PARKING)
+    car = world.client(name)
+    if car.connection is not None:
+        car.detach()
+    car.be(State(to))
+    car.attach(to)
+    world.settle()
+    return car
+
+
+def offer(world: World, location: str, free: int = 1, service: str = "parking") -> None:
+    world.client("p").publish({"service": service, "location": location, "free": free})
+    world.settle()
+
+
+def got(car: ClientHost) -> list[tuple[str, int, bool]]:
+    """Location, free places, and whether it is of the past, of what came since the last time."""
+    out = [
+        (
+            str(one.notification.attributes["location"]),
+            int(one.notification.attributes["free"]),
+            one.past,
+        )
+        for one in car.received
+    ]
+    car.received.clear()
+    return out
+
+
+def listening(world: World, name: str = "car") -> list[str]:
+    """The brokers with a virtual client."""
+    return [one for one, host in world.brokers.items() if name in host.core.replicator.virtual]
+
+
+def test_a_client_is_surrounded_by_virtual_clients() -> None:
+    world = road()
+    car = drive(world, "b2")
+    assert listening(world) == ["b1", "b2", "b3"]
+    assert got(car) == []
+
+
+def test_brokers_listen_for_their_own_place_and_deliver_nothing_yet() -> None:
+    world = road()
+    car = drive(world, "b2")
+    for location in LINE:
+        offer(world, location)
+    assert got(car) == [("b2", 1, False)]
+
+
+def test_on_arrival_first_the_past_of_the_place_then_the_present() -> None:
+    world = road()
+    car = drive(world, "b2")
+    offer(world, "b3", 1)
+    offer(world, "b3", 2)
+    offer(world, "b1", 3)
+    drive(world, "b3")
+    offer(world, "b3", 4)
+    assert got(car) == [("b3", 1, True), ("b3", 2, True), ("b3", 4, False)]
+
+
+def test_a_handover_creates_and_deletes_what_differs() -> None:
+    world = road()
+    drive(world, "b2")
+    posted: list[tuple[str, type]] = []
+    world.watchers.append(
+        lambda _sender, receiver, message: (
+            posted.append((receiver, type(message)))
+            if isinstance(message, Shadow | Forget | Recall)
+            else None
+        )
+    )
+    drive(world, "b3")
+    assert listening(world) == ["b2", "b3", "b4"]
+    # b2 itself is told where its client went, b4 is new, b1 is not needed any more.
+    assert sorted(posted, key=str) == [("b1", Forget), ("b2", Shadow), ("b4", Shadow)]
+
+
+def test_what_is_followed_later_is_followed_everywhere() -> None:
+    world = road()
+    car = drive(world, "b2")
+    fuel = car.follow("service = 'fuel' and location in myloc")
+    world.settle()
+    offer(world, "b3", 7, "fuel")
+    drive(world, "b3")
+    assert got(car) == [("b3", 7, True)]
+    car.unfollow(fuel)
+    world.settle()
+    offer(world, "b4", 8, "fuel")
+    offer(world, "b4", 9)
+    drive(world, "b4")
+    assert got(car) == [("b4", 9, True)]
+
+
+def test_who_leaves_leaves_nothing_behind() -> None:
+    world = road()
+    car = drive(world, "b2")
+    offer(world, "b3")
+    car.detach(leave=True)
+    world.settle()
+    assert listening(world) == []
+    for host in world.brokers.values():
+        ear = host.core.replicator.ear
+        assert (ear.store.kept, ear.subscriptions(), ear.heard) == ({}, [], [])
+    world.client("p").detach(leave=True)
+    world.settle()
+    assert check_quiet(world) == []
+
+
+def test_only_what_depends_on_the_location_is_replicated() -> None:
+    world = road()
+    car = drive(world, "b2")
+    car.subscribe("service = 'news'")
+    world.settle()
+    for name in ("b1", "b3"):
+        subscriptions = world.brokers[name].core.replicator.ear.subscriptions()
+        assert [str(one) for one, _ in subscriptions] == [
+            f"location = '{name}' and service = 'parking'"
+        ]
+
+
+def test_both_together_come_once_and_in_order() -> None:
+    world = road()
+    car = drive(world, "b2")
+    car.subscribe("free > 5")
+    world.settle()
+    car.detach()
+    for free in (1, 6, 2, 7):
+        offer(world, "b3", free)
+    drive(world, "b3")
+    offer(world, "b3", 8)
+    came = got(car)
+    assert sorted(came) == [
+        ("b3", 1, True),
+        ("b3", 2, True),
+        ("b3", 6, False),
+        ("b3", 7, False),
+        ("b3", 8, False),
+    ]
+    assert [free for _, free, _ in came if free > 5] == [6, 7, 8]
+    assert [free for _, free, _ in came if free <= 5] == [1, 2]
+
+
+def test_where_nobody_expected_it_what_was_kept_elsewhere_is_fetched() -> None:
+    """The car is interested in the whole road, and comes to where no virtual client is."""
+    world = road()
+    car = world.add_client("car", "b0", attach=False)
+    car.follow(PARKING)
+    areas = {one: tuple(LINE) for one in LINE}
+    car.be(State("b0", areas=areas))
+    car.attach("b0")
+    world.settle()
+    car.disconnect()
+    world.settle()
+    offer(world, "b2", 5)
+    assert listening(world) == ["b0", "b1"]
+    car.be(State("b4", areas=areas))
+    car.attach("b4")
+    world.settle()
+    assert got(car) == [("b2", 5, True)]
+    offer(world, "b1", 6)
+    assert got(car) == [("b1", 6, False)]
+    assert listening(world) == ["b3", "b4"]
+
+
+def test_if_nobody_answers_it_goes_on() -> None:
+    """First it waits for what the old broker may have kept; that one is down."""
+    world = road()
+    world.add_client("q", "b3").advertise("exists service")
+    car = drive(world, "b0")
+    world.crash(Crash("b0", world.now, for_ns=60 * SECOND_NS))
+    car.be(State("b4"))
+    car.attach("b4")
+    world.run_until(world.now + SECOND_NS)
+    world.client("q").publish({"service": "parking", "location": "b4", "free": 1})
+    world.run_until(world.now + SECOND_NS // 2)
+    assert got(car) == []
+    world.run_until(world.now + SECOND_NS)
+    assert got(car) == [("b4", 1, False)]
+
+
+def test_what_came_before_the_connection_broke_is_not_lost_at_the_same_place() -> None:
+    world = road()
+    car = drive(world, "b2")
+    car.disconnect()
+    world.settle()
+    offer(world, "b2", 1)
+    offer(world, "b2", 2)
+    car.attach("b2")
+    world.settle()
+    offer(world, "b2", 3)
+    assert got(car) == [("b2", 1, True), ("b2", 2, True), ("b2", 3, False)]
+
+
+def test_a_location_in_the_same_range_has_its_own_past() -> None:
+    rooms = Places(
+        {
+            "kitchen": Place(("hall",), "b2"),
+            "hall": Place(("kitchen",), "b2"),
+            "street": Place((), "b3"),
+        }
+    )
+    world = road(places=rooms)
+    car = world.add_client("car", "b2", attach=False)
+    car.follow(PARKING)
+    car.be(State("hall"))
+    car.attach()
+    world.settle()
+    offer(world, "kitchen", 1)
+    offer(world, "hall", 2)
+    offer(world, "street", 3)
+    car.be(State("kitchen"))
+    world.settle()
+    offer(world, "kitchen", 4)
+    car.be(State("hall"))
+    world.settle()
+    assert got(car) == [("hall", 2, False), ("kitchen", 1, True), ("kitchen", 4, False)]
+
+
+def test_a_change_of_place_loses_nothing_that_stays_the_same() -> None:
+    """Areas that overlap: what is published for both arrives, whenever the location changes."""
+    world = road()
+    car = world.add_client("car", "b2", attach=False)
+    car.follow(PARKING)
+    areas = {"x": ("x", "both"), "y": ("both", "y")}
+    car.be(State("x", areas=areas))
+    car.attach()
+    world.settle()
+    start = world.now
+    for i in range(60):
+        world.agenda.at(start + i * 3 * MS_NS, car.be, State("xy"[i % 2], areas=areas))
+        offered = {"service": "parking", "location": "both", "free": i}
+        world.agenda.at(start + i * 5 * MS_NS, world.client("p").publish, offered)
+    world.run_until(start + SECOND_NS)
+    world.settle()
+    assert [free for _, free, _ in got(car)] == list(range(60))
+
+
+POLICIES = [
+    (None, [1, 2, 3, 4]),
+    (Terms(last=2), [3, 4]),
+    (Terms(younger_ns=25 * SECOND_NS), [3, 4]),
+    (Terms(younger_ns=35 * SECOND_NS, last=1), [4]),
+    (Terms(key="road"), [3, 4]),
+    (Terms(key="road", last=1), [4]),
+]
+
+
+@pytest.mark.parametrize(("terms", "kept"), POLICIES)
+def test_policies_say_what_is_kept(terms: Terms | None, kept: list[int]) -> None:
+    world = road()
+    car = world.add_client("car", "b2", attach=False)
+    car.follow(PARKING, terms)
+    car.be(State("b2"))
+    car.attach()
+    world.settle()
+    for free, name in enumerate(["A1", "A2", "A1", "A2"], 1):
+        there = {"service": "parking", "location": "b3", "free": free, "road": name}
+        world.client("p").publish(there)
+        world.run_until(world.now + 10 * SECOND_NS)
+    drive(world, "b3")
+    assert [free for _, free, _ in got(car)] == kept
+
+
+def test_every_notification_is_kept_once_for_all() -> None:
+    world = road()
+    for i in range(20):
+        drive(world, "b2", f"car{i}")
+    for free in range(5):
+        offer(world, "b3", free)
+    ear = world.brokers["b3"].core.replicator.ear
+    assert len(ear.store.kept) == 5
+    assert len(ear.subscriptions()) == 1
+    assert [len(one) for one in ear.buffers()] == [5]
+    drive(world, "b3", "car7")
+    assert len(got(world.client("car7"))) == 5
+    assert len(ear.store.kept) == 5  # others wait
+
+
+def test_a_virtual_client_begins_to_listen_when_it_is_there() -> None:
+    """Others have listened before; what they kept is not for who came later."""
+    world = road()
+    drive(world, "b2", "early")
+    offer(world, "b3", 1)
+    drive(world, "b2", "late")
+    offer(world, "b3", 2)
+    drive(world, "b3", "late")
+    assert got(world.client("late")) == [("b3", 2, True)]
+
+
+def test_without_news_a_virtual_client_ends_with_its_lease() -> None:
+    world = road(limits=Limits(lease_ns=10 * SECOND_NS))
+    drive(world, "b2")
+    world.run_until(world.now + 60 * SECOND_NS)
+    assert listening(world) == ["b1", "b2", "b3"]  # renewed
+    world.crash(Crash("b2", world.now, for_ns=3600 * SECOND_NS))
+    world.run_until(world.now + 15 * SECOND_NS)
+    assert listening(world) == ["b2"]
+
+
+def test_a_virtual_client_that_was_forgotten_comes_back_with_the_next_news() -> None:
+    world = road(limits=Limits(lease_ns=9 * SECOND_NS))
+    car = drive(world, "b2")
+    replicator = world.brokers["b3"].core.replicator
+    world.brokers["b3"].perform(replicator.on_posted(Forget(car.core.name, 99), world.now))
+    assert listening(world) == ["b1", "b2"]
+    world.run_until(world.now + 4 * SECOND_NS)
+    assert listening(world) == ["b1", "b2", "b3"]
+
+
+def test_for_who_is_away_too_long_nobody_listens() -> None:
+    world = road(limits=Limits(lease_ns=9 * SECOND_NS, listen_ns=60 * SECOND_NS))
+    drive(world, "b2").disconnect()
+    world.run_until(world.now + 50 * SECOND_NS)
+    assert listening(world) == ["b1", "b2", "b3"]
+    world.run_until(world.now + 20 * SECOND_NS)
+    assert listening(world) == []
+
+
+def test_late_messages_of_another_epoch_count_for_nothing() -> None:
+    world = road()
+    car = drive(world, "b2")
+    drive(world, "b3")
+    replicator = world.brokers["b4"].core.replicator
+    old = Shadow(BrokerId("b2"), car.core.name, 1, 9, 10**10, Followed((), State("b2")))
+    replicator.on_posted(old, world.now)
+    assert replicator.virtual[car.core.name].follows
+    replicator.on_posted(Forget(car.core.name, 1), world.now)
+    assert "b4" in listening(world)
+
+
+def test_what_depends_on_the_state_only_is_an_ordinary_subscription() -> None:
+    """It moves with its client by handoff, and loses nothing."""
+    world = road()
+    car = world.add_client("car", "b2")
+    need = car.follow("free >= my.need")
+    car.be(State(values={"need": 3}))
+    world.settle()
+    for free in (2, 3, 4):
+        offer(world, "b0", free)
+    assert [free for _, free, _ in got(car)] == [3, 4]
+    assert car.received == []
+    car.detach()
+    car.be(State(values={"need": 4}))
+    offer(world, "b0", 4)
+    car.attach("b4")
+    world.settle()
+    offer(world, "b0", 3)
+    offer(world, "b0", 5)
+    assert [free for _, free, _ in got(car)] == [4, 5]
+    assert listening(world) == []
+    car.unfollow(need)
+    world.settle()
+    offer(world, "b0", 9)
+    assert got(car) == []
+
+
+def test_a_state_that_is_not_set_wants_nothing() -> None:
+    world = road()
+    car = world.add_client("car", "b2")
+    car.follow("free >= my.need")
+    world.settle()
+    offer(world, "b0", 9)
+    car.be(State(values={"need": "much"}))
+    world.settle()
+    offer(world, "b0", 9)
+    assert got(car) == []
+
+
+def test_brokers_further_away_are_told_more() -> None:
+    world = road(steps=None)
+    slow = world.brokers["b4"].core.replicator.ahead
+    world.brokers["b4"].core.replicator.ahead = Ahead(
+        slow.places, lambda _broker: (), None, dwell_ns=40 * MS_NS, hop_ns=20 * MS_NS
+    )
+    drive(world, "b4")
+    held = {
+        name: str(
+            next(iter(world.brokers[name].core.routing.in_subs[BrokerId(f"b{i + 1}")])).filter
+        )
+        for i, name in enumerate(LINE[:4])
+    }
+    assert held == {
+        "b3": "location in ('b3', 'b4') and service = 'parking'",
+        "b2": "location in ('b2', 'b3', 'b4') and service = 'parking'",
+        "b1": "location in ('b1', 'b2', 'b3', 'b4') and service = 'parking'",
+        "b0": "location in ('b0', 'b1', 'b2', 'b3', 'b4') and service = 'parking'",
+    }
+
+
+def test_far_away_everything_is_sent_and_filtered_at_the_edge() -> None:
+    world = road(steps=EVERYWHERE)
+    car = drive(world, "b4")
+    offer(world, "b0")
+    offer(world, "b4")
+    assert got(car) == [("b4", 1, False)]
+    everything = "location in ('b0', 'b1', 'b2', 'b3', 'b4') and service = 'parking'"
+    told = world.brokers["b0"].core.routing.in_subs[BrokerId("b1")]
+    assert everything in {str(one.filter) for one in told}
+
+
+def test_the_next_place_needs_no_time_if_it_is_subscribed_to_before() -> None:
+    """With q by the dwell time, what is published while the car changes its place is not missed."""
+
+    def missed(steps: int | None) -> int:
+        places = Places({f"r{i}": Place((f"r{i + 1}",) if i < 9 else (), "b4") for i in range(10)})
+        world = World(ahead=Ahead(places, lambda _broker: (), steps, 300 * MS_NS, 10 * MS_NS))
+        world.add_brokers(ROAD)
+        world.add_client("p", "b0").advertise("exists service")
+        # Of what is kept for all of the broker's range nothing may help here.
+        for host in world.brokers.values():
+            host.core.replicator.ahead = Ahead(
+                Places({name: Place(one.next) for name, one in places.places.items()}),
+                lambda _broker: (),
+                steps,
+                300 * MS_NS,
+                10 * MS_NS,
+            )
+        car = world.add_client("car", "b4", attach=False)
+        car.follow(PARKING)
+        car.be(State("r0"))
+        car.attach()
+        world.settle()
+        start, wanted = world.now, 0
+        for i in range(1, 10):
+            arrival = start + i * 300 * MS_NS
+            world.agenda.at(arrival, car.be, State(f"r{i}"))
+            for late in range(0, 290, 10):  # published so that it comes while the car is there
+                attributes = {"service": "parking", "location": f"r{i}", "free": late}
+                world.agenda.at(
+                    arrival + late * MS_NS - 40 * MS_NS, world.client("p").publish, attributes
+                )
+                wanted += 1
+        world.run_until(start + 4 * SECOND_NS)
+        world.settle()
+        return wanted - len(got(car))
+
+    assert missed(None) < missed(0)
+
+
+def test_what_mentions_no_marker_is_subscribed_to() -> None:
+    world = road()
+    with pytest.raises(UsageError, match="subscribe to it"):
+        world.client("p").follow("free > 3")
