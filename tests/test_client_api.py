@@ -755,6 +755,8 @@ WRONG_OPTIONS = [
     ("password", 5, "a text"),
     ("store", 5, "the path of a file"),
     ("durability", "tape", "one of os, disk"),
+    ("areas", {"R1": "R2"}, 'locations by location, like {"R1": ["R1", "R2"]}'),
+    ("places", 5, "a map, or the path of its file"),
 ]
 WRONG_TERMS = [
     ("last", "x", "a whole number, at least 0"),

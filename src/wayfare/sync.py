@@ -14,7 +14,7 @@ interrupts whatever waits. What was interrupted in `get` is not lost: it is the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Self, Unpack
@@ -22,10 +22,12 @@ from typing import Self, Unpack
 from wayfare.core.filters import Filter
 from wayfare.core.messages import Terms
 from wayfare.core.predicates import Value
+from wayfare.core.templates import Template
 from wayfare.errors import Closed
 from wayfare.net import client as live
 from wayfare.net.addresses import Address
 from wayfare.net.background import Background
+from wayfare.net.being import Location
 from wayfare.net.client import CLOSE_S, Wanted
 from wayfare.net.offer import Offer as LiveOffer
 from wayfare.net.options import Options
@@ -43,7 +45,7 @@ class Subscription(Iterator[Notification]):
         self._live = subscription
 
     @property
-    def filter(self) -> Filter:
+    def filter(self) -> Filter | Template:
         return self._live.filter
 
     @property
@@ -144,6 +146,37 @@ class Offer(Iterator[bool]):
             self._background.call(self._live.close)
 
 
+class _Values(MutableMapping[str, Value]):
+    """The state of a client, which changes in its thread."""
+
+    def __init__(self, background: Background, values: MutableMapping[str, Value]) -> None:
+        self._background, self._live = background, values
+
+    def __getitem__(self, name: str) -> Value:
+        return self._live[name]
+
+    def __setitem__(self, name: str, value: Value) -> None:
+        async def change() -> None:
+            self._live[name] = value
+
+        self._background.call(change)
+
+    def __delitem__(self, name: str) -> None:
+        async def change() -> None:
+            del self._live[name]
+
+        self._background.call(change)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._live)
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __repr__(self) -> str:
+        return repr(self._live)
+
+
 class Client:
     """A client that may be anywhere. Made by `connect`."""
 
@@ -174,6 +207,23 @@ class Client:
     def lost(self) -> int:
         """Notifications of which it was told that they are lost."""
         return self._live.lost
+
+    @property
+    def location(self) -> Location | None:
+        """Where the client is: what `myloc` stands for in what it subscribes to. Set it at any time."""
+        return self._live.location
+
+    @location.setter
+    def location(self, there: Location | None) -> None:
+        async def go() -> None:
+            self._live.location = there
+
+        self._background.call(go)
+
+    @property
+    def state(self) -> MutableMapping[str, Value]:
+        """What `my.<name>` stands for. Change it at any time: `client.state["battery"] = 0.2`."""
+        return _Values(self._background, self._live.state)
 
     def __enter__(self) -> Self:
         return self

@@ -1,11 +1,11 @@
-"""Models of movement in files."""
+"""Models of movement, written to files; `net.maps` reads them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from wayfare.core.prediction import Movement, decode, encode
-from wayfare.errors import ModelError, UsageError
+from wayfare.core.prediction import Movement, encode
+from wayfare.errors import UsageError
 
 
 def write(path: Path, model: Movement) -> None:
@@ -18,12 +18,3 @@ def write(path: Path, model: Movement) -> None:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
     finally:
         part.unlink(missing_ok=True)
-
-
-def read(path: Path) -> Movement:
-    try:
-        return decode(path.read_bytes())
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    except ModelError as error:
-        raise ModelError(f"{path} cannot be used: {error}") from None

@@ -23,10 +23,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from wayfare import eventlog
-from wayfare.cli import models
 from wayfare.core.broker import ALL_RELOCATIONS, RELOCATIONS, check_strategies
 from wayfare.core.reduction import STRATEGIES
 from wayfare.errors import UsageError
+from wayfare.net.maps import read_movement
 from wayfare.sim import city, experiment, fuzz, roaming, scenario
 from wayfare.sim.links import MS_NS
 
@@ -553,7 +553,7 @@ def run_city(arguments: argparse.Namespace) -> int:
     parameters = city_parameters(a)
     if a.model is not None and "prefetching" not in parameters.algorithm:
         raise UsageError(f"--model is for prefetching, which {parameters.algorithm} does not do")
-    movement = None if a.model is None else models.read(a.model)
+    movement = None if a.model is None else read_movement(a.model)
     with _log_to(a.log, f"city-{parameters.algorithm}-{parameters.seed}") as log:
         figures = city.run(parameters, log, movement)
     spent = round(process_time() - started, 2)

@@ -47,7 +47,7 @@ from wayfare.core.messages import (
 from wayfare.core.predicates import Value
 from wayfare.core.profiles import digest
 from wayfare.core.sessions import places
-from wayfare.core.templates import Template
+from wayfare.core.templates import Template, parse
 from wayfare.errors import (
     FilterError,
     InvalidNotification,
@@ -74,14 +74,20 @@ class Memory(msgspec.Struct, frozen=True):
     welcomed: bool
     home: BrokerId
     previous: tuple[tuple[BrokerId, int], ...]
+    heard: tuple[int, int] = (
+        0,
+        0,
+    )  # of what it follows: since which attachment, up to which number
 
 
 class Held(msgspec.Struct, frozen=True):
-    """... and what it subscribed to and advertised."""
+    """... and what it subscribed to, advertised and follows, and what it was like."""
 
     subscriptions: list[tuple[Filter, m.Terms | None]] = []
     local: list[tuple[Filter, BrokerId]] = []
     advertisements: list[Filter] = []
+    follows: list[tuple[str, m.Terms | None]] = []
+    state: m.State = m.NOWHERE
 
 
 class Client:
@@ -229,7 +235,9 @@ class Client:
         if not self.following.add(template, terms):
             return []
         if template.follows_location:
-            return self._say(m.Follow(template.text, terms))
+            said = self._say(m.Follow(template.text, terms))
+            first = len(self.following.located()) == 1  # so nobody was told where the client is
+            return [*said, *self._say(self.following.state)] if first else said
         now = self.following.meant[template]
         effects = self.subscribe(now, terms) if now.conjunctions else []
         return effects if before is None else [*effects, *self.unsubscribe(before)]
@@ -429,18 +437,20 @@ class Client:
 
     # What the application has done
 
+    def asks_for(self, wanted: Filter | Template) -> bool:
+        """Whether the application does so; what it follows may be a subscription to the same."""
+        if isinstance(wanted, Template):
+            return wanted in self._follows
+        asked = self.subscriptions.get(wanted, 0)
+        return asked > (self.following.stand_ins().get(wanted, 0) if self._follows else 0)
+
     def _with_followed(
         self, notification: m.Notification, subscriptions: Sequence[Filter | Template]
     ) -> Sequence[Filter | Template]:
         """These, and what is followed; nothing if it came by Here before."""
         if not self.following.is_news(notification):
             return []
-        stand_ins = self.following.stand_ins()
-        asked = [
-            one
-            for one in subscriptions
-            if isinstance(one, Template) or self.subscriptions[one] > stand_ins.get(one, 0)
-        ]
+        asked = [one for one in subscriptions if self.asks_for(one)]
         return [*asked, *self.following.find(notification)]
 
     def _hand_out(
@@ -458,6 +468,10 @@ class Client:
             told = [Notify(notification, subscriptions)]
         self._hand[key], self._open[message.number] = message.number, key
         return [*told, *self._mind_ack(now)]
+
+    def has_in_hand(self, publisher: ClientId, number: int) -> bool:
+        """Whether it is to be confirmed; what came by Here is not."""
+        return (publisher, number) in self._hand
 
     def done(self) -> int:
         """Everything up to this delivery is done."""
@@ -509,13 +523,17 @@ class Client:
             self.welcomed,
             self.home,
             self.previous,
+            self.following.heard,
         )
 
     def held(self) -> Held:
+        following = self.following
         return Held(
-            [(one, self.terms.get(one)) for one in self.subscriptions],
+            [(one, self.terms.get(one)) for one in self.subscriptions if self.asks_for(one)],
             list(self._local.items()),
             list(self.advertisements),
+            [(one.text, following.terms.get(one)) for one in following.counts],
+            following.state,
         )
 
     def remember(
@@ -534,6 +552,12 @@ class Client:
         self._local = dict(held.local)
         for one in held.advertisements:
             self.advertise(one)
+        self.be(held.state)
+        for text, terms in held.follows:
+            template = parse(text)
+            assert isinstance(template, Template)
+            self.follow(template, terms)
+        self.following.heard = memory.heard
         for publish in outbox:
             self._keep(publish)
         for publisher, (mark, beyond) in progress.items():

@@ -24,6 +24,7 @@ from collections.abc import (
     Coroutine,
     Generator,
     Mapping,
+    MutableMapping,
     Sequence,
     Set,
 )
@@ -55,7 +56,7 @@ from wayfare.core.effects import (
 from wayfare.core.filters import Filter
 from wayfare.core.messages import BrokerId, ClientId, LinkId, Terms
 from wayfare.core.predicates import Value
-from wayfare.core.templates import Template
+from wayfare.core.templates import Template, parse, where
 from wayfare.errors import (
     CannotConnect,
     Closed,
@@ -66,6 +67,7 @@ from wayfare.errors import (
     UsageError,
 )
 from wayfare.net.addresses import Address
+from wayfare.net.being import Areas, Being, Location, Map
 from wayfare.net.client_store import ClientStore
 from wayfare.net.connection import Connection, Turn
 from wayfare.net.keeping import Keeping
@@ -85,10 +87,11 @@ CLOSE_S = 5.0  # that closing waits for what was published to be acknowledged
 RETRY_S = (0.05, 5.0)  # between two rounds over all addresses, growing
 HEARTBEAT_S = 2.0
 SILENT_BEATS = 3
+NOTIFYING = frozenset((m.Deliver, m.Gap, m.Here, m.HereGap))  # wait when a queue is full
 
 logger = logging.getLogger("wayfare.client")
 
-Wanted = str | Filter | Condition
+Wanted = str | Filter | Template | Condition
 
 
 class Client:
@@ -113,6 +116,8 @@ class Client:
         password: str | None = None,
         store: str | Path | None = None,
         durability: str = "os",
+        areas: Areas | None = None,
+        places: Map | None = None,
     ) -> None:
         check_options(
             client_id=client_id,
@@ -130,6 +135,8 @@ class Client:
             password=password,
             store=store,
             durability=durability,
+            areas=areas,
+            places=places,
         )
         if store is not None and client_id is None:
             raise UsageError("a store is of one client: name it with client_id")
@@ -148,6 +155,7 @@ class Client:
         )
         if client_id:  # a later process of a name is never behind an earlier one, maybe killed
             self._core.epoch = self._core.published = clock()
+        self._being = Being(areas, places, lambda: self._core.following.state, self._be)
         self._queue, self._policy = queue, policy
         self._on_lost = on_lost
         self._events = events
@@ -193,6 +201,8 @@ class Client:
             from wayfare.net.recording import Recorder  # brings pyarrow, which takes its time
 
             self._recorder = Recorder(self.name, self._events)
+            if self._core.following.state != m.NOWHERE:
+                self._recorder.became(self._core.following.state)
         self._opened = True
         self._run(self._beat())
         self._go()
@@ -320,6 +330,8 @@ class Client:
     ) -> Subscription:
         """Notifications that match. Begins with `async with`, `await`, or the first `get`.
 
+        A filter that mentions `myloc` or `my.<name>` follows the client: see `location` and `state`.
+
         last, younger, key   of what is missed while away: the last so many, those younger than so
                              many seconds, or the newest for each value of an attribute
         local                it stays behind when the client goes to another broker
@@ -344,7 +356,39 @@ class Client:
         if last is not None or younger is not None or key is not None or local:
             younger_ns = None if younger is None else int(younger * 1e9)
             terms = Terms(last, younger_ns, key, local)
-        return Subscription(self, _filter(wanted), terms, int(since * 1e9), queue, policy)
+        filter = _wanted(wanted)
+        if isinstance(filter, Template) and (local or since):
+            raise UsageError(
+                f"{filter} follows the client, so leave out {'local' if local else 'since'}: it never"
+                " stays behind, and what was kept where the client comes to is there by itself"
+            )
+        return Subscription(self, filter, terms, int(since * 1e9), queue, policy)
+
+    @property
+    def location(self) -> Location | None:
+        """Where the client is: what `myloc` stands for in what it subscribes to. Set it at any time.
+
+        A name; or latitude and longitude, for `near(myloc, metres)`; None: nowhere.
+        """
+        return self._being.location
+
+    @location.setter
+    def location(self, there: Location | None) -> None:
+        self._being.location = there
+
+    @property
+    def state(self) -> MutableMapping[str, Value]:
+        """What `my.<name>` stands for. Change it at any time: `client.state["battery"] = 0.2`."""
+        return self._being.values
+
+    def _be(self, state: m.State) -> None:
+        if self._opened or self._closed:
+            self.check()
+        effects = self._core.be(state)
+        self._change()
+        if self._recorder is not None:
+            self._recorder.became(state)
+        self._perform(effects)
 
     async def advertise(self, offered: Wanted) -> None:
         """Announce what will be published; nothing else may be."""
@@ -490,19 +534,26 @@ class Client:
     def begin(self, subscription: Subscription) -> None:
         self.check()
         filter, terms, mine = subscription.filter, subscription.terms, self._core
-        kept = self._keeping is not None and filter in mine.subscriptions
+        kept = self._keeping is not None and mine.asks_for(filter)
         since_ns = subscription.since_ns
-        if not kept or since_ns or mine.terms.get(filter) != terms:
+        if isinstance(filter, Template):
+            if not kept or mine.following.terms.get(filter) != terms:
+                effects = mine.follow(filter, terms)
+                self._tell_asked("followed", filter, terms)
+                self._perform(effects)
+        elif not kept or since_ns or mine.terms.get(filter) != terms:
             effects = mine.subscribe(filter, terms, since_ns)
-            self._change()
-            if self._recorder is not None:
-                reason = None if terms is None else m.terms_text(terms)
-                self._recorder.fact("subscribed", filter=filter, reason=reason)
+            self._tell_asked("subscribed", filter, terms)
             self._perform(effects)
         self._subscriptions.setdefault(filter, []).append(subscription)
         if self._keeping is not None:
             for notification in self._keeping.claim(filter):
                 subscription.put(notification)
+
+    def _tell_asked(self, kind: str, wanted: Filter | Template, terms: Terms | None = None) -> None:
+        self._change()
+        if self._recorder is not None:
+            self._recorder.asked(kind, wanted, None if terms is None else m.terms_text(terms))
 
     def _change(self) -> None:
         """What it wants, or offers, is another thing now."""
@@ -518,19 +569,23 @@ class Client:
             if not there:
                 del self._subscriptions[subscription.filter]
             if not self._closed and self._keeping is None:
-                if self._recorder is not None:
-                    self._recorder.fact("unsubscribed", filter=subscription.filter)
-                self._change()
-                self._perform(self._core.unsubscribe(subscription.filter))
+                self._drop(subscription.filter)
         self.has_room(subscription)
 
-    def withdraw(self, wanted: Filter) -> None:
+    def _drop(self, wanted: Filter | Template) -> None:
+        if isinstance(wanted, Template):
+            self._tell_asked("unfollowed", wanted)
+            self._perform(self._core.unfollow(wanted))
+        else:
+            self._tell_asked("unsubscribed", wanted)
+            self._perform(self._core.unsubscribe(wanted))
+
+    def withdraw(self, wanted: Filter | Template) -> None:
         """Forget a subscription that was kept."""
         if self._keeping is None:
             return
-        while wanted in self._core.subscriptions:
-            self._change()
-            self._perform(self._core.unsubscribe(wanted))
+        while self._core.asks_for(wanted):
+            self._drop(wanted)
         for notification in self._keeping.claim(wanted):
             self.done(notification)
 
@@ -681,7 +736,7 @@ class Client:
 
     def _take(self, wire: Wire, message: m.AnyMessage, now: int) -> None:
         kind = type(message)
-        if kind is m.Deliver or kind is m.Gap:
+        if kind in NOTIFYING:
             if self._full or self._held:
                 self._held.append(message)
             else:
@@ -744,10 +799,15 @@ class Client:
         wire = self._wire
         for effect in effects:
             if type(effect) is Notify:
-                notification = Notification(effect.notification, self._core.delivered)
+                notification = Notification(
+                    effect.notification, self._core.delivered, past=effect.past
+                )
                 if self._recorder is not None:
                     self._recorder.delivered(
-                        effect.notification, self._core.delivered, self._core.epoch
+                        effect.notification,
+                        self._core.delivered,
+                        self._core.epoch,
+                        "past" if effect.past else None,
                     )
                 self._hand_out(notification, effect.subscriptions)
             elif type(effect) is Send:
@@ -780,12 +840,9 @@ class Client:
     def _hand_out(self, notification: Notification, matching: Sequence[Filter | Template]) -> None:
         takers = [one for wanted in matching for one in self._subscriptions.get(wanted, ())]
         if self._keeping is not None:
-            unclaimed = [
-                wanted
-                for wanted in matching
-                if isinstance(wanted, Filter) and wanted not in self._subscriptions
-            ]
+            unclaimed = [wanted for wanted in matching if wanted not in self._subscriptions]
             self._keeping.hand_out(notification, len(takers), unclaimed)
+            self._turn.ask()
         for one in takers:
             one.put(notification)
 
@@ -856,6 +913,10 @@ def connect(
                     where this one was: its subscriptions stay, what it published is not lost, and what
                     it was not done with comes again
     durability      of that file: os (survives the process) or disk (survives a loss of power)
+    areas           what `myloc` stands for at a location, where that is not the location itself:
+                    {"R1": ["R1", "R2"]}
+    places          a map, or the file of one (.json or .toml), that says where named locations are:
+                    for `near(myloc, metres)`
     """
     return Client(addresses, client_id, **options)
 
@@ -879,10 +940,18 @@ def _addresses(given: str | Sequence[str]) -> list[Address]:
 
 
 def _filter(given: Wanted) -> Filter:
-    if isinstance(given, Filter):
+    """What is advertised: it follows nobody."""
+    filter = _wanted(given)
+    if isinstance(filter, Template):
+        raise FilterError(f"{filter} follows a client: it can be subscribed to, not advertised")
+    return filter
+
+
+def _wanted(given: Wanted) -> Filter | Template:
+    if isinstance(given, Filter | Template):
         return given
     if isinstance(given, Condition):
-        return Filter.where(given)
+        return where(given)
     if not isinstance(given, str):
         raise FilterError(f"a filter is a text, or built by `attr` and `near`, not {given!r:.60}")
-    return Filter.parse(given)
+    return parse(given)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from wayfare.core.client import Client, Memory
 from wayfare.core.filters import Filter
 from wayfare.core.messages import ClientId, Publish
+from wayfare.core.templates import Template
 from wayfare.net.client_store import ClientStore
 from wayfare.net.subscription import Notification
 
@@ -27,7 +28,8 @@ class Keeping:
         self._progressed: dict[ClientId, None] = {}  # publishers of which more is done
         # publisher, number -> subscriptions that are not done with it
         self._busy: dict[tuple[str, int], int] = {}
-        self._unclaimed: dict[Filter, list[Notification]] = {}  # nobody has subscribed again yet
+        # nobody has subscribed again yet
+        self._unclaimed: dict[Filter | Template, list[Notification]] = {}
         if (left := store.load()) is not None:
             core.remember(*left)
 
@@ -40,14 +42,16 @@ class Keeping:
         self._saved_filters = False
 
     def hand_out(
-        self, notification: Notification, takers: int, unclaimed: Sequence[Filter]
+        self, notification: Notification, takers: int, unclaimed: Sequence[Filter | Template]
     ) -> None:
         """So many subscriptions get it, and will say when they are done; the others are not there yet."""
-        self._busy[notification.publisher, notification.number] = takers + len(unclaimed)
+        publisher, number = ClientId(notification.publisher), notification.number
+        if self._core.has_in_hand(publisher, number):
+            self._busy[publisher, number] = takers + len(unclaimed)
         for wanted in unclaimed:
             self._unclaimed.setdefault(wanted, []).append(notification)
 
-    def claim(self, wanted: Filter) -> list[Notification]:
+    def claim(self, wanted: Filter | Template) -> list[Notification]:
         """What has come for a subscription that is there now."""
         return self._unclaimed.pop(wanted, [])
 

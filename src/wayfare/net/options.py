@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from wayfare.core.codec import NAME_MAX
+from wayfare.core.places import Places
 from wayfare.errors import UsageError
+from wayfare.net.being import Areas, Map, is_areas
 from wayfare.net.database import SYNCHRONOUS
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ class Options(TypedDict, total=False):
     password: str | None
     store: str | Path | None
     durability: str
+    areas: Areas | None
+    places: Map | None
 
 
 def _count(value: Any) -> bool:
@@ -91,6 +95,11 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "password": (_text, "a text"),
     "store": (_path, "the path of a file"),
     "durability": (lambda value: value in SYNCHRONOUS, f"one of {', '.join(SYNCHRONOUS)}"),
+    "areas": (is_areas, 'locations by location, like {"R1": ["R1", "R2"]}'),
+    "places": (
+        lambda value: isinstance(value, Places) or _path(value),
+        "a map, or the path of its file",
+    ),
     "last": (lambda value: type(value) is int and value >= 0, "a whole number, at least 0"),
     "younger": (_seconds, "a number of seconds"),
     "key": (_text, "the name of an attribute"),

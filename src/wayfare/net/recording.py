@@ -13,8 +13,9 @@ from os import PathLike
 from pathlib import Path
 
 from wayfare.core.filters import Filter
-from wayfare.core.messages import Notification
+from wayfare.core.messages import Notification, State
 from wayfare.core.predicates import Value
+from wayfare.core.templates import Template
 from wayfare.eventlog import Event, writer
 
 CLOCK_NS = time.time_ns() - time.monotonic_ns()
@@ -45,6 +46,8 @@ class Recorder:
         attributes: dict[str, Value] | None = None,
         count: int | None = None,
         reason: str | None = None,
+        location: str | None = None,
+        follows: Template | None = None,
     ) -> None:
         self._put(
             Event(
@@ -58,24 +61,38 @@ class Recorder:
                 attributes=attributes,
                 count=count,
                 reason=reason,
+                location=location,
+                follows=follows,
             )
         )
 
-    def delivered(self, notification: Notification, delivery: int, epoch: int) -> None:
-        self._put(
-            Event(  # by position, which takes half the time
-                time.monotonic_ns() + CLOCK_NS,
-                "delivered",
-                self._client,
-                None,
-                notification.publisher,
-                notification.number,
-                delivery,
-                epoch,
-                None,
-                notification.attributes,
-            )
+    def asked(self, kind: str, wanted: Filter | Template, reason: str | None) -> None:
+        """Subscribed or unsubscribed, followed or unfollowed."""
+        if isinstance(wanted, Template):
+            self.fact(kind, follows=wanted, reason=reason)
+        else:
+            self.fact(kind, filter=wanted, reason=reason)
+
+    def became(self, state: State) -> None:
+        self.fact("became", location=state.location, attributes=dict(state.values))
+
+    def delivered(
+        self, notification: Notification, delivery: int, epoch: int, reason: str | None = None
+    ) -> None:
+        event = Event(  # by position, which takes half the time
+            time.monotonic_ns() + CLOCK_NS,
+            "delivered",
+            self._client,
+            None,
+            notification.publisher,
+            notification.number,
+            delivery,
+            epoch,
+            None,
+            notification.attributes,
         )
+        event.reason = reason
+        self._put(event)
 
     def close(self) -> None:
         """The file is complete, and moved into its place."""

@@ -12,6 +12,7 @@ from wayfare.core import messages as m
 from wayfare.core.filters import Filter
 from wayfare.core.messages import Terms
 from wayfare.core.predicates import Value
+from wayfare.core.templates import Template
 from wayfare.errors import Closed
 from wayfare.net.options import check_options
 
@@ -26,7 +27,7 @@ class Source(Protocol):
 
     def begin(self, subscription: Subscription) -> None: ...
     def end(self, subscription: Subscription) -> None: ...
-    def withdraw(self, wanted: Filter) -> None: ...
+    def withdraw(self, wanted: Filter | Template) -> None: ...
     def done(self, notification: Notification) -> None: ...
     def has_room(self, subscription: Subscription) -> None: ...
     def has_no_room(self, subscription: Subscription) -> None: ...
@@ -35,10 +36,13 @@ class Source(Protocol):
 class Notification(Mapping[str, Value]):
     """What was published: its attributes as a mapping, and who published it."""
 
-    __slots__ = ("attributes", "delivery", "number", "payload", "publisher")
+    __slots__ = ("attributes", "delivery", "number", "past", "payload", "publisher")
 
-    def __init__(self, notification: m.Notification, delivery: int = 0) -> None:
+    def __init__(
+        self, notification: m.Notification, delivery: int = 0, *, past: bool = False
+    ) -> None:
         self.delivery = delivery  # this client's own count
+        self.past = past  # it came by where the client is now before it was there
         self.publisher: str = notification.publisher
         self.number = notification.number  # the publisher's own count
         self.attributes = notification.attributes
@@ -63,7 +67,7 @@ class Subscription(AsyncIterator[Notification]):
     def __init__(
         self,
         client: Source,
-        wanted: Filter,
+        wanted: Filter | Template,
         terms: Terms | None,
         since_ns: int,
         queue: int,
