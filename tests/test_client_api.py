@@ -743,7 +743,7 @@ WRONG_OPTIONS = [
     ("outbox", True, "a whole number, at least 1"),
     ("outbox_bytes", 0, "a whole number, at least 1"),
     ("on_lost", "print", "a function that is called with a count and a reason"),
-    ("events", 5, "a function, or the path of a file"),
+    ("events", 5, "a function, the path of a file, or the address of a broker"),
     ("timeout", "10", "a number of seconds"),
     ("timeout", float("nan"), "a number of seconds"),
     ("heartbeat_s", 0, "a number of seconds, above 0"),

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pyarrow.parquet as pq
 import pytest
@@ -13,9 +14,11 @@ import wayfare
 from live import settled, tree
 from test_client_api import LINE, live, numbers
 from wayfare.core.filters import Filter
-from wayfare.errors import UsageError
-from wayfare.eventlog import Event
+from wayfare.errors import CannotConnect, UsageError
+from wayfare.eventlog import IS_EVENT, Event
+from wayfare.net import telling
 from wayfare.net.recording import CLOCK_NS
+from wayfare.net.telling import SETTLE_S
 from wayfare.sim.oracle import Reach, check_deliveries
 
 REACH = Reach(tree_ns=20_000_000, client_ns=20_000_000)
@@ -163,6 +166,74 @@ async def test_a_wrong_name_and_a_wrong_function(caplog):
             await anna.advertise("x > 0")
             await anna.publish({"x": 1}, confirm=True)
         assert "the event log of anna failed" in caplog.text
+
+
+# ---- as notifications ------------------------------------------------------------------------
+
+
+@live
+async def test_whoever_subscribes_to_events_learns_what_happens():
+    async with (
+        tree(*LINE) as net,
+        wayfare.connect(net.url("lisbon")) as watcher,
+        watcher.subscribe(IS_EVENT) as told,
+    ):
+        await drive(net, lambda _: net.url("faro"))
+        rows = []
+        with suppress(TimeoutError):
+            while True:
+                rows.append(await told.get(1))
+    events = [as_event(dict(one)) for one in rows]
+    verdict = check_deliveries(sorted(events, key=lambda one: one.time_ns), REACH)
+    assert (verdict.violations, verdict.published, verdict.delivered) == ((), 10, 10)
+    assert {(one["run"], one.publisher) for one in rows} == {
+        ("anna", "anna.log"),
+        ("tom", "tom.log"),
+    }
+    ends = [one.kind for one in events if one.client == "anna"]
+    assert (ends[0], ends[-2:]) == ("attached", ["left", "detached"])
+
+
+@live
+async def test_events_of_events_are_not_told():
+    async with tree(*LINE) as net:
+        where = net.url("porto")
+        async with (
+            wayfare.connect(where, client_id="anna", events=where) as anna,
+            anna.subscribe("true") as all,
+        ):
+            await settled(net)
+            await asyncio.sleep(SETTLE_S + PAUSE_S)
+            came = [one["kind"] for one in (await all.get(5), await all.get(5))]
+            assert came == ["attached", "subscribed"]
+            with pytest.raises(TimeoutError):
+                await all.get(PAUSE_S)
+
+
+@live
+async def test_what_cannot_be_told_costs_the_client_nothing(caplog, monkeypatch):
+    monkeypatch.setattr(telling, "WAITING_MAX", 3)
+    async with tree(*LINE) as net:
+        caplog.set_level("WARNING", "wayfare.client")
+        with pytest.raises(CannotConnect):
+            await wayfare.connect(net.url("porto"), events="wayfare://127.0.0.1:1", timeout=0.5)
+        async with wayfare.connect(
+            net.url("porto"), client_id="anna", events=net.url("faro")
+        ) as anna:
+            await anna.advertise("x > 0")
+            for x in range(10):  # nobody else has a turn meanwhile
+                await anna.publish({"x": x + 1})
+            assert "too many events of anna wait: some are left out" in caplog.text
+            await asyncio.sleep(SETTLE_S)  # these are told
+            await anna.publish({"x": 11, "y": "é" * 900_000}, confirm=True)  # too large as an event
+            await asyncio.sleep(PAUSE_S)
+            assert "not told any more" not in caplog.text
+            # Another client of that name: the log is refused, and anna is not.
+            async with wayfare.connect(net.url("faro"), client_id="anna.log"):
+                await anna.publish({"x": 11}, confirm=True)
+                await asyncio.sleep(PAUSE_S)
+            assert "the events of anna are not told any more: " in caplog.text
+            await anna.publish({"x": 12}, confirm=True)
 
 
 def test_clocks_of_processes_can_be_compared():

@@ -18,7 +18,7 @@ from test_analyse import (
 )
 from wayfare.core.prediction import encode
 from wayfare.errors import PipelineError
-from wayfare.eventlog import Event, fields
+from wayfare.eventlog import IS_EVENT, Event, fields
 from wayfare.pipeline import events
 from wayfare.pipeline.analyse import analyse
 from wayfare.pipeline.batches import Batches
@@ -169,7 +169,7 @@ def test_both_jobs_run_over_the_live_network(spark, tmp_path, logs, whole):
     """A client publishes what happened at one broker; two streams of Spark read it at another."""
 
     def live(tree, name):
-        options = {"broker": tree["a"], "client_id": name, "filter": events.WANTED}
+        options = {"broker": tree["a"], "client_id": name, "filter": IS_EVENT}
         rows = spark.readStream.format("wayfare").options(**options).load()
         return events.of_notifications(rows)
 
@@ -190,7 +190,7 @@ def test_both_jobs_run_over_the_live_network(spark, tmp_path, logs, whole):
             analyse_stream(live(tree, "analysis"), tmp_path / "analysis", tell=told.append).start(),
             mine_stream(live(tree, "mine"), tmp_path / "mine", tell=models.append).start(),
         ]
-        log.advertise(events.WANTED)
+        log.advertise(IS_EVENT)
         wait(lambda: len(list(tree._hosts["b"].core.routing.in_subs["a"])) > 0)
         wait(lambda: all(tree._hosts["a"].core.border.of(one) for one in ("analysis", "mine")))
         for part in range(2):

@@ -95,6 +95,11 @@ SCHEMA = pa.schema(
 )
 
 
+NEEDED = frozenset({"run", "time_ns", "kind"})  # every row has these
+# Notifications that are events, as a filter, if they were published with the attributes of `fields`.
+IS_EVENT = " and ".join(f"exists({name})" for name in sorted(NEEDED))
+
+
 def row(event: Event, run: str) -> dict[str, Any]:
     """An event as it is written: filters as text, what has parts as JSON."""
     out: dict[str, Any] = {"run": run}

@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from wayfare.cli import jobs
+from wayfare.cli import follow, jobs, running
 from wayfare.errors import PipelineError, UsageError
 
 EXAMPLES = """examples:
@@ -19,6 +19,7 @@ EXAMPLES = """examples:
   wayfare analyse sweep/events --out results    all runs of a folder; the tables as Parquet
   wayfare analyse anna.jsonl ben.jsonl          the logs of live clients, as one run
   wayfare analyse logs --run monday --json      ... which is called monday; for a program to read
+  wayfare analyse --follow 127.0.0.1:7410       ... while it happens: what clients tell (--events)
 """
 
 SHORT_BYTES = 50_000_000  # of logs that are analysed in seconds
@@ -34,7 +35,7 @@ def add_parser(commands: Any) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    one.add_argument("logs", nargs="+", metavar="LOG", help="a file (.parquet, .jsonl) or a folder")
+    one.add_argument("logs", nargs="*", metavar="LOG", help="a file (.parquet, .jsonl) or a folder")
     one.add_argument(
         "--run",
         dest="name",
@@ -45,10 +46,21 @@ def add_parser(commands: Any) -> None:
     one.add_argument("--out", type=Path, metavar="DIR", help="write all tables there, as Parquet")
     one.add_argument("--json", action="store_true", help="print one JSON object for each run")
     jobs.add_options(one)
+    follow.add_options(one)
+    one.add_argument(
+        "--late",
+        type=running.seconds,
+        metavar="SECONDS",
+        help="with --follow: what has not come by then is lost (default 600)",
+    )
     one.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if bool(arguments.logs) == (arguments.follow is not None):
+        raise UsageError("name event logs, or a broker with --follow, and not both")
+    if arguments.follow is not None:
+        return _follow(arguments)
     if arguments.out is not None and arguments.out.exists() and not arguments.out.is_dir():
         raise UsageError(f"--out {arguments.out}: that is a file; name a folder")
     jobs.need_spark()
@@ -71,6 +83,35 @@ def run(arguments: argparse.Namespace) -> int:
                     write(analysis, arguments.out)
     show(runs, as_json=arguments.json)
     return 0
+
+
+def _follow(arguments: argparse.Namespace) -> int:
+    if arguments.out is not None:
+        raise UsageError("--follow writes no tables: leave --out, or give --keep to go on later")
+
+    def job(log: Any, folder: Path, tell: follow.Tell) -> Any:
+        from wayfare.pipeline.running import LATE_S, analyse_stream
+
+        def show(found: Any) -> None:
+            rows = [row.asDict() for row in found.orderBy("run").collect()]
+            tell(rows if arguments.json else [_row(one) for one in rows])
+
+        late_s = LATE_S if arguments.late is None else arguments.late
+        return analyse_stream(log, folder, late_s, show)
+
+    return follow.follow(arguments, job, arguments.name)
+
+
+def _row(f: dict[str, Any]) -> dict[str, Any]:
+    """Of a run that is going on."""
+    return {
+        "run": f["run"],
+        **{name: f[name] for name in ("published", "expected", "delivered", "lost", "awaited")},
+        "twice": f["duplicates"],
+        "out of order": f["order_violations"],
+        "extra": f["extra"],
+        **{f"{one} ms": f[f"delay_{one}_ms"] for one in ("p50", "p99")},
+    }
 
 
 def show(runs: list[dict[str, Any]], *, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from wayfare.errors import UsageError
 PASSWORD = "WAYFARE_PASSWORD"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--id", help="of this client (default: a new one)")
     parser.add_argument(
         "--timeout",
@@ -34,6 +34,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help=f"its first line is the password (default: what {PASSWORD} says, if anything)",
+    )
+
+
+def add_events(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--events",
+        metavar="WHERE",
+        help="what happens to this client: into a file (.jsonl, .parquet), or to a broker, like"
+        " wayfare://127.0.0.1:7410, for `wayfare analyse --follow`",
     )
 
 
@@ -59,4 +68,5 @@ def options(arguments: argparse.Namespace) -> dict[str, Any]:
         "cert": tuple(a.cert) if a.cert else None,
         "account": a.account,
         "password": password,
+        "events": getattr(a, "events", None),
     }

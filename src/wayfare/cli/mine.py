@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from rich.console import Console
 
-from wayfare.cli import jobs, models, running
+from wayfare.cli import follow, jobs, models, running
 from wayfare.cli.bench import draw
-from wayfare.core.prediction import JOURNEY_NS
+from wayfare.core.prediction import JOURNEY_NS, Movement
 from wayfare.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ EXAMPLES = """examples:
   wayfare sim city --algorithm prefetching --model model.json   what that is good for
   wayfare mine taxis.parquet --columns time=at,from=from_broker,to=to_broker
   wayfare mine handovers.csv --dwell 120 --per-client --json
+  wayfare mine --follow 127.0.0.1:7410 --out model.json   what clients tell (--events), while they move
 
 A log has a row for each handover: client, time (seconds, or a date), from, to. Without `from`, it is where the
 client was before. Of an event log, .jsonl or .parquet, the attachments are taken.
@@ -42,7 +43,9 @@ def add_parser(commands: Any) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    one.add_argument("log", metavar="LOG", help=".csv, .parquet or .jsonl, or a folder of Parquet")
+    one.add_argument(
+        "log", nargs="?", metavar="LOG", help=".csv, .parquet or .jsonl, or a folder of Parquet"
+    )
     one.add_argument("--out", type=Path, metavar="FILE", help="write the model there, as JSON")
     one.add_argument(
         "--coverage",
@@ -81,8 +84,11 @@ def add_parser(commands: Any) -> None:
         metavar="NAME=COLUMN,...",
         help="what client, time, from and to are called in the log",
     )
-    one.add_argument("--json", action="store_true", help="print one JSON object")
+    one.add_argument(
+        "--json", action="store_true", help="print one JSON object; with --follow, again and again"
+    )
     jobs.add_options(one)
+    follow.add_options(one)
     one.set_defaults(run=run)
 
 
@@ -99,6 +105,10 @@ def run(arguments: argparse.Namespace) -> int:
     a = arguments
     if a.out is not None and not a.out.parent.is_dir():
         raise UsageError(f"--out {a.out}: there is no folder {a.out.parent}")
+    if (a.log is None) == (a.follow is None):
+        raise UsageError("name a log, or a broker with --follow, and not both")
+    if a.follow is not None:
+        return _follow(a)
     jobs.need_spark()
     from wayfare.pipeline import mine
     from wayfare.pipeline.spark import start
@@ -119,6 +129,36 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _show(report, a.out)
     return 0
+
+
+def _follow(a: argparse.Namespace) -> int:
+    if a.dwell or a.per_client or a.columns:
+        raise UsageError("--follow goes without --dwell, --per-client and --columns")
+
+    def job(log: Any, folder: Path, tell: follow.Tell) -> Any:
+        from wayfare.pipeline.mine import mine_stream
+
+        def show(model: Movement) -> None:
+            if a.out is not None:
+                models.write(a.out, model)
+            tell([_facts(model, a.coverage)])
+
+        return mine_stream(log, folder, a.order, int(a.journey * SECOND_NS), show)
+
+    return follow.follow(a, job)
+
+
+def _facts(model: Movement, coverage: float) -> dict[str, Any]:
+    """Of a model that grows."""
+    brokers = sorted({broker for one in model.moves for broker in (one.broker, one.to)})
+    sizes = [len(model.successors(one, coverage)) for one in brokers]
+    return {
+        "moves": sum(one.count for one in model.moves),
+        "brokers": len(brokers),
+        "set_size": round(sum(sizes) / len(sizes), 2)
+        if sizes
+        else None,  # of next ones, on average
+    }
 
 
 def _show(report: Report, out: Path | None) -> None:

@@ -66,6 +66,7 @@ def add_parser(commands: Any) -> None:
         "--quench", action="store_true", help="publish only while somebody is interested"
     )
     identity.add_options(one)
+    identity.add_events(one)
     one.set_defaults(run=run)
 
 

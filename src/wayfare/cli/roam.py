@@ -89,6 +89,7 @@ def add_parser(commands: Any) -> None:
     one.add_argument("--quiet", action="store_true", help="only the summary")
     one.add_argument("--json", action="store_true", help="one JSON object a line")
     identity.add_options(one)
+    identity.add_events(one)
     one.set_defaults(run=run)
 
 

@@ -29,6 +29,7 @@ from collections.abc import (
     Set,
 )
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from os import PathLike
 from pathlib import Path
@@ -159,6 +160,15 @@ class Client:
         self._queue, self._policy = queue, policy
         self._on_lost = on_lost
         self._events = events
+        self._log = partial(
+            Client,
+            client_id=f"{self.name}.log",
+            timeout=timeout,
+            ca=ca,
+            cert=cert,
+            account=account or self.name,
+            password=password,
+        )
         self._recorder: Recorder | None = None
         self._timeout, self._heartbeat_s = timeout, heartbeat_s
         self._keeping: Keeping | None = None  # what is written down
@@ -200,7 +210,8 @@ class Client:
         if self._events is not None:
             from wayfare.net.recording import Recorder  # brings pyarrow, which takes its time
 
-            self._recorder = Recorder(self.name, self._events)
+            self._recorder = Recorder(self.name, self._events, self._log)
+            await self._recorder.open()
             if self._core.following.state != m.NOWHERE:
                 self._recorder.became(self._core.following.state)
         self._opened = True
@@ -257,9 +268,9 @@ class Client:
         if self._timer is not None:
             self._timer.cancel()
         self._let_go("closes")
-        if self._recorder is not None:
-            self._recorder.close()
         self._wake_all()
+        if self._recorder is not None:
+            await self._recorder.close()
         try:
             async with asyncio.timeout(LINGER_S):
                 for wire in list(self.wires):
@@ -902,7 +913,8 @@ def connect(
     outbox_bytes    the same, in bytes: payloads and texts
     on_lost         called with a count (0: nobody knows) and a reason, when notifications are lost
     events          what happens, in the schema of `wayfare.eventlog`: a function that is called with
-                    each event, or the path of a file (.jsonl or .parquet)
+                    each event, the path of a file (.jsonl or .parquet), or the address of a broker,
+                    wayfare://..., where a client of its own publishes each event
     timeout         seconds until `connect`, `move` and `attach` give up
     heartbeat_s     a broker that is silent for three of them is left
     ca, cert        for wayfares:// addresses: the file of the CA that signs the certificates of

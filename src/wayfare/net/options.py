@@ -82,7 +82,7 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "on_lost": (callable, "a function that is called with a count and a reason"),
     "events": (
         lambda value: callable(value) or _path(value),
-        "a function, or the path of a file",
+        "a function, the path of a file, or the address of a broker",
     ),
     "timeout": (_seconds, "a number of seconds"),
     "heartbeat_s": (

@@ -11,12 +11,17 @@ import time
 from collections.abc import Callable, Iterable
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from wayfare.core.filters import Filter
 from wayfare.core.messages import Notification, State
 from wayfare.core.predicates import Value
 from wayfare.core.templates import Template
-from wayfare.eventlog import Event, writer
+from wayfare.eventlog import Event, JsonLinesWriter, ParquetWriter, writer
+from wayfare.net.telling import Teller
+
+if TYPE_CHECKING:
+    from wayfare.net.client import Client
 
 CLOCK_NS = time.time_ns() - time.monotonic_ns()
 WRITE_EVERY = 1_000  # events; a file gets them in one go
@@ -25,15 +30,31 @@ logger = logging.getLogger("wayfare.client")
 
 
 class Recorder:
-    """Writes down what happens to one client."""
+    """Writes down what happens to one client, or tells it: a function, or the network."""
 
     def __init__(
-        self, client: str, events: Callable[[Event], object] | str | PathLike[str]
+        self,
+        client: str,
+        events: Callable[[Event], object] | str | PathLike[str],
+        log: Callable[[str], Client],
     ) -> None:
+        """`log` makes a client of a broker, to publish events by."""
         self._client = client
         self._waiting: list[Event] = []
-        self._file = None if callable(events) else writer(Path(events), run=client)
-        self._tell = events if callable(events) else self._keep
+        self._file: ParquetWriter | JsonLinesWriter | None = None
+        self._teller: Teller | None = None
+        self._tell: Callable[[Event], object]
+        if callable(events):
+            self._tell = events
+        elif isinstance(events, str) and "://" in events:
+            self._tell = self._teller = Teller(log(events), client)
+        else:
+            self._file = writer(Path(events), run=client)
+            self._tell = self._keep
+
+    async def open(self) -> None:
+        if self._teller is not None:
+            await self._teller.open()
 
     def fact(
         self,
@@ -94,8 +115,10 @@ class Recorder:
         event.reason = reason
         self._put(event)
 
-    def close(self) -> None:
-        """The file is complete, and moved into its place."""
+    async def close(self) -> None:
+        """The file is complete, and moved into its place; or all is told."""
+        if self._teller is not None:
+            await self._teller.close()
         if self._file is not None:
             self._write(self._waiting)
             self._file.__exit__(None, None, None)

@@ -11,14 +11,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
 
 from wayfare.errors import PipelineError
-from wayfare.eventlog import SCHEMA
+from wayfare.eventlog import NEEDED, SCHEMA
 from wayfare.pipeline.spark import explained
 
 TYPES: dict[Any, DataType] = {pa.string(): StringType(), pa.int64(): LongType()}
 EVENTS = StructType([StructField(one.name, TYPES[one.type], one.nullable) for one in SCHEMA])
 LIVE = "live"  # the run of logs that live clients wrote
-NEEDED = ("run", "time_ns", "kind")  # the others are null where a log does not have them
-WANTED = " and ".join(f"exists({name})" for name in NEEDED)  # of notifications that are events
 
 
 def read(spark: SparkSession, *paths: str | Path) -> DataFrame:
@@ -61,9 +59,16 @@ def one_run(log: DataFrame, name: str | None = None) -> DataFrame:
     return log.withColumn("run", F.lit(name or LIVE))
 
 
+def of_clients(log: DataFrame, name: str | None = None) -> DataFrame:
+    """A stream as `one_run` would have it: what clients tell under their own names is one run."""
+    if name is not None:
+        return log.withColumn("run", F.lit(name))
+    return log.withColumn("run", F.when(F.expr("client = run"), LIVE).otherwise(F.col("run")))
+
+
 def complete(frame: DataFrame, path: str) -> DataFrame:
     """The columns of an event log in their order; those that it came without are null."""
-    missing = [name for name in NEEDED if name not in frame.columns]
+    missing = [name for name in SCHEMA.names if name in NEEDED - {*frame.columns}]
     if missing:
         raise PipelineError(
             f"{path} is no event log: it has no column {' and no '.join(missing)}"

@@ -304,8 +304,11 @@ def mine_stream(
     batches = _batches(folder)
 
     def take(batch: DataFrame, number: int) -> None:
-        known = batches.before(batch.sparkSession, number)
-        seen = known["visits"].unionByName(attachments(batch)).transform(visits).persist()
+        known, came = batches.before(batch.sparkSession, number), attachments(batch)
+        if came.isEmpty():
+            batches.write(number, known)
+            return
+        seen = known["visits"].unionByName(came).transform(visits).persist()
         new = seen.transform(moves(journey_ns)).exceptAll(
             known["visits"].transform(visits).transform(moves(journey_ns))
         )
