@@ -5,7 +5,7 @@ import pytest
 from pair import Wire
 from roads import assert_tidy, homes, lost, network, publish, session_of, xs
 from wayfare.core.broker import Broker
-from wayfare.core.client import ACK_DELAY_NS
+from wayfare.core.client import ACK_DELAY_NS, Client
 from wayfare.core.effects import Close, Lost, Received, Send
 from wayfare.core.filters import Filter
 from wayfare.core.handoff import NO_SESSION, SESSIONS_MAX, digest
@@ -299,3 +299,64 @@ def test_a_publication_is_answered_even_when_it_was_accepted_before():
     assert net.on_the_way("tom", "faro")[1:] == [Publish(1, {"x": 1})]
     net.settle()
     assert not net.clients["tom"].outbox
+
+
+# Who has forgotten its last attachments
+
+
+def with_old_memory(net, memory, held):
+    """Anna, as she was then: she does not know where she attached since, but is later than that."""
+    forgetful = Client("anna")
+    forgetful.remember(memory, held, (), {})
+    forgetful.epoch = net.clients["anna"].epoch + 10
+    forgetful.delivered = net.clients["anna"].delivered
+    if net.clients["anna"].link is not None:
+        net.cut("anna")
+    net.clients["anna"] = forgetful
+
+
+@pytest.mark.parametrize("there", ["porto", "faro"])
+def test_a_session_is_found_that_was_renewed_since(there):
+    net = network()
+    old = net.clients["anna"].memory(), net.clients["anna"].held()
+    net.cut("anna")
+    net.move("anna", "porto")
+    with_old_memory(net, *old)
+    publish(net, 1)
+    net.move("anna", there)
+    publish(net, 2)
+    assert net.got("anna") == xs(1, 2)
+    assert lost(net) == []
+    assert homes(net) == [(there, 13)]
+    assert_tidy(net)
+
+
+@pytest.mark.parametrize("there", ["porto", "lisbon", "faro", "braga"])
+def test_a_session_is_found_that_went_on_twice(there):
+    net = network()
+    old = net.clients["anna"].memory(), net.clients["anna"].held()
+    net.move("anna", "faro")
+    net.move("anna", "lisbon")
+    with_old_memory(net, *old)
+    publish(net, 1)
+    net.move("anna", there)
+    publish(net, 2)
+    assert net.got("anna") == xs(1, 2)
+    assert lost(net) == []
+    assert [broker for broker, _ in homes(net)] == [there]
+    assert_tidy(net)
+
+
+def test_nobody_gets_the_session_of_a_later_life():
+    net = network()
+    old = net.clients["anna"].memory(), net.clients["anna"].held()
+    net.move("anna", "faro")
+    net.detach("anna", leave=True)
+    net.settle()
+    net.move("anna", "porto")
+    net.move("anna", "lisbon")
+    with_old_memory(net, *old)
+    publish(net, 1)
+    net.move("anna", "braga")
+    assert net.got("anna") == []
+    assert lost(net) == [Lost(0, NO_SESSION)]

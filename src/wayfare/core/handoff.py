@@ -228,13 +228,22 @@ class Handoff(Relocation):
                     self._astray.append(request)
                 return effects
             border.bury(request.client, request.epoch - 1, now)
-            session = border.get(request.client, epoch)
-            if session is not None and not session.orphan:
-                return effects + self._on_found(session, request, now)
+            session = border.at(request.client, epoch)
             if session is not None and session.epoch < request.epoch:
+                if not session.orphan:
+                    return effects + self._on_found(session, request, now)
                 effects += self._end(session, now)
-            request = replace(request, previous=request.previous[1:])
+            request = replace(
+                request, previous=(*self._went_on(request, epoch), *request.previous[1:])
+            )
         return effects + self._refuse(request, now)
+
+    def _went_on(self, request: Request, epoch: int) -> tuple[tuple[BrokerId, int], ...]:
+        """Where a session went from here, for a client that has forgotten its last attachments."""
+        tombstone = self.border.tombstones[request.client]
+        if tombstone.moved_to is None or epoch < tombstone.began:
+            return ()
+        return (tombstone.moved_to,) if epoch < tombstone.moved_to[1] < request.epoch else ()
 
     def _on_found(self, session: Session, request: Request | Fetch, now: int) -> list[Effect]:
         wait = session.wait
