@@ -262,7 +262,7 @@ def test_pictures_are_what_their_commands_draw(monkeypatch):
     monkeypatch.syspath_prepend(DOCS / "figures")
     sequence = importlib.import_module("sequence")
     drawn = {ROOT / file: sequence.main(arguments) for arguments, file in drawings()}
-    assert [*drawn] == sorted((DOCS / "figures").glob("*.svg"))
+    assert sorted(drawn) == sorted((DOCS / "figures").glob("*.svg"))
     for file, picture in drawn.items():
         again = "draw it again with the command on its page"
         assert file.read_text("utf-8") == picture, f"{file.name} is out of date: {again}"

@@ -275,6 +275,35 @@ def test_a_change_of_place_loses_nothing_that_stays_the_same() -> None:
     assert [free for _, free, _ in got(car)] == list(range(60))
 
 
+def test_what_was_not_sent_when_the_place_changed_is_in_order_with_the_past() -> None:
+    """The window is full, so something waits; then the car goes into the next room and back."""
+    rooms = Places({"kitchen": Place(("hall",), "b2"), "hall": Place(("kitchen",), "b2")})
+    world = road(places=rooms, limits=Limits(window=2))
+    car = world.add_client("car", "b2", attach=False)
+    car.follow(PARKING)
+    areas = {"hall": ("hall", "kitchen"), "kitchen": ("kitchen",)}
+    car.be(State("kitchen", areas=areas))
+    car.attach()
+    world.settle()
+    for free, room in enumerate(["kitchen", "kitchen", "hall", "kitchen", "hall", "kitchen"], 1):
+        world.client("p").publish({"service": "parking", "location": room, "free": free})
+    world.run_until(
+        world.now + 100 * MS_NS
+    )  # two are on their way, and nobody has said that they came
+    car.be(State("hall", areas=areas))
+    world.settle()
+    offer(world, "hall", 7)
+    assert got(car) == [
+        ("kitchen", 1, False),
+        ("kitchen", 2, False),
+        ("hall", 3, True),
+        ("kitchen", 4, True),
+        ("hall", 5, True),
+        ("kitchen", 6, True),
+        ("hall", 7, False),
+    ]
+
+
 POLICIES = [
     (None, [1, 2, 3, 4]),
     (Terms(last=2), [3, 4]),

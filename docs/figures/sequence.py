@@ -77,14 +77,24 @@ def read(name: str, columns: list[str], start: float, end: float) -> tuple[list[
         if found is None or not start <= float(found[1]) <= end:
             continue
         time, subject, text = float(found[1]), found[2].strip(), found[3] or ""
-        sender, arrow, receiver = subject.partition(" -> ")
+        sender, to, receiver = subject.partition(" -> ")
         who = subject.removesuffix(" <=")
-        if arrow and {sender, receiver} <= {*columns}:
+        if to and {sender, receiver} <= {*columns}:
             pipe = outcome.world.pipes.get((sender, receiver))
-            spec = outcome.world.client_link if pipe is None else pipe.spec
+            direct = {
+                sender,
+                receiver,
+            } <= outcome.world.brokers.keys()  # from replicator to replicator
+            other = outcome.world.direct_link if direct else outcome.world.client_link
+            spec = other if pipe is None else pipe.spec
             news = text.startswith(("Notification", "Deliver"))
             arrives = time + latency_ms(spec)
-            arrows.append(Arrow(sender, receiver, time, arrives, lines_of(text), news))
+            arrow = Arrow(sender, receiver, time, arrives, lines_of(text), news)
+            together = [one for one in arrows if one[:4] == arrow[:4]]
+            for one in together:
+                arrows.remove(one)
+                arrow = arrow._replace(label=one.label + arrow.label)
+            arrows.append(arrow)
         elif not subject or (who != subject and who in columns):
             marks.append(Mark(who, time, text))
     return arrows, marks
@@ -141,7 +151,8 @@ def draw(name: str, columns: list[str], start: float = 0, end: float = float("in
     shapes, labels = [], []
     for arrow in arrows:
         shapes.append(_line(arrow, x, at))
-        labels.append(_label(arrow, x, at))
+        beside = [one for one in arrows if (one.sender, one.sent) == (arrow.sender, arrow.sent)]
+        labels.append(_label(arrow, x, at, late=len(beside) > 1))
     for mark in marks:
         down = told.get(mark.time, 0) * LINE
         told[mark.time] = told.get(mark.time, 0) + 1
@@ -199,9 +210,10 @@ def _line(arrow: Arrow, x: dict[str, int], at: dict[float, float]) -> str:
     )
 
 
-def _label(arrow: Arrow, x: dict[str, int], at: dict[float, float]) -> str:
-    """In the middle of its way to the next column, wherever it goes."""
+def _label(arrow: Arrow, x: dict[str, int], at: dict[float, float], late: bool) -> str:
+    """In the middle of its way to the next column, wherever it goes; `late`, from the last column."""
     share = 0.5 * COLUMN / abs(x[arrow.receiver] - x[arrow.sender])
+    share = 1 - share if late else share
     middle = x[arrow.sender] + (x[arrow.receiver] - x[arrow.sender]) * share
     centre = at[arrow.sent] + (at[arrow.arrives] - at[arrow.sent]) * share
     wide = max(map(len, arrow.label)) * CHARACTER + 8

@@ -26,6 +26,7 @@ from wayfare.core.messages import BrokerId, ClientId, Entry
 from wayfare.core.predicates import Attributes, satisfied
 from wayfare.core.reduction import STRATEGIES, Strategy
 from wayfare.core.relocation import Naive
+from wayfare.core.templates import Mine, Template
 from wayfare.eventlog import Event
 from wayfare.sim import interest, topology
 from wayfare.sim.hosts import ClientHost
@@ -124,6 +125,8 @@ class History:
         self.subscribed: list[Span] = []
         self.advertised: list[Span] = []
         self.published: dict[int, Event] = {}
+        self.followed: list[tuple[Template, int, float]] = []  # from when to when
+        self.became: list[Event] = []
         self.left: list[int] = []
         self.replaced: list[int] = []  # when another process began under its name
         self.moves = 0  # attachments at another broker than before
@@ -203,6 +206,15 @@ def histories(events: Iterable[Event]) -> dict[str, History]:
         elif event.kind == "subscribed" and filter is not None:
             history.hold("sub", history.subscribed, filter, time)
             history.limit(filter, event.reason)
+        elif event.kind == "followed" and event.follows is not None:
+            history.followed.append((event.follows, time, inf))
+        elif event.kind == "unfollowed":
+            history.followed = [
+                (one, start, time if one == event.follows and end == inf else end)
+                for one, start, end in history.followed
+            ]
+        elif event.kind == "became":
+            history.became.append(event)
         elif event.kind == "advertised" and filter is not None:
             history.hold("ad", history.advertised, filter, time)
         elif event.kind == "unsubscribed" and filter is not None:
@@ -224,9 +236,13 @@ def check_deliveries(events: list[Event], reach: Reach) -> Verdict:
     lost: dict[str, int] = {}
     forgotten: dict[str, int] = {}  # when a client was last told that nobody knows how many
     violations: list[Violation] = []
+    followed: set[tuple[str, str, int]] = set()  # client, publisher, number
     for event in events:
         if event.kind == "delivered":
             assert event.client and event.publisher and event.number
+            if _is_followed(event, clients[event.client]):
+                violations += _check_once(event, followed)
+                continue
             violations += _check_wanted(event, clients)
             delivered.setdefault((event.client, event.publisher), []).append(event.number)
         elif event.kind == "lost":
@@ -269,10 +285,39 @@ def check_deliveries(events: list[Event], reach: Reach) -> Verdict:
     return Verdict(
         tuple(violations),
         published=published,
-        delivered=sum(map(len, [*delivered.values(), *earlier.values()])),
+        delivered=sum(map(len, [*delivered.values(), *earlier.values(), followed])),
         required=required,
         lost=sum(event.count or 0 for event in events if event.kind == "lost"),
     )
+
+
+def _is_followed(event: Event, client: History) -> bool:
+    """Whether this is for where the client is at that moment, and no ordinary subscription asks for it.
+
+    Only for locations that stand for themselves; walks.py judges the others, and what has to come.
+    """
+    attributes, time = event.attributes or {}, event.time_ns
+    if not client.followed or any(
+        span.start <= time <= span.end and span.filter and matches(span.filter, attributes)
+        for span in client.subscribed
+    ):
+        return False
+    became = [one for one in client.became if one.time_ns <= time]
+    mine = Mine()
+    if became:
+        mine = Mine((became[-1].location or "",), None, became[-1].attributes or {})
+    return any(
+        start <= time <= end and matches(template.resolve(mine), attributes)
+        for template, start, end in client.followed
+    )
+
+
+def _check_once(event: Event, seen: set[tuple[str, str, int]]) -> Iterator[Violation]:
+    assert event.client and event.publisher and event.number
+    key = event.client, event.publisher, event.number
+    if key in seen:
+        yield Violation("once", f"{event.client} got {event.publisher} {event.number} twice")
+    seen.add(key)
 
 
 def _check_wanted(event: Event, clients: dict[str, History]) -> Iterator[Violation]:

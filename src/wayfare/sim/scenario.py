@@ -23,10 +23,13 @@ from pathlib import Path
 
 import msgspec
 
-from wayfare.core.broker import RELOCATIONS
+from wayfare.core import templates
+from wayfare.core.broker import NOT_AHEAD, RELOCATIONS
 from wayfare.core.history import Limits
+from wayfare.core.places import of_edges
 from wayfare.core.predicates import Value
 from wayfare.core.reduction import STRATEGIES
+from wayfare.core.virtual import Ahead
 from wayfare.errors import ScenarioError, UsageError, WayfareError
 from wayfare.sim import topology
 from wayfare.sim.faults import Crash, Cut, Slow
@@ -148,6 +151,19 @@ def _ends(rest: str) -> tuple[str, str]:
     return match[1], match[2]
 
 
+def _branches(rest: str) -> tuple[dict[str, None], list[tuple[str, str]]]:
+    """Names, and what is linked: `porto - lisbon - faro, lisbon - braga`."""
+    edges: list[tuple[str, str]] = []
+    names: dict[str, None] = {}
+    for branch in rest.split(","):
+        chain = [name.strip() for name in branch.split(" - ")]
+        if not all(re.fullmatch(r"[\w.]+", name) for name in chain):
+            raise Misread
+        names.update(dict.fromkeys(chain))
+        edges += pairwise(chain)
+    return names, edges
+
+
 class Stage:
     """Carries out statements, one by one."""
 
@@ -159,6 +175,7 @@ class Stage:
         self._limits = Limits()
         self._broker_link = LinkSpec()
         self._client_link = CLIENT_LINK
+        self._ahead = NOT_AHEAD
         self._world: World | None = None
         self._trace: Trace | None = None
         self._trace_clients = False
@@ -225,16 +242,15 @@ class Stage:
         if self._world is not None:
             raise WayfareError("this has to be said before the brokers are named")
 
+    def places(self, rest: str) -> None:
+        self._before_brokers()
+        _, edges = _branches(rest)
+        places = of_edges(edges)
+        self._ahead = Ahead(places, places.next_brokers)
+
     def brokers(self, rest: str) -> None:
         self._before_brokers()
-        edges: list[tuple[str, str]] = []
-        names: dict[str, None] = {}
-        for branch in rest.split(","):
-            chain = [name.strip() for name in branch.split(" - ")]
-            if not all(re.fullmatch(r"[\w.]+", name) for name in chain):
-                raise Misread
-            names.update(dict.fromkeys(chain))
-            edges += pairwise(chain)
+        names, edges = _branches(rest)
         if (wrong := topology.check_tree(list(names), edges)) is not None:
             raise WayfareError(wrong)
         world = World(
@@ -244,6 +260,7 @@ class Stage:
             self._broker_link,
             self._client_link,
             relocation=self._relocation,
+            ahead=self._ahead,
         )
         if self._log_messages:
             world.log_messages()
@@ -289,6 +306,28 @@ class Stage:
     def unadvertise(self, rest: str) -> None:
         name, filter = _words(rest, 2)
         self.world.client(name).unadvertise(filter)
+
+    def follow(self, rest: str) -> None:
+        name, text = _words(rest, 2)
+        self.world.client(name).follow(text)
+
+    def unfollow(self, rest: str) -> None:
+        name, text = _words(rest, 2)
+        template = templates.parse(text)
+        if not isinstance(template, templates.Template):
+            raise Misread
+        self.world.client(name).unfollow(template)
+
+    def be(self, rest: str) -> None:
+        name, what = _words(rest, 2)
+        client = self.world.client(name)
+        state = client.core.following.state
+        if what.startswith("{"):
+            client.be(msgspec.structs.replace(state, values=read_attributes(what)))
+        elif what.startswith("at "):
+            client.be(msgspec.structs.replace(state, location=what[3:].strip()))
+        else:
+            raise Misread
 
     def watch(self, rest: str) -> None:
         name, filter = _words(rest, 2)
@@ -360,6 +399,7 @@ STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {
         Stage.backlog,
     ),
     "trace": ("all", Stage.trace_all),
+    "places": ("porto - lisbon - faro, lisbon - braga", Stage.places),
     "brokers": ("porto - lisbon - faro, lisbon - braga", Stage.brokers),
     "attach": ("anna porto", Stage.attach),
     "begin": ("anna faro", Stage.begin),
@@ -370,6 +410,9 @@ STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {
     "unsubscribe": ("anna price > 40", Stage.unsubscribe),
     "advertise": ("ticker price > 0", Stage.advertise),
     "unadvertise": ("ticker price > 0", Stage.unadvertise),
+    "follow": ("anna location in myloc", Stage.follow),
+    "unfollow": ("anna location in myloc", Stage.unfollow),
+    "be": ("anna at porto | {need: 3}", Stage.be),
     "watch": ("ticker price > 0", Stage.watch),
     "unwatch": ("ticker price > 0", Stage.unwatch),
     "publish": ("ticker {price: 41, road: 'A5'}", Stage.publish),
