@@ -506,6 +506,16 @@ def test_the_next_place_needs_no_time_if_it_is_subscribed_to_before() -> None:
     assert missed(None) < missed(0)
 
 
+def test_who_never_stays_for_long_is_listened_for_all_the_same() -> None:
+    """A lease of 60 s is renewed every 20 s, by whoever has the client then."""
+    world = World(ahead=Ahead(of_edges(ROAD), lambda _broker: [BrokerId(one) for one in LINE]))
+    world.add_brokers(ROAD)
+    for i in range(20):
+        drive(world, LINE[1 + i % 2])
+        world.run_until(world.now + 7 * SECOND_NS)
+        assert listening(world) == LINE
+
+
 def test_what_mentions_no_marker_is_subscribed_to() -> None:
     world = road()
     with pytest.raises(UsageError, match="subscribe to it"):

@@ -88,9 +88,9 @@ class Replicator:
         lost = (1, NO_STREAM) if forgotten else _resume(virtual, heard)
         left = virtual.backlog.take_back()
         self._connect(virtual, link)
+        virtual.renew_at = self._next_renewal(virtual, now) if expected else now + self._renewal_ns
         virtual.epoch, virtual.version, virtual.until = message.epoch, 0, None
         virtual.attached = now
-        virtual.renew_at = now + self.limits.lease_ns // RENEWALS
         virtual.follows, virtual.state = follows, followed.state
         virtual.backlog, virtual.stream = Backlog(), message.epoch
         virtual.past.clear()
@@ -107,7 +107,7 @@ class Replicator:
         self._replay(virtual, left, now)
         effects += self._push(virtual)
         self.border.wait_for(virtual.renew_at)
-        return effects + self._hand_over(virtual, previous, expected, heard)
+        return effects + self._hand_over(virtual, previous, expected, heard, now)
 
     def on_follow(self, session: Session, message: m.Follow, now: int) -> list[Effect]:
         virtual = self.virtual.get(session.client)
@@ -185,7 +185,12 @@ class Replicator:
         return self._on_recalled(message, now)
 
     def _hand_over(
-        self, virtual: Virtual, previous: BrokerId, expected: bool, heard: tuple[int, int]
+        self,
+        virtual: Virtual,
+        previous: BrokerId,
+        expected: bool,
+        heard: tuple[int, int],
+        now: int,
     ) -> list[Effect]:
         """Tell the replicators around that the client is here now."""
         newset = self._next(self.name)
@@ -194,7 +199,8 @@ class Replicator:
             oldset = {*self._next(previous), previous} - {self.name}
         # Where nobody expected it, nobody knows who else listens.
         fresh = [one for one in newset if not expected or one not in oldset or one == previous]
-        shadow = self._shadow(virtual, heard)
+        left_ns = virtual.renew_at - self._renewal_ns + self.limits.lease_ns - now
+        shadow = self._shadow(virtual, max(1, left_ns), heard)
         return [
             *(Post(one, shadow) for one in fresh),
             *(Post(one, m.Forget(virtual.client, virtual.epoch)) for one in oldset - set(newset)),
@@ -202,21 +208,23 @@ class Replicator:
 
     def _tell_others(self, virtual: Virtual, now: int) -> list[Effect]:
         virtual.version += 1
-        virtual.renew_at = now + self.limits.lease_ns // RENEWALS
+        virtual.renew_at = now + self._renewal_ns
         self.border.wait_for(virtual.renew_at)
-        shadow = self._shadow(virtual)
+        shadow = self._shadow(virtual, self.limits.lease_ns)
         return [Post(one, shadow) for one in self._next(self.name)]
 
     def _next(self, broker: BrokerId) -> list[BrokerId]:
         return [one for one in dict.fromkeys(self.ahead.nlb(broker)) if one != self.name]
 
-    def _shadow(self, virtual: Virtual, heard: tuple[int, int] = NOTHING_HEARD) -> m.Shadow:
+    def _shadow(
+        self, virtual: Virtual, lease_ns: int, heard: tuple[int, int] = NOTHING_HEARD
+    ) -> m.Shadow:
         return m.Shadow(
             self.name,
             virtual.client,
             virtual.epoch,
             virtual.version,
-            self.limits.lease_ns,
+            lease_ns,
             m.Followed(
                 tuple((one.text, terms) for one, terms in virtual.follows.items()),
                 virtual.state,
@@ -439,6 +447,21 @@ class Replicator:
             if away and sessions[-1].away_since + self.limits.listen_ns <= now:
                 return self._leave(virtual, virtual.epoch + 1, now)
         return self._tell_others(virtual, now)
+
+    @property
+    def _renewal_ns(self) -> int:
+        return self.limits.lease_ns // RENEWALS
+
+    def _next_renewal(self, virtual: Virtual, now: int) -> int:
+        """When to tell all others again. A handover tells only some: all leases go on from the last time.
+
+        Else nobody would ever renew them for a client that is off again before that is due.
+        """
+        if virtual.until is None:
+            due = virtual.renew_at
+        else:
+            due = virtual.until - self.limits.lease_ns + self._renewal_ns
+        return min(due, now + self._renewal_ns)
 
     def wait(self) -> None:
         """Say until when somebody waits."""
