@@ -7,22 +7,19 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from itertools import zip_longest
-from math import isfinite
 from multiprocessing import Pool
 from pathlib import Path
 from time import process_time
 from typing import Any
 
 import msgspec
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
-from wayfare import eventlog
+from wayfare.cli import following
+from wayfare.cli.experiments import log_to, milliseconds, or_dash, print_pairs
 from wayfare.core.broker import ALL_RELOCATIONS, RELOCATIONS, check_strategies
 from wayfare.core.reduction import STRATEGIES
 from wayfare.errors import UsageError
@@ -38,6 +35,8 @@ EXAMPLES = """examples:
   wayfare sim fuzz --seeds 1000             random runs (see wayfare sim fuzz --help)
   wayfare sim roaming --relocation naive    what moving costs (see wayfare sim roaming --help)
   wayfare sim city --algorithm delayed      publishers that move (see wayfare sim city --help)
+  wayfare sim location --nlb all            what is there on arrival (see wayfare sim location --help)
+  wayfare sim blackout --steps 0            ... and what is missed (see wayfare sim blackout --help)
 
 statements of a scenario:
 """
@@ -94,7 +93,9 @@ def add_parser(commands: Any) -> None:
         allow_abbrev=False,  # or `fuzz --seed 5` would quietly mean `--seeds 5`
     )
     one.add_argument(
-        "scenario", nargs="?", help="a name from the list, a file, `fuzz`, `roaming` or `city`"
+        "scenario",
+        nargs="?",
+        help="a name from the list, a file, `fuzz`, `roaming`, `city`, `location`, `blackout`",
     )
     one.add_argument("--seed", type=int, default=0, help="for what is random in it (default 0)")
     one.add_argument("--json", action="store_true", help="print one JSON object")
@@ -131,6 +132,7 @@ def add_parser(commands: Any) -> None:
 
     add_roaming_parser(commands)
     add_city_parser(commands)
+    following.add_parsers(commands)
 
 
 def add_roaming_parser(commands: Any) -> None:
@@ -149,7 +151,7 @@ def add_roaming_parser(commands: Any) -> None:
     def option(name: str, about: str, default: object, **how: Any) -> None:
         one.add_argument(name, help=f"{about} (default {default})", **how)
 
-    ms = {"type": _milliseconds, "metavar": "MS"}
+    ms = {"type": milliseconds, "metavar": "MS"}
     option("--relocation", "how sessions follow", usual.relocation, choices=[*RELOCATIONS])
     option("--routing", "the routing strategy", usual.routing, choices=[*STRATEGIES])
     option("--seed", "for all that is random in it", usual.seed, type=int)
@@ -199,7 +201,7 @@ def add_city_parser(commands: Any) -> None:
         one.add_argument(name, help=f"{about} (default {default})", **how)
 
     def time(name: str, about: str, default_ns: int) -> None:
-        ms = {"type": _milliseconds, "metavar": "MS"}
+        ms = {"type": milliseconds, "metavar": "MS"}
         option(name, f"{about}, in ms", default_ns // MS_NS, **ms)
 
     routings = [name for name, strategy in STRATEGIES.items() if not strategy.floods]
@@ -244,17 +246,6 @@ def add_city_parser(commands: Any) -> None:
     one.set_defaults(run=run_city)
 
 
-def _milliseconds(text: str) -> int:
-    """Nanoseconds."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not isfinite(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is no time: give milliseconds, like 500")
-    return int(value * MS_NS)
-
-
 # One scenario
 
 
@@ -262,7 +253,7 @@ def run_scenario(arguments: argparse.Namespace) -> int:
     if arguments.scenario is None:
         return _list_scenarios(arguments.json)
     story = scenario.find(arguments.scenario)
-    with _log_to(arguments.log, f"{story.name}-{arguments.seed}") as log:
+    with log_to(arguments.log, f"{story.name}-{arguments.seed}") as log:
         outcome = scenario.play(story, arguments.seed, log_messages=log is not None)
         if log is not None:
             log(outcome.world.events)
@@ -284,25 +275,6 @@ def run_scenario(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     return 1 if verdict.violations or difference is not None else 0
-
-
-@contextmanager
-def _log_to(
-    path: Path | None, run: str
-) -> Iterator[Callable[[Iterable[eventlog.Event]], None] | None]:
-    """What writes events there; None: no log is asked for."""
-    if path is None:
-        yield None
-        return
-    if path.suffix not in eventlog.WRITERS:
-        raise UsageError(f"--log {path}: the name has to end in {' or '.join(eventlog.WRITERS)}")
-    if not path.parent.is_dir():
-        raise UsageError(f"--log {path}: there is no folder {path.parent}")
-    try:
-        with eventlog.writer(path, run) as file:
-            yield file.write
-    except OSError as error:
-        raise UsageError(f"--log {path}: cannot be written: {error.strerror}") from None
 
 
 def _difference(story: scenario.Scenario, lines: list[str]) -> tuple[int, str, str] | None:
@@ -431,7 +403,7 @@ def run_roaming(arguments: argparse.Namespace) -> int:
             check_strategies(given.get("routing", "covering"), a.relocation)
         return _compare(roaming.comparison(brokers, relocations, **given), a.json)
     parameters = roaming_parameters(a)
-    with _log_to(a.log, f"roaming-{parameters.relocation}-{parameters.seed}") as log:
+    with log_to(a.log, f"roaming-{parameters.relocation}-{parameters.seed}") as log:
         figures = roaming.run(parameters, log)
     if a.json:
         print(json.dumps(msgspec.to_builtins(figures)))
@@ -495,17 +467,7 @@ def _show_figures(parameters: roaming.Parameters, figures: roaming.Figures) -> N
         ("advertisement tables", f"{f.ads_mean:.1f} entries a broker, {f.ads_max} at most"),
         ("buffers", f"{f.buffer_peak} notifications at most, in all brokers together"),
     ]
-    _print_pairs([(what, str(figure)) for what, figure in rows])
-
-
-def _print_pairs(rows: list[tuple[str, str]]) -> None:
-    table = Table(box=box.SIMPLE, show_header=False)
-    for what, figure in rows:
-        table.add_row(what, figure)
-    console = Console()
-    with console.capture() as drawn:  # to `print`: on a broken pipe rich would exit by itself
-        console.print(table)
-    print("\n".join(line.rstrip() for line in drawn.get().rstrip().splitlines()))
+    print_pairs([(what, str(figure)) for what, figure in rows])
 
 
 def _latency(ms: float | None, links: float | None) -> str:
@@ -554,7 +516,7 @@ def run_city(arguments: argparse.Namespace) -> int:
     if a.model is not None and "prefetching" not in parameters.algorithm:
         raise UsageError(f"--model is for prefetching, which {parameters.algorithm} does not do")
     movement = None if a.model is None else read_movement(a.model)
-    with _log_to(a.log, f"city-{parameters.algorithm}-{parameters.seed}") as log:
+    with log_to(a.log, f"city-{parameters.algorithm}-{parameters.seed}") as log:
         figures = city.run(parameters, log, movement)
     spent = round(process_time() - started, 2)
     if a.json:
@@ -590,14 +552,14 @@ def _show_city(
     )
     rows: list[tuple[str, str]] = [
         ("moves", f"{f.moves}, in {p.minutes:g} minutes at {f.speed_kmh:g} km/h"),
-        ("control messages", f"{f.control_total}, {_or_dash(f.control_per_move, '.1f')} a move"),
+        ("control messages", f"{f.control_total}, {or_dash(f.control_per_move, '.1f')} a move"),
         *((f"... {kind}", f"{count}") for kind, count in f.control.items()),
         ("... travelled in", f"{f.link_messages} messages on links"),
     ]
     if f.control_by_hops:
         paths = ", ".join(f"{hops}: {cost:.1f}" for hops, cost in f.control_by_hops.items())
         rows.append(("... a move, by hops", paths))
-    ratios = [_or_dash(one, ".3f") for one in f.probe_ratio]
+    ratios = [or_dash(one, ".3f") for one in f.probe_ratio]
     rows += [
         ("deliveries", f"{f.delivered} of {f.expected}; {f.lost} lost, {f.duplicates} twice"),
         ("probe ratio by index", " ".join(ratios)),
@@ -615,13 +577,9 @@ def _show_city(
         ("busiest link", f"{f.link_load_max:.1%}; a hop took {f.link_worst_ms:.0f} ms at most"),
         ("CPU", f"{spent:.1f} s"),
     ]
-    _print_pairs(rows)
+    print_pairs(rows)
 
 
 def _times(p50: float | None, p99: float | None, worst: float | None) -> str:
-    parts = (f"{name} {_or_dash(ms, '.0f')} ms" for name, ms in (("p50", p50), ("p99", p99)))
-    return ", ".join([*parts, f"at most {_or_dash(worst, '.0f')} ms"])
-
-
-def _or_dash(value: float | None, how: str) -> str:
-    return "-" if value is None else format(value, how)
+    parts = (f"{name} {or_dash(ms, '.0f')} ms" for name, ms in (("p50", p50), ("p99", p99)))
+    return ", ".join([*parts, f"at most {or_dash(worst, '.0f')} ms"])

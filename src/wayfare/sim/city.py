@@ -31,7 +31,8 @@ from wayfare.sim import topology
 from wayfare.sim.experiment import ATTACHING_NS, SECOND_NS, Figures, Parameters, State
 from wayfare.sim.hosts import BrokerHost, ClientHost
 from wayfare.sim.links import MS_NS, LinkSpec
-from wayfare.sim.roaming import Log, path, percentile
+from wayfare.sim.roaming import path, percentile
+from wayfare.sim.traffic import Log
 from wayfare.sim.trees import Edge, Stay, Trees
 from wayfare.sim.world import World
 

@@ -14,8 +14,7 @@ say, other than notifications, is the price of moving.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from math import ceil
 from random import Random
 from typing import Any
@@ -25,14 +24,14 @@ from msgspec.structs import replace
 
 from wayfare.core.broker import RELOCATIONS
 from wayfare.core.filters import Filter
-from wayfare.core.messages import Ack, AnyMessage, Deliver, Notification, Uncertain
 from wayfare.errors import UsageError
 from wayfare.eventlog import Event
 from wayfare.sim import topology
-from wayfare.sim.hosts import NOTICE_NS, BrokerHost, ClientHost
+from wayfare.sim.hosts import NOTICE_NS, ClientHost
 from wayfare.sim.links import MS_NS, LinkSpec
 from wayfare.sim.oracle import matches
-from wayfare.sim.world import CLIENT_LINK, World, innermost
+from wayfare.sim.traffic import Log, Traffic, tables
+from wayfare.sim.world import CLIENT_LINK, World
 
 TREES = {7: (3, 2), 85: (4, 4), 341: (5, 4)}  # brokers -> height, degree
 MANY = 1365  # brokers; a larger tree takes minutes to build
@@ -41,10 +40,6 @@ VALUES = 100  # of publications: 0 to 99
 WANTED_FROM = (0, 25, 50)  # so that movers' filters are equal, cover each other, or are apart
 SAMPLE_NS = 10 * MS_NS  # between two looks at the buffers
 SECOND_NS = 1000 * MS_NS
-
-# What is said between brokers so often that the log has its number only, one row for each link.
-NUMBERED = (Notification, Uncertain, Deliver, Ack)
-Log = Callable[[Iterable[Event]], object]  # takes what happened, in one batch or several
 
 # What a comparison has unless told otherwise: enough to see, few enough to wait for.
 COMPARED_MOVERS = {7: 10, 85: 10, 341: 6}  # by brokers
@@ -188,15 +183,10 @@ class Roaming:
         self.movers = [self._add_mover(i) for i in range(parameters.movers)]
         self.world.settle()
         self.publishing = False
-        self.control = self.notifications = self.tunnelled = self.acknowledgements = 0
         self.buffer_peak = 0
         self.moves: list[Move] = []  # those that were alone
         self._last_control = 0  # when a message was last counted as control
-        self.world.watchers.append(self._watch)
-        self._since = self.world.now
-        self._often: Counter[tuple[str, str, str, str | None]] = Counter()
-        if log is not None:
-            self.world.watchers.append(self._log_sent)
+        self.traffic = Traffic(self.world, logged=log is not None, on_control=self._on_control)
 
     def _topic(self, i: int) -> str:
         return f"t{i % min(TOPICS, self.parameters.publishers)}"
@@ -226,7 +216,7 @@ class Roaming:
         self.world.settle()
         figures = self._figures()
         if self.log is not None:
-            self._log_rest()
+            self.traffic.end()
             self.log(self.world.events)
         return figures
 
@@ -303,52 +293,13 @@ class Roaming:
 
     # Counting
 
-    def _watch(self, sender: str, receiver: str, message: AnyMessage) -> None:
-        if (sender, receiver) not in self.world.pipes:
-            return
-        kind = type(innermost(message))
-        if kind in (Notification, Uncertain, Deliver):
-            self.notifications += 1
-            self.tunnelled += kind is Deliver
-            return
-        if kind is Ack:  # in a tunnel: for a delivery, not for a move
-            self.acknowledgements += 1
-            return
-        self.control += 1
+    def _on_control(self, sender: str, receiver: str) -> None:
         self._last_control = self.world.now
         if self.moves:
             move = self.moves[-1]
             move.control += 1
             on_path = (sender, receiver) in move.path or (receiver, sender) in move.path
             move.off_path += not on_path
-
-    def _log_sent(self, sender: str, receiver: str, message: AnyMessage) -> None:
-        if (sender, receiver) not in self.world.pipes:
-            return
-        inner = innermost(message)
-        outside = type(message).__name__
-        inside = None if inner is message else type(inner).__name__
-        if type(inner) in NUMBERED:
-            self._often[sender, receiver, outside, inside] += 1
-        else:
-            self.world.log("sent", sender=sender, receiver=receiver, message=outside, inner=inside)
-
-    def _log_rest(self) -> None:
-        """What is known at the end: sums, tables, and that all of it was measured."""
-        world = self.world
-        for (sender, receiver, outside, inside), count in self._often.items():
-            world.log(
-                "sent",
-                sender=sender,
-                receiver=receiver,
-                message=outside,
-                inner=inside,
-                count=count,
-            )
-        for name, host in world.brokers.items():
-            ads, subs = _tables(host)
-            world.log("tables", broker=name, entries={"advertisements": ads, "subscriptions": subs})
-        world.log("measured", since_ns=self._since)
 
     def _sample(self, _: None) -> None:
         kept = 0
@@ -366,7 +317,7 @@ class Roaming:
         parameters, world = self.parameters, self.world
         found = judge(world.events, [mover.name for mover in self.movers])
         hops = sum(len(path(world.edges, old, new)) for old, new in found.moves)
-        ads, subs = zip(*map(_tables, world.brokers.values()), strict=True)
+        ads, subs = zip(*map(tables, world.brokers.values()), strict=True)
         alone = parameters.one_at_a_time
         return Figures(
             relocation=parameters.relocation,
@@ -382,13 +333,13 @@ class Roaming:
             gaps=found.gaps,
             moves=len(found.moves),
             hops=hops,
-            control=self.control,
-            control_per_move=round(self.control / len(found.moves), 3),
-            control_per_hop=round(self.control / hops, 3),
+            control=self.traffic.control,
+            control_per_move=round(self.traffic.control / len(found.moves), 3),
+            control_per_hop=round(self.traffic.control / hops, 3),
             control_off_path=sum(move.off_path for move in self.moves) if alone else None,
-            notifications=self.notifications,
-            tunnelled=self.tunnelled,
-            acknowledgements=self.acknowledgements,
+            notifications=self.traffic.notifications,
+            tunnelled=self.traffic.tunnelled,
+            acknowledgements=self.traffic.acknowledgements,
             **_latencies("live", found.live_ns, parameters.link_latency_ns),
             **_latencies("first", found.first_ns, parameters.link_latency_ns),
             moves_without_live=len(found.moves) - len(found.live_ns),
@@ -398,12 +349,6 @@ class Roaming:
             ads_mean=round(sum(ads) / len(ads), 3),
             buffer_peak=self.buffer_peak,
         )
-
-
-def _tables(host: BrokerHost) -> tuple[int, int]:
-    """Entries from neighbours: advertisements, subscriptions."""
-    tables = host.core.routing
-    return sum(map(len, tables.in_ads.values())), sum(map(len, tables.in_subs.values()))
 
 
 def path(edges: topology.Edges, a: str, b: str) -> topology.Edges:

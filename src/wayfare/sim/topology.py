@@ -26,6 +26,20 @@ def balanced(height: int, degree: int) -> Edges:
     return [(name((i - 1) // degree), name(i)) for i in range(1, total)]
 
 
+def above(leaves: list[str], degree: int) -> Edges:
+    """A tree over these leaves, each level as full as can be; its root is named first."""
+    levels: list[Edges] = []
+    below, count = leaves, 0
+    while len(below) > 1 or not levels:
+        groups = [below[i : i + degree] for i in range(0, len(below), degree)]
+        names = [f"n{count + i}" for i in range(len(groups))]
+        levels.append(
+            [(one, other) for one, group in zip(names, groups, strict=True) for other in group]
+        )
+        below, count = names, count + len(names)
+    return [edge for level in reversed(levels) for edge in level]
+
+
 def random_tree(random: Random, size: int) -> Edges:
     """Any tree: sometimes deep, sometimes bushy."""
     reach = random.choice([1, 3, size])

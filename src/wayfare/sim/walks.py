@@ -255,7 +255,7 @@ class Walks:
         judge = Judge(self)
         verdict = check_deliveries(judge.ordinary, reach(world))
         found = [*verdict.violations, *judge.violations(), *check_quiet(world)]
-        found += self._ghosts()
+        found += ghosts(world)
         return msgspec.structs.replace(
             verdict,
             violations=tuple(found),
@@ -263,25 +263,25 @@ class Walks:
             required=verdict.required + judge.required,
         )
 
-    def _ghosts(self) -> Iterator[Violation]:
-        """Everybody leaves; then nothing may be left."""
-        world = self.world
-        for client in world.clients.values():
-            if client.connection is None:
-                client.attach()
-        world.settle()
-        for client in world.clients.values():
-            client.detach(leave=True)
-        world.run_until(world.now + 3 * world.limits.lease_ns + 60 * SECOND_NS)
-        for name, host in world.brokers.items():
-            replicator = host.core.replicator
-            for what, left in (
-                ("virtual clients", list(replicator.virtual)),
-                ("ids in its store", list(replicator.ear.store.kept)),
-                ("subscriptions", replicator.ear.subscriptions()),
-            ):
-                if left:
-                    yield Violation("ghosts", f"{name} has {what}: {left!r:.200}")
+
+def ghosts(world: World) -> Iterator[Violation]:
+    """Everybody leaves; then nothing may be left."""
+    for client in world.clients.values():
+        if client.connection is None:
+            client.attach()
+    world.settle()
+    for client in world.clients.values():
+        client.detach(leave=True)
+    world.run_until(world.now + 3 * world.limits.lease_ns + 60 * SECOND_NS)
+    for name, host in world.brokers.items():
+        replicator = host.core.replicator
+        for what, left in (
+            ("virtual clients", list(replicator.virtual)),
+            ("ids in its store", list(replicator.ear.store.kept)),
+            ("subscriptions", replicator.ear.subscriptions()),
+        ):
+            if left:
+                yield Violation("ghosts", f"{name} has {what}: {left!r:.200}")
 
 
 class Stay(msgspec.Struct):

@@ -1,0 +1,207 @@
+"""`wayfare sim location` and `wayfare sim blackout`: subscriptions that follow their clients."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from wayfare.cli.experiments import log_to, milliseconds, or_dash, print_pairs
+from wayfare.core.reduction import STRATEGIES
+from wayfare.sim import blackout, location
+from wayfare.sim.links import MS_NS
+
+LOCATION_EXAMPLES = """examples:
+  wayfare sim location                            brokers listen ahead where clients mostly go
+  wayfare sim location --nlb neighbours --dwell 30000
+  wayfare sim location --nlb all --walkers 50 --json
+  wayfare sim location --ways ways.json           the ways of a file (see docs/location.md)
+"""
+
+BLACKOUT_EXAMPLES = """examples:
+  wayfare sim blackout --steps 0                  a new subscription at each change
+  wayfare sim blackout --steps 1 --hops 8         the next locations, too
+  wayfare sim blackout --dwell 20 --json          in a hurry
+"""
+
+
+def add_parsers(commands: Any) -> None:
+    add_location_parser(commands)
+    add_blackout_parser(commands)
+
+
+def add_location_parser(commands: Any) -> None:
+    usual = location.Parameters()
+    one = _parser(
+        commands,
+        "location",
+        "Clients go from broker to broker and follow their location: how much of what was said of a"
+        " place in the last minute is there when they arrive, and what it costs that brokers listen"
+        " ahead.",
+        LOCATION_EXAMPLES,
+    )
+    nlb = "; ".join(f"{name}: {about}" for name, about in location.NLB.items())
+    _option(one, "--nlb", nlb, usual.nlb, choices=[*location.NLB])
+    _option(one, "--coverage", "share of the moves, if mined", usual.coverage, type=float)
+    _routing(one, usual.routing)
+    _option(one, "--seed", "for all that is random in it", usual.seed, type=int)
+    _option(one, "--ways", "ways of clients, and what was learnt before", "random", metavar="FILE")
+    _option(one, "--side", "of a square of places", usual.side, type=int)
+    _option(one, "--walkers", "clients that move", usual.walkers, type=int)
+    _time(one, "--dwell", "that a walker stays, on average", usual.dwell_ns)
+    _option(one, "--habit", "share that goes the usual way", usual.habit, type=float)
+    _option(one, "--jump", "share that goes anywhere", usual.jump, type=float)
+    _time(one, "--away", "between two brokers", usual.away_ns)
+    _option(one, "--minutes", "that are measured", f"{usual.minutes:g}", type=float)
+    _option(one, "--publishers", "at random places", usual.publishers, type=int)
+    _option(one, "--rate", "publications of a place, per second", usual.rate, type=float)
+    _time(one, "--horizon", "of the past that is wanted on arrival", usual.horizon_ns)
+    _option(one, "--degree", "of the tree of brokers", usual.degree, type=int)
+    _time(one, "--link-latency", "between brokers", usual.link_latency_ns)
+    one.set_defaults(run=run_location)
+
+
+def add_blackout_parser(commands: Any) -> None:
+    usual = blackout.Parameters()
+    one = _parser(
+        commands,
+        "blackout",
+        "Clients change their location in the range of one broker, and nothing is kept for them: how"
+        " long they miss what is published some hops away, by how far ahead brokers are told.",
+        BLACKOUT_EXAMPLES,
+    )
+    steps = "how many steps ahead brokers further away are told; dwell: as many as needed"
+    _option(one, "--steps", steps, usual.steps, choices=[*blackout.STEPS])
+    _routing(one, usual.routing)
+    _option(one, "--seed", "for all that is random in it", usual.seed, type=int)
+    _option(one, "--hops", "to the broker of the publisher", usual.hops, type=int)
+    _option(one, "--side", "of a square of locations", usual.side, type=int)
+    _option(one, "--walkers", "clients that walk", usual.walkers, type=int)
+    _option(one, "--changes", "of the location of each", usual.changes, type=int)
+    _time(one, "--dwell", "that a walker stays at least", usual.dwell_ns)
+    _option(one, "--rate", "publications of a location, per second", f"{usual.rate:g}", type=float)
+    _time(one, "--link-latency", "between brokers", usual.link_latency_ns)
+    one.set_defaults(run=run_blackout)
+
+
+def _parser(commands: Any, name: str, about: str, examples: str) -> argparse.ArgumentParser:
+    one: argparse.ArgumentParser = commands.add_parser(
+        f"sim-{name}",
+        prog=f"wayfare sim {name}",
+        description=about,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    one.add_argument("--json", action="store_true", help="print one JSON object")
+    one.add_argument("--log", type=Path, metavar="FILE", help="write the event log there")
+    return one
+
+
+def _option(
+    one: argparse.ArgumentParser, name: str, about: str, default: object, **how: Any
+) -> None:
+    one.add_argument(name, help=f"{about} (default {default})", **how)
+
+
+def _time(one: argparse.ArgumentParser, name: str, about: str, default_ns: int) -> None:
+    how = {"dest": f"{name.strip('-').replace('-', '_')}_ns", "type": milliseconds, "metavar": "MS"}
+    _option(one, name, f"{about}, in ms", default_ns // MS_NS, **how)
+
+
+def _routing(one: argparse.ArgumentParser, default: str) -> None:
+    _option(one, "--routing", "the routing strategy", default, choices=[*STRATEGIES])
+
+
+def _given(a: argparse.Namespace) -> dict[str, Any]:
+    """Options are named as parameters are."""
+    ours = ("run", "command", "json", "log")
+    return {
+        name: value for name, value in vars(a).items() if value is not None and name not in ours
+    }
+
+
+# Running
+
+
+def location_parameters(a: argparse.Namespace) -> location.Parameters:
+    return location.Parameters(**_given(a))
+
+
+def blackout_parameters(a: argparse.Namespace) -> blackout.Parameters:
+    return blackout.Parameters(**_given(a))
+
+
+def run_location(a: argparse.Namespace) -> int:
+    parameters = location_parameters(a)
+    with log_to(a.log, f"location-{parameters.nlb}-{parameters.seed}") as log:
+        figures = location.run(parameters, log)
+    return _tell(a.json, figures, _location_rows)
+
+
+def run_blackout(a: argparse.Namespace) -> int:
+    parameters = blackout_parameters(a)
+    with log_to(a.log, f"blackout-{parameters.steps}-{parameters.seed}") as log:
+        figures = blackout.run(parameters, log)
+    return _tell(a.json, figures, _blackout_rows)
+
+
+def _tell(as_json: bool, figures: Any, rows: Any) -> int:
+    if as_json:
+        print(json.dumps(msgspec.to_builtins(figures)))
+    else:
+        title, pairs = rows(figures)
+        print(title)
+        print_pairs(pairs)
+    return 0
+
+
+def _location_rows(f: location.Figures) -> tuple[str, list[tuple[str, str]]]:
+    title = (
+        f"nlb {f.nlb}, {f.routing} routing, seed {f.seed}: {f.walkers} walkers, {f.places} places,"
+        f" {f.brokers} brokers"
+    )
+    return title, [
+        ("moves", f"{f.moves}; somebody was to listen there for {or_dash(f.foreseen, '.1%')}"),
+        ("there on arrival", f"{or_dash(f.share, '.1%')}: {f.available} of {f.wanted}"),
+        ("live", f"{f.lost} lost of {f.expected}"),
+        ("deliveries", f"{f.delivered} of {f.published} published, {f.past} of the past"),
+        ("wrong", _wrong(f)),
+        ("messages of a move", or_dash(f.messages_per_move, ".1f")),
+        ("... between replicators", or_dash(f.posted_per_move, ".1f")),
+        ("... control messages", or_dash(f.control_per_move, ".1f")),
+        ("... notifications", or_dash(f.notifications_per_move, ".1f")),
+        ("messages of a client", f"{f.messages_per_minute:.1f} a minute"),
+        ("virtual clients of one", f"{f.virtual_mean:.1f}"),
+        ("kept at a place", f"{f.kept_mean:.1f} notifications, {f.kept_peak} at most"),
+        ("... ids of them", f"{f.ids_mean:.1f}, {f.ids_peak} at most"),
+        ("subscription tables", f"{f.subs_mean:.1f} entries a broker, {f.subs_max} at most"),
+    ]
+
+
+def _blackout_rows(f: blackout.Figures) -> tuple[str, list[tuple[str, str]]]:
+    title = (
+        f"steps {f.steps}, {f.routing} routing, seed {f.seed}: {f.walkers} walkers,"
+        f" {f.locations} locations, {f.hops} hops"
+    )
+    per_delivered = or_dash(f.notifications_per_delivered, ".2f")
+    return title, [
+        ("changes", str(f.changes)),
+        ("blackout", f"{f.blackout_ms:.1f} ms on average, {f.blackout_max_ms:.1f} ms at most"),
+        ("missed", f"{f.missed_share:.1%}: {f.missed} of {f.expected}"),
+        ("deliveries", f"{f.delivered} of {f.published} published"),
+        ("wrong", _wrong(f)),
+        ("control messages", f"{f.control_per_change:.2f} a change"),
+        ("notifications", f"{per_delivered} between brokers for each that is delivered"),
+        ("subscription tables", f"{f.subs_mean:.1f} entries a broker, {f.subs_max} at most"),
+    ]
+
+
+def _wrong(f: location.Figures | blackout.Figures) -> str:
+    return (
+        f"{f.duplicates} twice, {f.strays} for another place, {f.order_violations} out of order,"
+        f" {f.ghosts} ghosts"
+    )
