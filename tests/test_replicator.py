@@ -6,8 +6,22 @@ from itertools import pairwise
 
 import pytest
 
+from wayfare.core.broker import Broker
+from wayfare.core.effects import Close, Posted, Received
 from wayfare.core.history import Limits
-from wayfare.core.messages import BrokerId, Followed, Forget, Recall, Shadow, State, Terms
+from wayfare.core.messages import (
+    Attach,
+    BrokerId,
+    ClientId,
+    Followed,
+    Follows,
+    Forget,
+    LinkId,
+    Recall,
+    Shadow,
+    State,
+    Terms,
+)
 from wayfare.core.places import EVERYWHERE, Place, Places, of_edges
 from wayfare.core.virtual import Ahead
 from wayfare.errors import UsageError
@@ -520,3 +534,37 @@ def test_what_mentions_no_marker_is_subscribed_to() -> None:
     world = road()
     with pytest.raises(UsageError, match="subscribe to it"):
         world.client("p").follow("free > 3")
+
+
+LONG = "location in myloc and " + " and ".join(f"a{i} = my.x" for i in range(100))
+TOO_MUCH = {"x": "y" * 900}  # multiplied out, that is no filter any more
+
+
+def tables(broker: Broker) -> tuple[int, int]:
+    return len(broker.replicator.virtual), len(list(broker.replicator.ear.buffers()))
+
+
+def test_a_state_that_makes_too_much_of_a_filter_is_a_fault() -> None:
+    broker, link = Broker(BrokerId("b0")), LinkId("car#1")
+    followed = Followed(((LONG, None),), State("b0", values={"x": "y"}))
+    attach = Attach(ClientId("car"), 1, 0, (), (), (), False, followed=followed)
+    broker.step(Received(link, attach), 1)
+    assert tables(broker) == (1, 1)
+    effects = broker.step(Received(link, State("b0", values=TOO_MUCH)), 2)
+    assert [type(one) for one in effects] == [Close]
+    assert tables(broker) == (0, 0)
+
+
+@pytest.mark.parametrize("followed", [((LONG, None),), (("x > 0", None),), (("myloc", None),)])
+def test_a_replicator_that_talks_nonsense_changes_nothing(followed: Follows) -> None:
+    broker = Broker(BrokerId("b0"))
+    shadow = Shadow(
+        BrokerId("b1"),
+        ClientId("car"),
+        1,
+        0,
+        SECOND_NS,
+        Followed(followed, State("b1", values=TOO_MUCH)),
+    )
+    assert broker.step(Posted(BrokerId("b1"), shadow), 1) == []
+    assert tables(broker) == (0, 0)

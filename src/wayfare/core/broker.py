@@ -62,7 +62,7 @@ from wayfare.core.relocation import BEGAN_ANEW, Naive, Relocation, began
 from wayfare.core.replicator import Replicator
 from wayfare.core.sessions import Session
 from wayfare.core.virtual import Ahead
-from wayfare.errors import ProtocolError, UsageError
+from wayfare.errors import FilterError, ProtocolError, UsageError
 
 DEFAULT_LIMITS = Limits()
 NOT_AHEAD = Ahead()
@@ -167,7 +167,7 @@ class Broker:
         link, message = event.link, event.message
         try:
             effects = self._handle(link, message, now)
-        except ProtocolError as error:
+        except (ProtocolError, FilterError) as error:
             closed = [Close(link, str(error), fault=True)]
             return self.relocation.outward([*closed, *self.on_link_down(LinkDown(link), now)])
         if not (effects or self.paths.mail or self.routing.touched or self.watches.sessions):
@@ -221,7 +221,11 @@ class Broker:
         return self._with_updates(self.relocation.on_link_down(session, now))
 
     def on_posted(self, event: Posted, now: int) -> list[Effect]:
-        return self._with_updates(self.replicator.on_posted(event.message, now))
+        try:
+            effects = self.replicator.on_posted(event.message, now)
+        except (ProtocolError, FilterError):  # it may as well have been lost
+            effects = []
+        return self._with_updates(effects)
 
     def on_tick(self, event: Tick, now: int) -> list[Effect]:
         deadline = self.border.deadline

@@ -21,6 +21,8 @@ each other directly, and every message may be lost: a virtual client without new
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from wayfare.core import messages as m
 from wayfare.core.border import Border
 from wayfare.core.ear import Ear
@@ -39,8 +41,9 @@ from wayfare.core.messages import (
     Terms,
 )
 from wayfare.core.sessions import Session
+from wayfare.core.templates import Template
 from wayfare.core.virtual import Ahead, Listened, Virtual, parsed, template_of
-from wayfare.errors import ProtocolError
+from wayfare.errors import FilterError, ProtocolError
 
 RENEWALS = 3  # of a lease, before it ends: two of them may be lost
 VIRTUAL_MAX = 100_000  # virtual clients of one broker
@@ -233,7 +236,7 @@ class Replicator:
         )
 
     def _on_shadow(self, message: m.Shadow, now: int) -> list[Effect]:
-        virtual = self.virtual.get(message.client)
+        follows, virtual = parsed(message.followed.follows), self.virtual.get(message.client)
         if virtual is None:
             virtual = self._add(message.client)
         elif (message.epoch, message.version) < (virtual.epoch, virtual.version):
@@ -248,7 +251,7 @@ class Replicator:
         epoch, number = message.followed.heard
         if epoch and epoch == virtual.stream:
             virtual.backlog.resume(number)
-        virtual.follows, virtual.state = parsed(message.followed.follows), message.followed.state
+        virtual.follows, virtual.state = follows, message.followed.state
         virtual.recalling = None
         virtual.held.clear()
         self._listen(virtual)
@@ -402,9 +405,26 @@ class Replicator:
         del self.virtual[virtual.client]
 
     def _listen(self, virtual: Virtual) -> None:
-        """Subscribe to what its subscriptions mean now, and then unsubscribe from what they meant."""
-        before, virtual.listened = virtual.listened, {}
+        """Subscribe to what its subscriptions mean now, and then unsubscribe from what they meant.
+
+        FilterError: that is too much, and it is a virtual client no more.
+        """
+        before = virtual.listened
+        try:
+            virtual.listened = self._meaning(virtual, before)
+        except FilterError:
+            self._remove(virtual)
+            raise
+        for listened in virtual.listened.values():
+            self.ear.add(listened, virtual.client)
+        for listened in before.values():
+            self.ear.remove(listened, virtual.client)
+
+    def _meaning(
+        self, virtual: Virtual, before: Mapping[Template, Listened]
+    ) -> dict[Template, Listened]:
         state, ahead = virtual.state, self.ahead
+        now: dict[Template, Listened] = {}
         for template, terms in virtual.follows.items():
             known = before.get(template)
             ranged = ahead.ranged(template, state, self.name)
@@ -414,10 +434,8 @@ class Replicator:
             if virtual.until is None:
                 exact, chains = ahead.exact(template, state), ahead.chains(template, state)
                 listened = Listened(ranged, terms, since, exact, chains)
-            virtual.listened[template] = listened
-            self.ear.add(listened, virtual.client)
-        for listened in before.values():
-            self.ear.remove(listened, virtual.client)
+            now[template] = listened
+        return now
 
     # Time
 
