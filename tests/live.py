@@ -32,6 +32,8 @@ class Tree:
                 near[a] = None
         broker = self.brokers[name] = BrokerHost(name, near, **self.options, **self.each(name))
         await broker.start(at or self.at)
+        for one in self.brokers.values():
+            one.peers.meet({name: other.address for name, other in self.brokers.items()})
         return broker
 
     async def restart(self, name):

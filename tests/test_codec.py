@@ -179,6 +179,7 @@ MESSAGES = {
     m.Login: st.builds(m.Login, names, texts),
     m.Challenge: st.builds(m.Challenge, st.binary(min_size=32, max_size=32)),
     m.Proof: st.builds(m.Proof, st.binary(min_size=32, max_size=32)),
+    m.Peer: st.builds(m.Peer),
     m.Uncertain: st.builds(m.Uncertain, notifications, numbers),
     m.Announce: st.builds(
         m.Announce,
@@ -302,6 +303,7 @@ LAYOUT = [
     (m.Login("anna", "sesame"), [7, "anna", "sesame"]),
     (m.Challenge(b"c" * 32), [8, b"c" * 32]),
     (m.Proof(b"p" * 32), [9, b"p" * 32]),
+    (m.Peer(), [74]),
     (m.Uncertain(m.Notification("tom", 3, {"x": 1}), 2), [2, [1, "tom", 3, {"x": 1}, b""], 2]),
     (m.Announce(("porto", "faro")), [31, ["porto", "faro"], []]),
     (m.Announce((), (m.Began("anna", 3),)), [31, [], [["anna", 3]]]),

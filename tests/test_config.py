@@ -1,5 +1,6 @@
 """Configuration: what files mean, and every mistake with its line, all at once."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -10,8 +11,11 @@ from wayfare import cli
 from wayfare.core.codec import NAME_MAX, PASSWORD_MAX, encode
 from wayfare.core.history import Limits
 from wayfare.core.messages import Login
-from wayfare.errors import ConfigError, UsageError
-from wayfare.net import config, network
+from wayfare.core.places import EVERYWHERE
+from wayfare.core.prediction import Movement, Moves
+from wayfare.core.prediction import encode as encode_model
+from wayfare.errors import ConfigError, UsageError, WayfareError
+from wayfare.net import checks, config, network
 from wayfare.net.addresses import Address
 from wayfare.net.broker import HEARTBEAT_S
 from wayfare.net.kinds import DURATION, SIZE
@@ -474,3 +478,96 @@ def test_defaults_of_the_reference_can_be_written_in_a_file():
         text = "\n".join([needed, *here])
         assert config.parse(text).settings == config.parse(needed).settings
         assert len(tomllib.loads(text)) > 4
+
+
+# Listening ahead
+
+
+MAP = '{"places": {"R1": {"next": ["R2"], "broker": "a"}, "R2": {"broker": "b"}}}'
+
+
+def in_file(tmp_path, text, **files):
+    for name, content in files.items():
+        (tmp_path / name.replace("_", ".")).write_text(content, "utf-8")
+    (tmp_path / "site.toml").write_text(f'name = "a"\n{text}', "utf-8")
+    return config.read(tmp_path / "site.toml")
+
+
+def ahead_of(site):
+    host = network.host(site.name, site.neighbours, site.settings, site.peers)
+    return host.core.replicator.ahead
+
+
+def test_a_broker_has_a_map(tmp_path):
+    text = '[ahead]\nplaces = "map.json"\nsteps = "by dwell"\ndwell = "10s"\nhop = "5s"'
+    ahead = ahead_of(in_file(tmp_path, text, map_json=MAP))
+    assert ahead.places.locations("b") == ("R2",)
+    assert (ahead.nlb("a"), ahead.nlb("b")) == (("b",), ())
+    assert [ahead.steps_at(hops) for hops in (1, 2, 3)] == [1, 2, 3]
+
+
+def test_a_broker_has_a_mined_model(tmp_path):
+    moves = [Moves("", "", "a", "b", 7), Moves("", "", "a", "c", 3)]
+    (tmp_path / "model.json").write_bytes(encode_model(Movement(moves)))
+    for coverage, there in (("1", ("b", "c")), ("0.5", ("b",))):
+        text = f'[ahead]\nmovement = "model.json"\ncoverage = {coverage}'
+        assert ahead_of(in_file(tmp_path, text)).nlb("a") == there
+
+
+@pytest.mark.parametrize(
+    ("nlb", "there"), [("next", ("b",)), ("none", ()), ("all", ["b", "c", "d"])]
+)
+def test_which_brokers_listen(tmp_path, nlb, there):
+    text = f"""
+        neighbours = {{ b = "127.0.0.1:1", d = "127.0.0.1:3", e = "" }}
+        peers = {{ c = "127.0.0.1:2" }}
+        ahead = {{ places = "map.json", nlb = "{nlb}" }}
+    """
+    found = ahead_of(in_file(tmp_path, text, map_json=MAP)).nlb("a")
+    assert (sorted(found) if nlb == "all" else found) == there
+
+
+@pytest.mark.parametrize(
+    ("written", "meaning"), [(0, 0), (3, 3), ('"everywhere"', EVERYWHERE), ('"by dwell"', None)]
+)
+def test_steps(written, meaning):
+    site = config.parse(f'name = "a"\nahead.steps = {written}')
+    assert site.settings.ahead == config.Ahead(steps=meaning)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("ahead.steps = -1", 'ahead.steps is -1: give a whole number of steps, "everywhere" or "by'),
+        ('ahead.steps = "far"', 'ahead.steps is "far": give a whole number of steps'),
+        ("ahead.steps = true", "ahead.steps is true: give a whole number of steps"),
+        ("ahead.coverage = 0", "ahead.coverage is 0: give a share above 0, up to 1"),
+        ('ahead.nlb = "near"', "ahead.nlb is \"near\": choose one of next, none, all"),
+        ('ahead = { places = "p", movement = "m" }', "ahead.movement is a map by itself: leave out"),
+        ('peers.b = ""', 'peers.b is "": give a text like "10.0.0.5:7410"'),
+        ('peers.b = "h:0"', 'peers.b is "h:0": nobody can call port 0'),
+        ('peers.a = "h:5"', "peers.a is this broker itself: leave it out"),
+    ],
+)  # fmt: skip
+def test_mistakes_of_listening_ahead(text, says):
+    (told,) = mistakes(f'name = "a"\n{text}')
+    assert says in told
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "says"),
+    [
+        ('places = "none.json"', "", "cannot read .*none.json: No such file or directory"),
+        ('places = "map.json"', "{", "map.json cannot be used: it is no map"),
+        ('places = "map.csv"', "", "map.csv is no map by its name: call it .json or .toml"),
+        ('movement = "map.json"', MAP, "map.json cannot be used: it is no movement model"),
+    ],
+)
+def test_a_map_that_cannot_be_used(tmp_path, text, content, says):
+    """`wayfare config check` says so, with the line, and so does a broker that is started."""
+    site = in_file(tmp_path, f"[ahead]\n{text}", map_json=content)
+    (told,) = checks.mistakes(tmp_path / "site.toml", site.settings)
+    assert (told.line, told.key) == (3, f"ahead.{text.split()[0]}")
+    assert re.match(f"names no good file: .*{says}", told.reason)
+    with pytest.raises(WayfareError, match=says):
+        ahead_of(site)

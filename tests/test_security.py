@@ -17,6 +17,8 @@ from test_store import Site
 from wayfare.core import messages as m
 from wayfare.core.codec import FrameDecoder, encode
 from wayfare.core.filters import Filter
+from wayfare.core.places import of_edges
+from wayfare.core.virtual import Ahead
 from wayfare.errors import CannotConnect, Refused, UsageError
 from wayfare.net import accounts as accounts_file
 from wayfare.net import security
@@ -302,6 +304,28 @@ def test_brokers_with_different_secrets_are_not(caplog, a, b, reason):
         finally:
             await porto.stop()
             await lisbon.stop()
+
+    run(test())
+
+
+def test_brokers_that_listen_ahead_show_their_certificates(certificates):
+    async def test():
+        places = of_edges(pair.split("-") for pair in LINE)
+        async with (
+            tree(
+                *LINE,
+                at=SAFE,
+                each=lambda name: {"tls": tls_of(certificates, name)},
+                ahead=Ahead(places, places.next_brokers),
+            ) as net,
+            wayfare.connect(net.url("porto"), ca=str(certificates / "ca.pem")) as car,
+            car.subscribe("location in myloc"),
+        ):
+            porto, lisbon = net.brokers["porto"].peers, net.brokers["lisbon"].peers
+            await until(lambda: lisbon.heard)
+            (way,) = porto.connections()
+            assert (way.tls, way.names[0]) == (True, "lisbon")
+            assert (porto.trouble, porto.dropped) == ({}, 0)
 
     run(test())
 

@@ -35,7 +35,7 @@ class Tree(Mapping[str, str]):
     """Brokers that are linked as `porto-lisbon` says. A mapping of their names to their addresses.
 
     Use it with `with` or `async with`. Options are those of every broker: routing, relocation,
-    limits, heartbeat_s.
+    limits, heartbeat_s, ahead.
     """
 
     def __init__(self, *links: str, **options: Any) -> None:
@@ -120,8 +120,10 @@ class Tree(Mapping[str, str]):
             if one == name:
                 later = self._names.index(name) > self._names.index(other)
                 near[other] = self._addresses[other] if later else None
-        self._hosts[name] = host = BrokerHost(name, near, **self._options)
+        self._hosts[name] = host = BrokerHost(name, near, peers=self._addresses, **self._options)
         self._addresses[name] = await host.start(at)
+        for running in self._hosts.values():
+            running.peers.meet(self._addresses)
 
     async def _linked(self) -> None:
         """Wait until all brokers know each other."""

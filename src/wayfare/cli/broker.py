@@ -103,7 +103,7 @@ def _status(arguments: argparse.Namespace, settings: config.Settings) -> config.
 def run_broker(arguments: argparse.Namespace) -> int:
     site = _site(arguments)
     running.start_log(arguments.log_level, arguments.log_format)
-    host = network.host(site.name, site.neighbours, site.settings)
+    host = network.host(site.name, site.neighbours, site.settings, site.peers)
     endpoint = network.Telling([host], _status(arguments, site.settings))
     work = _serve(host, site.listen, endpoint, arguments.json)
     return running.serve(work, lambda: _code([host]), host.reload)

@@ -440,6 +440,7 @@ CHECKS: dict[type, Callable[[Any], None]] = {
     m.Login: _check_login,
     m.Challenge: _check_challenge,
     m.Proof: _check_proof,
+    m.Peer: _check_nothing,
     m.Notification: _check_notification,
     m.Uncertain: _check_uncertain,
     m.Attach: _check_attach,

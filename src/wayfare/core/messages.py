@@ -128,6 +128,10 @@ class Proof(Message, frozen=True, tag=9):
     digest: bytes
 
 
+class Peer(Message, frozen=True, tag=74):
+    """From now on a broker says here what its replicator has for ours, and nothing else."""
+
+
 class Notification(Message, frozen=True, tag=1):
     """A published message; (publisher, number) identifies it."""
 
@@ -643,6 +647,6 @@ class Recalled(Message, frozen=True, tag=73):
 
 Between = Notification | Uncertain | Gap | Update | Announce | Tunnel
 # What the core never sees.
-Hosts = Hello | Join | Took | Ping | Refused | Login | Challenge | Proof
+Hosts = Hello | Join | Took | Ping | Refused | Login | Challenge | Proof | Peer
 Peers = Shadow | Forget | Recall | Recalled
 AnyMessage = Hosts | FromClient | ToClient | Between | Peers

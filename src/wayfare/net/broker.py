@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Mapping
 from itertools import count
 
-from wayfare.core.broker import DEFAULT_LIMITS, Broker
+from wayfare.core.broker import DEFAULT_LIMITS, NOT_AHEAD, Broker
 from wayfare.core.codec import encode
 from wayfare.core.effects import (
     Close,
@@ -26,6 +26,8 @@ from wayfare.core.effects import (
     Granted,
     LinkDown,
     LinkUp,
+    Post,
+    Posted,
     Publications,
     Received,
     Send,
@@ -44,6 +46,8 @@ from wayfare.core.messages import (
     LinkId,
     Login,
     Notification,
+    Peer,
+    Peers,
     Ping,
     Proof,
     Publish,
@@ -51,6 +55,7 @@ from wayfare.core.messages import (
     Took,
 )
 from wayfare.core.saving import check_savable
+from wayfare.core.virtual import Ahead
 from wayfare.errors import ProtocolError, StoreError
 from wayfare.net.accounts import Accounts
 from wayfare.net.addresses import Address
@@ -62,6 +67,7 @@ from wayfare.net.limits import DEFAULT_NET_LIMITS, NetLimits
 from wayfare.net.links import Link
 from wayfare.net.logs import printable, tell
 from wayfare.net.pauses import Pauses
+from wayfare.net.peers import PeerNet
 from wayfare.net.security import Tls
 from wayfare.net.store import GaveUp, Out, Store
 
@@ -90,6 +96,8 @@ class BrokerHost:
         secret: str | None = None,
         accounts: Accounts | None = None,
         net_limits: NetLimits = DEFAULT_NET_LIMITS,
+        ahead: Ahead = NOT_AHEAD,
+        peers: Mapping[str, Address] | None = None,
     ) -> None:
         """Neighbours with an address are called, the others call.
 
@@ -97,11 +105,18 @@ class BrokerHost:
         tls        certificates, for wayfares:// addresses
         secret     that neighbours have to know
         accounts   of clients; without, everybody may come under any name
+        ahead      where clients go, and so where brokers listen ahead for them
+        peers      where other brokers are, beside neighbours: their replicators speak to each other
         """
         if store is not None:
             check_savable(relocation)
         self.core = Broker(
-            BrokerId(name), [BrokerId(one) for one in neighbours], routing, limits, relocation
+            BrokerId(name),
+            [BrokerId(one) for one in neighbours],
+            routing,
+            limits,
+            relocation,
+            ahead=ahead,
         )
         self.name = name
         self.address: Address | None = None  # where it listens
@@ -121,6 +136,8 @@ class BrokerHost:
         self._heartbeat_s = heartbeat_s
         self._net_limits = net_limits
         self._door = Door(name, neighbours, tls, secret, accounts, net_limits)
+        self.peers = PeerNet(name, self, self._door, net_limits, self._posted)
+        self.peers.meet({**neighbours, **(peers or {})})
         self._pauses = Pauses(name, self.links, self.connections, net_limits.messages_per_second)
         self._strangers: dict[Connection, float] = {}  # who has not said what it is, and since when
         self._calling: dict[BrokerId, Connection] = {}  # that we made, and which are not joined yet
@@ -190,6 +207,7 @@ class BrokerHost:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._door.close()
+        await self.peers.stop()
         if self._timer is not None:
             self._timer.cancel()
         self._flush()
@@ -307,7 +325,8 @@ class BrokerHost:
         self._pauses.on_closed(connection)
         self._door.on_closed(connection)
         link = connection.link
-        peer = ("broker" if link in self.links else "client") if link else "stranger"
+        ours = link in self.links or connection.owner is self.peers
+        peer = ("broker" if ours else "client") if link else "stranger"
         self.ended[peer, connection.how, connection.why] += 1
         if not link:
             self.traffic["stranger"].add(connection.traffic)
@@ -338,7 +357,7 @@ class BrokerHost:
     # Strangers
 
     def _meet(self, connection: Connection, messages: list[AnyMessage]) -> list[AnyMessage]:
-        """A stranger says what it is: a neighbour by `Join`, a client by `Attach`."""
+        """A stranger says what it is: a neighbour by `Join`, a peer by `Peer`, a client by `Attach`."""
         first = messages[0]
         connection.words += 1
         if connection.words > STRANGER_WORDS:
@@ -362,6 +381,10 @@ class BrokerHost:
             return []
         if isinstance(first, Join):
             return messages[1:] if self._joined(connection, first) else []
+        if isinstance(first, Peer):
+            if self.peers.admit(connection):
+                self._strangers.pop(connection, None)
+            return []
         if isinstance(first, Attach):
             if not (self._door.admits(connection, first.client) and self._has_room(connection)):
                 return []
@@ -534,6 +557,8 @@ class BrokerHost:
                     connection.send(frames.of(message))
             elif type(effect) is Close:
                 self._close(effect)
+            elif type(effect) is Post:
+                self.peers.post(effect.broker, effect.message)
 
     def _send_on(self, effect: Send) -> None:
         """To a neighbour; a client that is gone gets nothing."""
@@ -547,6 +572,9 @@ class BrokerHost:
                 self._turn.ask()
                 if not self._pauses:
                     self._pauses.mind()
+
+    def _posted(self, broker: BrokerId, message: Peers) -> None:
+        self._step(Posted(broker, message), self.now())
 
     def _close(self, effect: Close) -> None:
         connection = self.connections.pop(effect.link, None)
@@ -617,7 +645,7 @@ class BrokerHost:
             if self._server is not None:
                 self._server.close()  # nobody is to wait for an answer
             linked = [link.connection for link in self.links.values() if link.connection]
-            others = [*self._strangers, *self._closing, *linked]
+            others = [*self._strangers, *self._closing, *linked, *self.peers.connections()]
             for connection in [*self.connections.values(), *others]:
                 connection.abort(str(error), why="store")
             self.failed.set()
@@ -675,6 +703,8 @@ class BrokerHost:
             for link in self.links.values():
                 link.confirm(all=True)
             linked = [link.connection for link in self.links.values() if link.connection]
+            self.peers.beat()
+            linked += self.peers.connections()
             for connection in [*self.connections.values(), *linked]:
                 if connection.beat():
                     self._silent.pop(connection, None)

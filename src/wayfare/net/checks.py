@@ -14,7 +14,7 @@ import msgspec
 
 from wayfare.core.codec import FRAME_MAX
 from wayfare.core.messages import PUBLICATION_BYTES_MAX
-from wayfare.errors import StoreError, UsageError
+from wayfare.errors import ModelError, StoreError, UsageError
 from wayfare.net import accounts, config, network
 from wayfare.net.broker import SILENT_BEATS
 from wayfare.net.database import InUse, check_file
@@ -146,10 +146,20 @@ def check_files(security: config.Security) -> Iterator[Wrong]:
         which = "tls.cert" if os.access(tls.key, os.R_OK) else "tls.key"
         looks.append((which, lambda: server_context(Tls(tls.cert, tls.key))))
         looks.append(("tls.ca", lambda: client_context(tls.ca)))
+    yield from _look(looks)
+
+
+def check_ahead(said: config.Ahead) -> Iterator[Wrong]:
+    """Whether the map, or the model, can be used."""
+    key = "ahead.places" if said.places else "ahead.movement"
+    return _look([(key, lambda: network.ahead_of(said, tuple))])
+
+
+def _look(looks: list[tuple[str, Callable[[], object]]]) -> Iterator[Wrong]:
     for key, look in looks:
         try:
             look()
-        except UsageError as error:
+        except (UsageError, ModelError) as error:
             yield Wrong(FAIL, key, f"names no good file: {error}")
 
 
@@ -170,7 +180,11 @@ def check_security(about: str, security: config.Security) -> Iterator[Finding]:
 
 def mistakes(file: str | Path, settings: config.Settings) -> list[config.Mistake]:
     """What fails in a configuration that can be read, with the lines of its file."""
-    wrong = [*check_settings(settings), *check_files(settings.security)]
+    wrong = [
+        *check_settings(settings),
+        *check_files(settings.security),
+        *check_ahead(settings.ahead),
+    ]
     if settings.security.tls is not None and not any(one.key.startswith("tls.") for one in wrong):
         found = check_certificate(settings.security.tls)
         wrong.append(Wrong(found.level, "tls.cert", f"names {found.about}: {found.says}"))

@@ -20,6 +20,7 @@ from wayfare.core.broker import check_strategies
 from wayfare.core.codec import NAME_MAX, PASSWORD_MAX
 from wayfare.core.history import Limits
 from wayfare.core.saving import check_savable
+from wayfare.core.virtual import Ahead as CoreAhead
 from wayfare.errors import ConfigError, UsageError
 from wayfare.net.addresses import PORT, Address
 from wayfare.net.broker import HEARTBEAT_S
@@ -36,11 +37,15 @@ from wayfare.net.kinds import (
     NAMED,
     NAMES,
     NEIGHBOUR,
+    NEXT,
     NUMBERED,
+    PEER,
     RELOCATION,
     ROUTING,
+    SHARE,
     SIZE,
     SIZES,
+    STEPS,
     TEXT,
     Kind,
     meant,
@@ -50,6 +55,7 @@ from wayfare.net.kinds import (
 from wayfare.net.limits import DEFAULT_NET_LIMITS, NetLimits
 from wayfare.net.security import Tls
 
+NOT_AHEAD = CoreAhead()
 Place = tuple[str | int, ...]  # ("limits", "away"), ("links", 3)
 
 # What comes out
@@ -77,6 +83,18 @@ class Security(msgspec.Struct, frozen=True):
     accounts: str = ""
 
 
+class Ahead(msgspec.Struct, frozen=True):
+    """Where clients go, by the file of a map or of a mined model, and how far brokers listen ahead."""
+
+    places: str = ""
+    movement: str = ""
+    coverage: float = 0.9
+    nlb: str = "next"
+    steps: int | None = 0
+    dwell_ns: int = NOT_AHEAD.dwell_ns
+    hop_ns: int = NOT_AHEAD.hop_ns
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What all brokers of a network have in common, or one broker for itself."""
 
@@ -88,6 +106,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     status: Status = Status()
     security: Security = Security()
     net_limits: NetLimits = DEFAULT_NET_LIMITS
+    ahead: Ahead = Ahead()
 
 
 class Broker(msgspec.Struct, frozen=True):
@@ -97,6 +116,7 @@ class Broker(msgspec.Struct, frozen=True):
     listen: Address
     neighbours: dict[str, Address | None]
     settings: Settings
+    peers: dict[str, Address] = {}
 
 
 class Network(msgspec.Struct, frozen=True):
@@ -162,6 +182,11 @@ LIMITS = {
         ("tombstone_ns", "that an attachment may be under way"),
         ("past_count", "notifications that came by last, for who subscribes with `since`"),
         ("past_bytes", "the same, in bytes"),
+        ("buffer_count", "notifications that are kept where a client may come to"),
+        ("buffer_age_ns", "the same, by age"),
+        ("listen_ns", "that brokers listen ahead for a client that is away"),
+        ("lease_ns", "that a broker listens ahead without news of the client"),
+        ("recall_ns", "that a client waits for what was kept for it elsewhere"),
     )
 }
 
@@ -209,6 +234,13 @@ KEYS = (
         "a neighbour, and where it is called; with an empty text, it calls us",
         SITE,
     ),
+    Key(
+        "peers.*",
+        PEER,
+        None,
+        "another broker of the tree, and where it is: to listen ahead, brokers speak directly",
+        SITE,
+    ),
     Key("host", TEXT, "127.0.0.1", "where all brokers listen", CITY),
     Key(
         "links",
@@ -234,6 +266,23 @@ KEYS = (
     ),
     *LIMITS.values(),
     *NET_LIMITS.values(),
+    Key("ahead.places", TEXT, None, "file of a map: locations, and whose range they are in"),
+    Key("ahead.movement", TEXT, None, "instead, file of a mined model: every broker a location"),
+    Key("ahead.coverage", SHARE, Ahead().coverage, "of the moves that its next brokers make up"),
+    Key("ahead.nlb", NEXT, Ahead().nlb, "at which brokers somebody listens for who may come"),
+    Key("ahead.steps", STEPS, Ahead().steps, "how far from a client brokers farther away listen"),
+    Key(
+        "ahead.dwell",
+        DURATION,
+        written(NOT_AHEAD.dwell_ns, DURATIONS_NS),
+        "by dwell: that clients stay at a location",
+    ),
+    Key(
+        "ahead.hop",
+        DURATION,
+        written(NOT_AHEAD.hop_ns, DURATIONS_NS),
+        "by dwell: that a subscription takes from broker to broker",
+    ),
     Key("tls.cert", TEXT, None, "file of its certificate, to listen at wayfares://"),
     Key("tls.key", TEXT, None, "file of the key for that, without a password"),
     Key("tls.ca", TEXT, None, "file of who signs for its peers: neighbours show a certificate"),
@@ -402,6 +451,24 @@ class _Reading:
             status=Status(got["status.host"], got.get("status.port")),
             security=self._security(),
             net_limits=self._net_limits(),
+            ahead=self._ahead(),
+        )
+
+    def _ahead(self) -> Ahead:
+        places, movement = self._path("ahead.places"), self._path("ahead.movement")
+        if places and movement:
+            self.mistakes.append(
+                (("ahead", "movement"), "is a map by itself: leave out ahead.places, or this")
+            )
+        got = self.found
+        return Ahead(
+            places,
+            movement,
+            got["ahead.coverage"],
+            got["ahead.nlb"],
+            got["ahead.steps"],
+            got["ahead.dwell"],
+            got["ahead.hop"],
         )
 
     def _durability(self) -> Durability:
@@ -455,9 +522,12 @@ class _Reading:
 
     def _broker(self, settings: Settings) -> Broker:
         name = self.found.get("name", "")
-        if name in self.tables["neighbours"]:
-            self.mistakes.append((("neighbours", name), "is this broker itself: leave it out"))
-        return Broker(name, self.found["listen"], self.tables["neighbours"], settings)
+        for table in ("neighbours", "peers"):
+            if name in self.tables[table]:
+                self.mistakes.append(((table, name), "is this broker itself: leave it out"))
+        return Broker(
+            name, self.found["listen"], self.tables["neighbours"], settings, self.tables["peers"]
+        )
 
     def _network(self, settings: Settings) -> Network:
         brokers, links = self.tables["brokers"], self.found["links"]

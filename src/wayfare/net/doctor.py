@@ -31,6 +31,7 @@ from wayfare.net.checks import (
     OK,
     WARN,
     Finding,
+    check_ahead,
     check_listening,
     check_security,
     check_settings,
@@ -117,6 +118,7 @@ class Doctor:
         self.tell(OK, file, "is a good configuration")
         self.findings += [one.about(file) for one in check_settings(found.settings)]
         self.findings += check_security(file, found.settings.security)
+        self.findings += [one.about(file) for one in check_ahead(found.settings.ahead)]
         if isinstance(found, config.Broker):
             await self._site(file, found)
         else:
@@ -135,7 +137,7 @@ class Doctor:
         if site.listen.port:
             here = msgspec.structs.replace(site.listen, host=_callable(site.listen.host))
             await self._meet(here, own_context, site.name, own=True)
-        for name, address in site.neighbours.items():
+        for name, address in {**site.peers, **site.neighbours}.items():
             if address is not None:
                 await self._meet(address, context, name)
         if status.port:

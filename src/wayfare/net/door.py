@@ -2,6 +2,7 @@
 
     stranger -- Challenge, Proof --> Join      a neighbour, where brokers share a secret
              -- (its certificate) -> Join      ... or know a CA
+             -- likewise ----------> Peer      another broker of the tree, whose replicator speaks
              -- Login -------------> Attach    a client, where there are accounts
 
 A refusal closes the connection, and says why. Passwords are checked in threads, one connection waiting
@@ -56,6 +57,7 @@ class Door:
     ) -> None:
         check_secret(secret)
         self._name, self._neighbours = name, frozenset(neighbours)
+        self._peers: Collection[str] = ()  # other brokers of the tree that may come
         self._tls, self._secret, self._accounts = tls, secret, accounts
         self._context: ssl.SSLContext | None = None  # of those who come
         # Of those whom we call; it is made when it is needed, for it reads files.
@@ -164,7 +166,21 @@ class Door:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    # Neighbours
+    # Neighbours, and other brokers
+
+    def expect(self, peers: Collection[str]) -> None:
+        """Let these brokers come in, too, as peers."""
+        self._peers = peers
+
+    def knows(self, connection: Connection) -> bool:
+        """Whether who comes as a peer is a broker of the tree; if not, it is refused."""
+        peer = connection.peer
+        if peer not in self._peers and peer not in self._neighbours:
+            connection.refuse(
+                f"{self._name} knows no broker {peer}: name it in [peers]", why="neighbour"
+            )
+            return False
+        return self.trusts(connection)
 
     def challenge(self, connection: Connection, neighbour: str) -> bool:
         """Ask a neighbour that was called for a proof; False if none is needed."""
@@ -181,7 +197,7 @@ class Door:
             connection.refuse(
                 f"{peer} has a secret, and {self._name} has none: give it to both", why="neighbour"
             )
-        elif peer not in self._neighbours:
+        elif peer not in self._neighbours and peer not in self._peers:
             connection.refuse(f"{peer} is no neighbour of {self._name}", why="neighbour")
         elif isinstance(message, Challenge):
             if proving is None:

@@ -10,7 +10,7 @@ from struct import Struct
 import msgspec
 
 from wayfare.core.codec import encode
-from wayfare.core.messages import AnyMessage, Deliver, Gap, Notification
+from wayfare.core.messages import AnyMessage, Deliver, Gap, Here, HereGap, Notification
 
 _encode = msgspec.msgpack.Encoder().encode
 # The length of the frame, an array of three, the tag of `Deliver`; then a number of 5 or 3 bytes.
@@ -32,7 +32,8 @@ class Frames:
 
     def of(self, message: AnyMessage) -> bytes:
         if type(message) is not Deliver:
-            self.gaps += type(message) is Gap
+            self.gaps += type(message) is Gap or type(message) is HereGap
+            self.deliveries += type(message) is Here
             return encode(message)
         self.deliveries += 1
         if message.notification is not self._last:

@@ -6,11 +6,32 @@ from collections.abc import Mapping
 
 from wayfare.core.broker import Broker
 from wayfare.core.codec import decode, encode
-from wayfare.core.effects import Event, Granted, LinkDown, LinkUp, Publications, Received, Tick
-from wayfare.core.messages import BrokerId, LinkId
+from wayfare.core.effects import (
+    Event,
+    Granted,
+    LinkDown,
+    LinkUp,
+    Posted,
+    Publications,
+    Received,
+    Tick,
+)
+from wayfare.core.messages import BrokerId, LinkId, Peers
 from wayfare.errors import StoreError, UsageError
 from wayfare.net.links import Link
-from wayfare.net.store import AnyRecord, Down, GaveUp, Grant, In, Out, Snapshot, Store, Ticked, Up
+from wayfare.net.store import (
+    AnyRecord,
+    Down,
+    GaveUp,
+    Grant,
+    Heard,
+    In,
+    Out,
+    Snapshot,
+    Store,
+    Ticked,
+    Up,
+)
 
 Links = Mapping[BrokerId, Link]
 
@@ -25,6 +46,8 @@ def records_of(event: Event, now: int, links: Links) -> list[AnyRecord]:
         return [Up(now, event.link, links[BrokerId(event.link)].known)]
     if isinstance(event, Granted):
         return [Grant(now, event.link, event.grants)]
+    if isinstance(event, Posted):
+        return [Heard(now, event.broker, encode(event.message))]
     return [Down(now, event.link) if isinstance(event, LinkDown) else Ticked(now, "")]
 
 
@@ -73,6 +96,10 @@ def _replay(record: AnyRecord, core: Broker, links: Links) -> None:
         core.step(LinkUp(link), record.now)
     elif isinstance(record, Grant):
         core.step(Granted(link, record.grants), record.now)
+    elif isinstance(record, Heard):
+        message = decode(record.frame[4:])
+        assert isinstance(message, Peers)
+        core.step(Posted(BrokerId(record.link), message), record.now)
     elif isinstance(record, Down):
         core.step(LinkDown(link), record.now)
     else:

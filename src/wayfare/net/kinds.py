@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from wayfare.core.broker import RELOCATIONS
+from wayfare.core.places import EVERYWHERE
 from wayfare.core.reduction import STRATEGIES
 from wayfare.errors import UsageError
 from wayfare.net.addresses import PORT, Address
@@ -28,6 +29,7 @@ DURATIONS_NS = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9, "d"
 SIZES = {"B": 1, "kB": 1000, "KiB": 2**10, "MB": 10**6, "MiB": 2**20, "GB": 10**9, "GiB": 2**30}
 NAME = re.compile(r"[\w.-]{1,256}")
 NAMES = "names are made of letters, digits, '.', '-' and '_'"
+WORDS_OF_STEPS = {"everywhere": EVERYWHERE, "by dwell": None}
 QUANTITY = re.compile(r"(\d+(?:\.\d+)?) ?([A-Za-z]+)")
 
 
@@ -127,6 +129,29 @@ def _links(value: Any) -> tuple[Any, ...]:
     return tuple(value)
 
 
+def _share(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 < value <= 1:
+        raise ValueError("give a share above 0, up to 1")
+    return float(value)
+
+
+def _steps(value: Any) -> int | None:
+    """None: by hop, from how long clients stay."""
+    if value in WORDS_OF_STEPS and type(value) is str:
+        return WORDS_OF_STEPS[value]
+    if type(value) is not int or not 0 <= value <= EVERYWHERE:
+        words = " or ".join(f'"{word}"' for word in WORDS_OF_STEPS)
+        raise ValueError(f"give a whole number of steps, {words}")
+    return value
+
+
+def _peer(value: Any) -> Address:
+    address = _neighbour(value)
+    if address is None:
+        raise ValueError(f'give a text like "10.0.0.5:{PORT}"')
+    return address
+
+
 def meant(value: Any, known: Iterable[str]) -> str:
     near = get_close_matches(str(value), known, 1)
     return f" (did you mean {near[0]}?)" if near else ""
@@ -141,6 +166,10 @@ NUMBERED = Kind("port", _port)
 DURATION = Kind("duration", _duration)
 SIZE = Kind("size", _size)
 ADDRESS = Kind("address", _address)
+PEER = Kind("address", _peer)
+SHARE = Kind("share", _share)
+STEPS = Kind('number, "everywhere" or "by dwell"', _steps)
+NEXT = Kind("one of next, none, all", _choice(("next", "none", "all")))
 NEIGHBOUR = Kind('address, or ""', _neighbour)
 ROUTING = Kind("one of " + ", ".join(STRATEGIES), _choice(STRATEGIES))
 RELOCATION = Kind("one of " + ", ".join(RELOCATIONS), _choice(RELOCATIONS))

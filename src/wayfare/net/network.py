@@ -6,13 +6,16 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
+from wayfare.core.messages import BrokerId
+from wayfare.core.places import Places, of_movement
+from wayfare.core.virtual import Ahead
 from wayfare.errors import UsageError
-from wayfare.net import config
+from wayfare.net import config, maps
 from wayfare.net.accounts import Accounts
 from wayfare.net.addresses import Address
 from wayfare.net.broker import BrokerHost
@@ -29,12 +32,16 @@ logger = logging.getLogger("wayfare.broker")
 
 
 def host(
-    name: str, neighbours: Mapping[str, Address | None], settings: config.Settings
+    name: str,
+    neighbours: Mapping[str, Address | None],
+    settings: config.Settings,
+    peers: Mapping[str, Address] | None = None,
 ) -> BrokerHost:
     """A broker with these settings, not started yet."""
     kept = settings.durability
     store = None if kept.mode == "memory" else Store(Path(kept.directory), kept.mode, name)
-    return BrokerHost(
+    ahead = ahead_of(settings.ahead, lambda: [name, *running.peers.addresses])
+    running = BrokerHost(
         name,
         neighbours,
         routing=settings.routing,
@@ -46,7 +53,25 @@ def host(
         secret=secret_of(settings.security.secret_file),
         accounts=Accounts(accounts) if (accounts := settings.security.accounts) else None,
         net_limits=settings.net_limits,
+        ahead=ahead,
+        peers=peers,
     )
+    return running
+
+
+def ahead_of(said: config.Ahead, everybody: Callable[[], Iterable[str]]) -> Ahead:
+    """Where clients go; UsageError or ModelError if a file cannot be used."""
+    places = Places()
+    if said.places:
+        places = maps.read(Path(said.places))
+    elif said.movement:
+        places = of_movement(maps.read_movement(Path(said.movement)), said.coverage)
+    nlb: dict[str, Callable[[BrokerId], Sequence[BrokerId]]] = {
+        "next": places.next_brokers,
+        "none": lambda _: (),
+        "all": lambda here: [BrokerId(one) for one in everybody() if one != here],
+    }
+    return Ahead(places, nlb[said.nlb], said.steps, said.dwell_ns, said.hop_ns)
 
 
 def secret_of(file: str) -> str | None:
@@ -90,6 +115,8 @@ async def start(network: config.Network) -> dict[str, BrokerHost]:
             running[name] = host(name, near, settings_of(name, network))
             here = Address(network.host, network.brokers[name], tls=tls is not None)
             await listen(running[name], here)
+        for one in running.values():
+            one.peers.meet({name: other.address for name, other in running.items()})
         await _linked(running.values())
     except BaseException:
         await stop(running.values())

@@ -72,7 +72,13 @@ class GaveUp(Record, frozen=True, tag=7):
     """What waited for a neighbour is forgotten; when it comes, its link begins from nothing."""
 
 
-AnyRecord = In | Up | Down | Ticked | Out | Grant | GaveUp
+class Heard(Record, frozen=True, tag=8):
+    """The replicator at another broker, whose name stands for a link, has said something."""
+
+    frame: bytes
+
+
+AnyRecord = In | Up | Down | Ticked | Out | Grant | GaveUp | Heard
 
 
 class SavedLink(msgspec.Struct, frozen=True, array_like=True):
