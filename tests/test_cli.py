@@ -19,9 +19,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from wayfare import cli
-from wayfare.cli import main
+from wayfare.cli import drive, main
 from wayfare.cli.bench import BENCHES, draw
 from wayfare.core.reduction import STRATEGIES
+from wayfare.core.virtual import Ahead
 from wayfare.eventlog import SCHEMA
 from wayfare.sim import fuzz, scenario
 from wayfare.sim.oracle import Verdict, Violation
@@ -514,6 +515,37 @@ def test_the_live_demo_loses_nothing_with_support_and_something_without() -> Non
         0,
     )
     assert without["lost"] > 3
+
+
+def test_the_demo_of_locations_loses_nothing_and_the_past_is_there_on_arrival() -> None:
+    done = wayfare("demo", "location", "--seconds", "2", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
+    first, *others = told["stops"]
+    assert (first["past"], first["live"]) == ([], first["said"])
+    for stop in others:
+        assert len(stop["past"]) >= drive.AHEAD  # what was said on the way may come as either
+        assert stop["past"] + stop["live"] == stop["said"]
+    wanted = sum(len(stop["said"]) for stop in told["stops"])
+    figures = told["figures"]
+    assert figures["wanted"] == figures["past"] + figures["live"] == wanted < figures["published"]
+    assert [figures[name] for name in drive.WRONG] == [0, 0, 0, 0]
+
+
+def test_the_demo_of_locations_tells_what_went_wrong(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without anybody who listens ahead, the past of every street is lost."""
+    monkeypatch.setattr(drive, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(drive, "Ahead", lambda places, _: Ahead(places))
+    assert main(["demo", "location", "--seconds", "2"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert any("the car comes to estrela: 0 notices of the past" in line for line in lines)
+    figures = dict(line.rsplit(maxsplit=1) for line in lines[-8:])
+    assert int(figures["lost"]) >= 4 * drive.AHEAD
+    assert max(map(len, lines)) <= 80
+    assert main(["demo", "location", "--simulated"]) == 2
+    assert "leave --simulated and --out" in capsys.readouterr().err
 
 
 @pytest.mark.slow

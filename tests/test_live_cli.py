@@ -463,6 +463,11 @@ def test_config_lists_its_keys(capsys):
         ),
         (["sub", "a:b:c", "x > 0"], "'a:b:c' is no address"),
         (["sub", "127.0.0.1", "x >"], "expected a value, found the end at column 4"),
+        (["sub", "127.0.0.1", "x in myloc"], "the filter mentions myloc: say where this client is"),
+        (["sub", "127.0.0.1", "x > 0", "--at", "R1"], "does not mention myloc: leave --at"),
+        (["sub", "127.0.0.1", "x > my.y"], "mentions my.y: give it a value, like --state y=3"),
+        (["sub", "127.0.0.1", "x > 0", "--state", "y=3"], "does not mention my.y: leave --state y"),
+        (["sub", "127.0.0.1", "x > my.y", "--state", "y"], "'y' is no attribute: write name=value"),
         (["pub", "127.0.0.1"], "nothing to publish: give attributes, like free=3, or --json"),
         (["pub", "127.0.0.1", "free"], "'free' is no attribute: write name=value"),
         (["pub", "127.0.0.1", "a=1", "a=2"], "a is there twice"),
@@ -594,6 +599,28 @@ def test_pub_quenched_sleeps_until_somebody_is_interested_and_again_when_nobody_
             told = wayfare("pub", at["porto"], "n=1", "--quench", "--every", "0.05", "--count", "2")
             assert told == (0, "published 2\n", "")
             assert reader.end()[0] == 0
+
+
+def test_sub_follows_where_it_is_said_to_be():
+    with broker("lisbon") as (_, address):
+        wanted = "location in myloc and free >= my.need"
+        with (
+            subscriber(address, wanted, "--at", "R1", "--state", "need=2", "-C", "1") as some,
+            subscriber(address, "near(myloc, 500)", "--at", "52.5163,13.3777", "-C", "1") as near,
+        ):
+            for location, free in (("R1", 1), ("R2", 2), ("R1", 3)):
+                wayfare("pub", address, f"location={location}", f"free={free}")
+            assert some.line() == "location='R1' free=3"
+            assert some.end()[0] == 0
+            wayfare("pub", address, "lat=52.5170", "lon=13.3780")
+            assert near.line() == "lat=52.517 lon=13.378"
+            assert near.end()[0] == 0
+
+
+def test_what_is_of_the_past_is_shown_as_such():
+    one = Notification(m.Notification("city", 1, {"free": 3}), past=True)
+    assert notation.as_text(one) == "free=3 (past)"
+    assert json.loads(notation.as_json(one))["past"] is True
 
 
 def test_sub_exits_with_1_if_it_got_less_than_it_was_told_to_wait_for():

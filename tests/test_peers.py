@@ -155,7 +155,9 @@ async def test_what_cannot_be_told_is_dropped_and_counted(monkeypatch, caplog):
         porto.peers.meet({"faro": await faro.start(HERE)})
         porto._perform([Post("faro", m.Forget("car", 1))])
         await until(lambda: faro.peers.heard == 1)
-        assert porto.peers.sent == 1
+        porto._perform([Post("faro", m.Forget("car", 1))])  # over the same connection
+        await until(lambda: faro.peers.heard == 2)
+        assert (porto.peers.sent, len(faro.peers.incoming)) == (2, 1)
         await faro.stop()
         await until(lambda: not porto.peers.connections())
     finally:

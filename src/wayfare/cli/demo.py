@@ -22,7 +22,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from wayfare.cli import jobs, story
+from wayfare.cli import drive, jobs, story
 from wayfare.errors import UsageError
 from wayfare.eventlog import Event, ParquetWriter
 from wayfare.net.addresses import Address
@@ -57,6 +57,7 @@ EXAMPLES = """examples:
   wayfare demo --out DIR        ... and its event log through Spark, into a report
   wayfare demo --json           the figures only, for programs
   wayfare demo --simulated      another one: seven brokers in virtual time, at once
+  wayfare demo location         a car along five brokers, and the notices of each street when it comes
 """
 
 
@@ -187,7 +188,17 @@ def add_parser(commands: Any) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    one.add_argument("--seconds", type=float, default=SECONDS, help=f"default {SECONDS:g}")
+    one.add_argument(
+        "story",
+        nargs="?",
+        choices=["location"],
+        help="another one: subscriptions that follow a car",
+    )
+    one.add_argument(
+        "--seconds",
+        type=float,
+        help=f"how long it takes: {SECONDS:g}, and for location {drive.SECONDS:g}",
+    )
     one.add_argument("--simulated", action="store_true", help="a network in virtual time instead")
     one.add_argument(
         "--out", type=Path, metavar="DIR", help="analyse the event logs on Spark, and report there"
@@ -197,17 +208,25 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.simulated:
+    if arguments.simulated and not arguments.story:
         return story.run(as_json=arguments.json)
-    if not SHORTEST_S <= arguments.seconds <= 3600:
+    usual = drive.SECONDS if arguments.story else SECONDS
+    seconds = usual if arguments.seconds is None else arguments.seconds
+    if not SHORTEST_S <= seconds <= 3600:
         raise UsageError(f"a demo takes {SHORTEST_S:g} seconds at least, and an hour at most")
+    if arguments.story and (arguments.simulated or arguments.out is not None):
+        raise UsageError(
+            "demo location is live and prints its figures: leave --simulated and --out"
+        )
     if arguments.out is not None:
         jobs.need_spark("report")
-    demo = Demo(arguments.seconds)
     logger = logging.getLogger("wayfare")
     level = logger.level
     logger.setLevel(logging.CRITICAL)  # connections that end are part of the story
     try:
+        if arguments.story:
+            return drive.run(seconds, as_json=arguments.json)
+        demo = Demo(seconds)
         _play(demo, as_json=arguments.json)
     finally:
         logger.setLevel(level)

@@ -55,6 +55,8 @@ def as_text(notification: Notification) -> str:
     words = [f"{name}={value_text(value)}" for name, value in notification.items()]
     if notification.payload:
         words.append(f"({len(notification.payload)} bytes)")
+    if notification.past:
+        words.append("(past)")
     return " ".join(words)
 
 
@@ -66,6 +68,8 @@ def facts(notification: Notification) -> dict[str, Any]:
     """What there is to know of it, as JSON has it."""
     out: dict[str, Any] = {"publisher": notification.publisher, "number": notification.number}
     out["attributes"] = notification.attributes
+    if notification.past:
+        out["past"] = True
     if notification.payload:
         try:
             out["payload"] = notification.payload.decode()

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from wayfare.cli import identity, notation, running
 from wayfare.core.filters import Filter
+from wayfare.core.predicates import Value
+from wayfare.core.templates import Template, parse
+from wayfare.errors import UsageError
+from wayfare.net.being import Location
 from wayfare.net.client import connect
+
+POINT = re.compile(r"(-?\d+(?:\.\d+)?),(-?\d+(?:\.\d+)?)")
 
 EXAMPLES = """examples:
   wayfare sub 127.0.0.1:7410 "service = 'parking' and free > 0"
   wayfare sub 127.0.0.1:7410 "exists(kmh)" -C 10 --json     ten of them, as JSON, then stop
   wayfare sub 127.0.0.1:7410 "kmh > 120" -C 1 -W 30         exit code 1 if none comes in 30 s
   wayfare sub a.example,b.example "free > 0"                b, when a is gone
+  wayfare sub 127.0.0.1 "location in myloc" --at R12        what follows a client that is there
+  wayfare sub 127.0.0.1 "near(myloc, 500) and free >= my.need" --at 52.5163,13.3777 --state need=2
 
 The language of filters: docs/filter-language.md. Without -C and -W it runs until Ctrl-C.
 """
@@ -38,6 +48,14 @@ def add_parser(commands: Any) -> None:
         metavar="SECONDS",
         help="stop after this time; with less than -C, the exit code is 1",
     )
+    one.add_argument("--at", type=_location, metavar="WHERE", help="myloc: a name, or LAT,LON")
+    one.add_argument(
+        "--state",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="my.NAME; may be repeated",
+    )
     one.add_argument("--json", action="store_true", help="one JSON object a line")
     identity.add_options(one)
     identity.add_events(one)
@@ -45,17 +63,40 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    wanted = Filter.parse(arguments.filter)
+    wanted = parse(arguments.filter)
+    state = notation.attributes_of(" ".join(arguments.state))
+    _check(wanted, arguments.at, state)
     running.start_log("error")
-    work = _Subscribing(arguments, wanted)
+    work = _Subscribing(arguments, wanted, state)
     return running.run(work.run(), work.code)
+
+
+def _location(text: str) -> Location:
+    point = POINT.fullmatch(text)
+    return (float(point[1]), float(point[2])) if point else text
+
+
+def _check(wanted: Filter | Template, at: Location | None, state: Mapping[str, Value]) -> None:
+    """That all is said which the filter mentions, and nothing else."""
+    names = wanted.names if isinstance(wanted, Template) else frozenset()
+    if isinstance(wanted, Template) and wanted.follows_location:
+        if at is None:
+            raise UsageError("the filter mentions myloc: say where this client is, like --at R12")
+    elif at is not None:
+        raise UsageError("the filter does not mention myloc: leave --at")
+    for name in sorted(names - state.keys()):
+        raise UsageError(f"the filter mentions my.{name}: give it a value, like --state {name}=3")
+    for name in sorted(state.keys() - names):
+        raise UsageError(f"the filter does not mention my.{name}: leave --state {name}")
 
 
 class _Subscribing:
     """How far it is, also for whoever stops it."""
 
-    def __init__(self, arguments: argparse.Namespace, wanted: Filter) -> None:
-        self.arguments, self.wanted = arguments, wanted
+    def __init__(
+        self, arguments: argparse.Namespace, wanted: Filter | Template, state: Mapping[str, Value]
+    ) -> None:
+        self.arguments, self.wanted, self.state = arguments, wanted, state
         self.came = 0
 
     def code(self) -> int:
@@ -75,6 +116,8 @@ class _Subscribing:
             ends = None if a.wait is None else asyncio.get_running_loop().time() + a.wait
             try:
                 async with asyncio.timeout_at(ends):
+                    client.location = a.at
+                    client.state.update(self.state)
                     await client.flush()
                     running.tell(f"subscribed to {self.wanted} at {client.broker}")
                     async for one in some:

@@ -395,6 +395,8 @@ class Client:
     def _be(self, state: m.State) -> None:
         if self._opened or self._closed:
             self.check()
+        if state == self._core.following.state:
+            return
         effects = self._core.be(state)
         self._change()
         if self._recorder is not None:
