@@ -11,6 +11,9 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from wayfare.core.history import Limits
+from wayfare.testing import Tree
+
 HOME = Path(pyspark.__file__).parent
 
 JOB = """
@@ -43,6 +46,31 @@ with analyse.analyse(events.read(session, out / "events")) as analysis:
     analyse.write(analysis, out / "found")
     print("lost", [row.lost for row in analysis.tables["runs"].collect()])
 print("written", [path.name for path in report.write(out / "found")])
+
+broker = sys.argv[3]
+
+
+def past(schema, **options):
+    given = session.read.format("wayfare").options(broker=broker, **options)
+    return sorted(tuple(row) for row in given.schema(schema).load().collect())
+
+
+numbers = session.range(40, numPartitions=4).selectExpr("id as x")
+numbers.write.format("wayfare").options(broker=broker, advertise="exists x").mode("append").save()
+print("published", past("x long", filter="x > 36"), len(past("x long", filter="exists x")))
+stream = session.readStream.format("wayfare").schema("x long")
+(
+    stream.options(broker=broker, client_id="cluster", filter="x > 9", since=600, maxRows=20)
+    .load()
+    .selectExpr("2 * x as y")
+    .writeStream.format("wayfare")
+    .options(broker=broker, advertise="exists y", client_id="doubles")
+    .option("checkpointLocation", str(out / "checkpoint"))
+    .trigger(availableNow=True)
+    .start()
+    .awaitTermination()
+)
+print("doubled", past("y long", filter="exists y") == [(2 * x,) for x in range(10, 40)])
 session.stop()
 """
 
@@ -111,13 +139,18 @@ def master(tmp_path: Path) -> Iterator[str]:
 def test_the_pipeline_runs_on_a_cluster_that_gets_the_package_from_us(
     master: str, tmp_path: Path
 ) -> None:
-    """Workers sit in folders of their own, and take Wayfare from what was shipped."""
-    done = subprocess.run(
-        [sys.executable, "-c", JOB, master, str(tmp_path / "out")],
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
+    """Workers sit in folders of their own, and take Wayfare from what was shipped.
+
+    There is a broker as well: tasks on workers publish, and what was published is read, as a batch, and as a
+    stream whose tasks publish more.
+    """
+    with Tree("a", limits=Limits(past_count=1000)) as tree:
+        done = subprocess.run(
+            [sys.executable, "-c", JOB, master, str(tmp_path / "out"), tree["a"]],
+            capture_output=True,
+            text=True,
+            timeout=400,
+        )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     shipped = [line.split() for line in lines if line.startswith("worker")]
@@ -128,6 +161,8 @@ def test_the_pipeline_runs_on_a_cluster_that_gets_the_package_from_us(
         "runs 6",
         "lost [0, 0, 0, 0, 0, 0]",
         "written ['report.html', 'report.md']",
+        "published [(37,), (38,), (39,)] 40",
+        "doubled True",
     ]
     assert done.stderr == ""
 
