@@ -120,7 +120,7 @@ class Replicator:
             assert session.link is not None
             self._connect(virtual, session.link)
             virtual.epoch, virtual.stream, virtual.until = session.epoch, session.epoch, None
-            virtual.backlog = Backlog()
+            virtual.backlog, virtual.attached = Backlog(), now
         if len(virtual.follows) >= FOLLOWS_MAX and template not in virtual.follows:
             raise ProtocolError(f"a client follows at most {FOLLOWS_MAX} filters")
         virtual.follows[template] = message.terms

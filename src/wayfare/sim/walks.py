@@ -396,7 +396,7 @@ class Judge:
     def _check_stay(
         self, client: str, stay: Stay, seen: set[tuple[str | None, int | None]]
     ) -> Iterator[Violation]:
-        last: dict[str | None, tuple[int, bool]] = {}
+        last: dict[tuple[str | None, bool], int] = {}  # of the past, and of the present
         for event, past in stay.got:
             what = f"{client} got {_name(event)}"
             key = event.publisher, event.number
@@ -412,12 +412,12 @@ class Judge:
             seen.add(key)
             if event.time_ns < stay.start + 2 * self.reach.client_ns:
                 continue  # it was sent before the broker knew where the client is
-            number, after_live = last.get(event.publisher, (0, False))
+            number = last.get((event.publisher, past), 0)
             if event.number < number:
                 yield Violation("fifo", f"{what} after {number} at {stay.state.location}")
-            if past and after_live:
+            if past and (event.publisher, False) in last:
                 yield Violation("fifo", f"{what}, which is of the past, after what is not")
-            last[event.publisher] = event.number, not past
+            last[event.publisher, past] = event.number
             if past and published.time_ns > stay.start + 2 * self.reach.client_ns:
                 yield Violation(
                     "past", f"{what} as of the past, but it was published while it stayed"
