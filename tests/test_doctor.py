@@ -572,3 +572,16 @@ def test_bad_input_gets_one_clear_sentence(arguments, says, capsys):
     captured = capsys.readouterr()
     assert (captured.out, captured.err.count("\n")) == ("", 1)
     assert says in captured.err
+
+
+def test_peers_that_cannot_be_reached_and_maps_that_cannot_be_read(tmp_path):
+    file = tmp_path / "site.toml"
+    file.write_text(
+        'name = "porto"\npeers = { faro = "127.0.0.1:1" }\nahead = { places = "map.json" }\n'
+        'listen = "127.0.0.1:0"\n',
+        "utf-8",
+    )
+    (_, says), (_, reached) = found = asyncio.run(examine(files=[file]))
+    assert [level for level, _ in found] == [FAIL, FAIL]
+    assert says.startswith("ahead.places names no good file: cannot read ")
+    assert "nobody listens there" in reached

@@ -12,19 +12,24 @@ import msgspec
 import pytest
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
 
 import wayfare
 from live import HERE, settled, tree, until
 from test_net import LINE, live, numbers
+from wayfare.cli.top import Look, draw
 from wayfare.core.codec import encode
 from wayfare.core.counts import Histogram
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
 from wayfare.core.messages import PROTOCOL_VERSION, Attach, Detach, Hello, Join
+from wayfare.core.places import of_edges
+from wayfare.core.virtual import Ahead
 from wayfare.net import http, metrics
 from wayfare.net.broker import BrokerHost
+from wayfare.net.doctor import Doctor
 from wayfare.net.http import Endpoint
-from wayfare.net.status import Spread, Status
+from wayfare.net.status import Spread, Status, status_of
 from wayfare.net.store import Store
 
 
@@ -344,3 +349,42 @@ def test_names_of_metrics_are_as_prometheus_wants_them():
 def test_the_manual_has_every_metric():
     page = Path(__file__).resolve().parent.parent / "docs" / "operations.md"
     assert metrics.reference() in page.read_text("utf-8")
+
+
+@live
+async def test_who_listens_ahead_is_told():
+    places = of_edges(pair.split("-") for pair in LINE)
+    ahead = Ahead(places, lambda here: [*places.next_brokers(here), "evora"])
+    async with (
+        tree(*LINE, heartbeat_s=60, ahead=ahead) as net,
+        told(net.brokers.values()) as where,
+        wayfare.connect(net.url("faro"), client_id="city") as city,
+        wayfare.connect(net.url("porto"), client_id="car") as car,
+    ):
+        await city.advertise("exists location")
+        async with car.subscribe("location in myloc"):
+            await until(lambda: net.brokers["lisbon"].core.replicator.virtual)
+            await settled(net)
+            await city.publish({"location": "lisbon"}, confirm=True)
+            await until(lambda: net.brokers["lisbon"].core.replicator.ear.store.kept)
+            now = await scrape(where)
+            looks = [Look(status_of(one), None) for one in net.brokers.values()]
+            found = await Doctor().examine([], [f"http://{where[0]}:{where[1]}"])
+    assert now[of("porto", "virtual_clients", state="here")] == 1
+    assert now[of("lisbon", "virtual_clients", state="elsewhere")] == 1
+    assert now[of("lisbon", "virtual_clients", state="here")] == 0
+    assert now[of("lisbon", "ahead_notifications")] == 1
+    sent = now[of("porto", "peer_messages_total", what="sent")]
+    assert sent == now[of("lisbon", "peer_messages_total", what="received")] >= 1
+    dropped = now[of("porto", "peer_messages_total", what="dropped")]
+    assert dropped >= 1
+    console = Console(width=120)
+    with console.capture() as drawn:
+        console.print(draw(looks, []))
+    lines = drawn.get().splitlines()
+    assert "porto listens for 1 clients here, 0 elsewhere: 0 notifications kept" in lines
+    assert "lisbon listens for 0 clients here, 1 elsewhere: 1 notifications kept" in lines
+    why = "nobody knows its address: name it in [peers]"
+    assert f"porto cannot tell evora what to listen to: {why}" in lines
+    says = f"cannot tell evora what to listen to, {dropped:.0f} messages are lost: {why}"
+    assert ("warn", "porto", says) in [(one.level, one.about, one.says) for one in found]

@@ -21,7 +21,7 @@ from wayfare.cli import running
 from wayfare.errors import CannotConnect, UsageError
 from wayfare.net import config
 from wayfare.net.http import PORT, fetch
-from wayfare.net.status import BrokerStatus, LinkStatus
+from wayfare.net.status import Ahead, BrokerStatus, LinkStatus
 
 EXAMPLES = f"""examples:
   wayfare top                               the brokers that tell their status at 127.0.0.1:{PORT}
@@ -209,6 +209,8 @@ def draw(looks: Sequence[Look], troubles: Iterable[str]) -> Group:
         for one in looks
         if one.status.failure
     ]
+    for look in looks:
+        parts += _ahead(look.status.name, look.status.ahead)
     parts += [Text(one, "red") for one in troubles]
     return Group(*parts)
 
@@ -248,6 +250,17 @@ def _brokers(looks: Sequence[Look]) -> Table:
             Text(f"{up}/{len(status.links)}", "" if up == len(status.links) else "yellow"),
         )
     return table
+
+
+def _ahead(name: str, ahead: Ahead) -> list[Text]:
+    """What is known of clients that follow their location, where there are any."""
+    out = []
+    if ahead.here or ahead.elsewhere:
+        listens = f"{name} listens for {short(ahead.here)} clients here, {short(ahead.elsewhere)}"
+        out.append(Text(f"{listens} elsewhere: {short(ahead.kept)} notifications kept"))
+    for peer, why in ahead.trouble.items():
+        out.append(Text(f"{name} cannot tell {peer} what to listen to: {why}", "yellow"))
+    return out
 
 
 def _links(links: Sequence[LinkStatus]) -> Table:

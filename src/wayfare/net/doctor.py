@@ -401,6 +401,12 @@ class Doctor:
                 if there is not None and all(back.name != one.name for back in there[1].links):
                     says = f"has the neighbour {link.name}, which does not know {one.name}: make it known"
                     self.tell(FAIL, one.name, says)
+        for _, one in brokers:
+            for peer, why in one.ahead.trouble.items():
+                says = (
+                    f"cannot tell {peer} what to listen to, {one.ahead.dropped} messages are lost"
+                )
+                self.tell(WARN, one.name, f"{says}: {why}")
         for asked in self._asked:
             if abs(asked.ahead_s) > CLOCK_S:
                 says = (

@@ -234,6 +234,32 @@ METRICS = (
         _one(lambda one: one.gaps),
     ),
     Row(
+        "wayfare_virtual_clients",
+        "gauge",
+        "state",
+        "of clients that follow their location and are here, or elsewhere: it listens for both",
+        lambda one: [(("here",), one.ahead.here), (("elsewhere",), one.ahead.elsewhere)],
+    ),
+    Row(
+        "wayfare_ahead_notifications",
+        "gauge",
+        "",
+        "that virtual clients keep for when their clients come, each once",
+        _one(lambda one: one.ahead.kept),
+    ),
+    Row(
+        "wayfare_peer_messages_total",
+        "counter",
+        "what",
+        "of replicators to each other: sent, received, or dropped because the other broker cannot be"
+        " reached",
+        lambda one: [
+            (("sent",), one.ahead.sent),
+            (("received",), one.ahead.heard),
+            (("dropped",), one.ahead.dropped),
+        ],
+    ),
+    Row(
         "wayfare_journal_bytes",
         "gauge",
         "",

@@ -57,6 +57,18 @@ class Sessions(msgspec.Struct, frozen=True):
     waiting: int = 0  # for the old broker
 
 
+class Ahead(msgspec.Struct, frozen=True):
+    """Virtual clients, what they keep, and what replicators said to each other since the start."""
+
+    here: int = 0  # whose clients are here
+    elsewhere: int = 0
+    kept: int = 0  # notifications, each once
+    sent: int = 0  # messages to other replicators
+    heard: int = 0
+    dropped: int = 0
+    trouble: dict[str, str] = {}  # brokers that cannot be told anything, and why
+
+
 class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     address: str
@@ -83,6 +95,7 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     snapshots: int
     handovers: Spread
     commits: Spread
+    ahead: Ahead = Ahead()
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -186,6 +199,21 @@ def status_of(host: BrokerHost) -> BrokerStatus:
         snapshots=store.snapshots if store is not None else 0,
         handovers=Spread.of(host.core.border.handovers),
         commits=Spread.of(store.commits if store is not None else NEVER),
+        ahead=_ahead(host),
+    )
+
+
+def _ahead(host: BrokerHost) -> Ahead:
+    replicator, peers = host.core.replicator, host.peers
+    here = sum(one.link is not None for one in replicator.virtual.values())
+    return Ahead(
+        here,
+        len(replicator.virtual) - here,
+        len(replicator.ear.store.kept),
+        peers.sent,
+        peers.heard,
+        peers.dropped,
+        dict(peers.trouble),
     )
 
 
