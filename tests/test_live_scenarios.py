@@ -16,6 +16,8 @@ from proxy import Proxy
 from test_client_api import live
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
+from wayfare.core.places import of_edges
+from wayfare.core.virtual import Ahead
 from wayfare.net.addresses import Address
 from wayfare.net.broker import BrokerHost
 from wayfare.net.store import Store
@@ -88,7 +90,8 @@ class LiveStage:
             for one in self.clients.values()
         ]
         sent = [one._sent for host in self.brokers.values() for one in host.links.values()]
-        return sent, clients, len(self.events)
+        posts = [(host.peers.sent, host.peers.heard) for host in self.brokers.values()]
+        return sent, posts, clients, len(self.events)
 
     def is_under_way(self):
         brokers = self.brokers
@@ -123,6 +126,10 @@ class LiveStage:
         limits = msgspec.structs.replace(self.options["limits"], **{field: read(value)})
         self.options["limits"] = limits
 
+    async def do_places(self, rest):
+        places = of_edges(scenario._branches(rest)[1])
+        self.options["ahead"] = Ahead(places, places.next_brokers)
+
     async def do_brokers(self, rest):
         chains = [[name.strip() for name in branch.split(" - ")] for branch in rest.split(",")]
         names = list(dict.fromkeys(name for chain in chains for name in chain))
@@ -147,6 +154,8 @@ class LiveStage:
         host = BrokerHost(name, self.neighbours[name], store=store, **self.options)
         self.brokers[name] = host
         await host.start(at)
+        for one in self.brokers.values():
+            one.peers.meet({name: other.address for name, other in self.brokers.items()})
 
     async def road(self, target, spec):
         road = Proxy(target)
@@ -226,6 +235,20 @@ class LiveStage:
         await self.clients[name].unadvertise(text)
         self.held[name].remove(("advertise", text))
 
+    async def do_follow(self, rest):
+        name, text = rest.split(maxsplit=1)
+        self.subscriptions[name, text] = await self.clients[name].subscribe(text)
+
+    async def do_unfollow(self, rest):
+        await self.subscriptions.pop(tuple(rest.split(maxsplit=1))).close()
+
+    async def do_be(self, rest):
+        name, what = rest.split(maxsplit=1)
+        if what.startswith("at "):
+            self.clients[name].location = what[3:]
+        else:
+            self.clients[name].state.update(scenario.read_attributes(what))
+
     async def do_watch(self, rest):
         name, text = rest.split(maxsplit=1)
         self.offers[name, text] = await self.clients[name].offer(text)
@@ -299,6 +322,10 @@ def delivered(events):
     )
 
 
+def of_the_past(events):
+    return [(one.client, one.attributes) for one in events if one.reason == "past"]
+
+
 def lost(events):
     out = {}
     for one in events:
@@ -328,6 +355,7 @@ def test_it_is_the_same_story_live(name, tmp_path):
 
     tell()
     assert delivered(stage.events) == delivered(simulated)
+    assert of_the_past(stage.events) == of_the_past(simulated)
     assert lost(stage.events) == lost(simulated)
     assert interest(stage.events) == interest(simulated)
 

@@ -251,14 +251,18 @@ async def test_what_was_kept_outlives_a_broker_that_is_killed(tmp_path):
         async with (
             wayfare.connect(url["porto"], client_id="city") as city,
             wayfare.connect(url["porto"], client_id="car") as car,
+            wayfare.connect(url["lisbon"], client_id="witness") as witness,
         ):
             await city.advertise("service = 'parking'")
             car.location = "porto"
             async with car.subscribe(PARKING) as parking:
-                await asyncio.sleep(0.5)
-                await say(city, "lisbon", "porto")
-                assert await got(parking, 1) == [("porto", False)]
-                await asyncio.sleep(0.3)
+                async with city.offer("service = 'parking' and location = 'lisbon'") as offer:
+                    await offer.until_wanted(10)  # so lisbon listens
+                async with witness.subscribe("location = 'lisbon'") as seen:
+                    await witness.flush()
+                    await say(city, "lisbon", "porto")
+                    assert await got(parking, 1) == [("porto", False)]
+                    await seen.get(10)  # so lisbon has it
                 lisbon.kill()
                 await lisbon.wait()
                 lisbon = await start("lisbon", ports, tmp_path)
