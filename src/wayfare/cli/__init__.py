@@ -21,6 +21,7 @@ EXAMPLES = """examples:
   wayfare network up city.toml          brokers on this machine, until Ctrl-C
   wayfare sub 127.0.0.1:7410 "free > 0" what is published, as it comes
   wayfare pub 127.0.0.1:7411 "free=3"   publish something at another broker
+  wayfare thin 127.0.0.1:7410           devices that speak lines of JSON, beside a broker
   wayfare top city.toml                 what these brokers do, live
   wayfare doctor --config site.toml     what is wrong, and what to do
   wayfare history city "kmh > 120"      what was published, of an archive
@@ -43,6 +44,7 @@ PARTS = (
     "pub",
     "sub",
     "roam",
+    "thin",
     "history",
     "top",
     "doctor",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -16,6 +14,7 @@ from wayfare.core.filters import Filter
 from wayfare.core.predicates import Value
 from wayfare.core.syntax import value_text
 from wayfare.errors import UsageError
+from wayfare.net import payloads
 from wayfare.net.subscription import Notification
 
 # A value goes on up to the next name, so that words need no quotes of their own.
@@ -70,12 +69,7 @@ def facts(notification: Notification) -> dict[str, Any]:
     out["attributes"] = notification.attributes
     if notification.past:
         out["past"] = True
-    if notification.payload:
-        try:
-            out["payload"] = notification.payload.decode()
-        except UnicodeDecodeError:
-            out["payload_base64"] = base64.b64encode(notification.payload).decode()
-    return out
+    return out | payloads.told(notification.payload)
 
 
 def of_json(line: bytes, number: int) -> tuple[dict[str, Value], bytes]:
@@ -88,13 +82,8 @@ def of_json(line: bytes, number: int) -> tuple[dict[str, Value], bytes]:
             raise ValueError("give an object of attributes")
         if attributes is facts:
             return attributes, b""
-        payload = facts.get("payload", "")
-        if not isinstance(payload, str):
-            raise ValueError("its payload is no text")
-        if "payload_base64" in facts:
-            return attributes, base64.b64decode(facts["payload_base64"], validate=True)
-        return attributes, payload.encode()
-    except (ValueError, TypeError, binascii.Error) as error:
+        return attributes, payloads.found(facts)
+    except ValueError as error:
         raise UsageError(f"line {number} is no notification in JSON: {error}") from None
 
 

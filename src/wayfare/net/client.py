@@ -619,8 +619,15 @@ class Client:
         if subscription not in self._full:
             return
         self._full.discard(subscription)
+        self._take_held()
+
+    def _may_take(self) -> bool:
+        """Whether there is room for another notification."""
+        return not self._full
+
+    def _take_held(self) -> None:
         now = time.monotonic_ns()
-        while self._held and not self._full and self._wire is not None:
+        while self._held and self._may_take() and self._wire is not None:
             self._step(Received(LinkId(self._wire.link), self._held.popleft()), now)
 
     # What offers ask for
@@ -750,7 +757,7 @@ class Client:
     def _take(self, wire: Wire, message: m.AnyMessage, now: int) -> None:
         kind = type(message)
         if kind in NOTIFYING:
-            if self._full or self._held:
+            if self._held or not self._may_take():
                 self._held.append(message)
             else:
                 self._step(Received(LinkId(wire.link), message), now)

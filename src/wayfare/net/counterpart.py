@@ -1,0 +1,328 @@
+"""The counterpart of a thin device: its local broker, at its border broker instead of on the device.
+
+It is a client that is done with a notification when the device has acknowledged it. What the device
+has not acknowledged is kept here, a broker's window at most, and told again whenever it comes back;
+the rest waits at the broker, which is never told that more is done than the device knows: so the
+device can go on elsewhere from `n`, the place in its stream that it has seen last:
+
+    17                              delivery 17
+    "17/1763297123456789/3"         and of what follows the device: the attachment, and the number
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, Unpack
+
+from wayfare.core import client as core
+from wayfare.core import messages as m
+from wayfare.core.client import Held, Memory
+from wayfare.core.effects import Effect, Event, Lost
+from wayfare.core.filters import Filter
+from wayfare.core.messages import BrokerId, ClientId
+from wayfare.core.predicates import Value
+from wayfare.core.templates import Template, parse
+from wayfare.errors import FilterError, UsageError
+from wayfare.net import payloads
+from wayfare.net.client import Client, clock
+from wayfare.net.options import Options
+from wayfare.net.subscription import Notification
+from wayfare.net.thin_memory import MEMORY_MAX, ThinMemory, sealed
+from wayfare.net.wire import Wire
+
+TELLINGS_MAX = 1_000  # that a device has not acknowledged; the rest waits at the broker
+NEWS_MAX = 32  # of them, that are written before it is seen whether the device reads
+NUMBER_MAX = 1_000_000_000  # of a publication, as the device counts them
+FORGOTTEN_MAX = 1_000  # attachments of a counterpart that its device never heard of
+PART = re.compile(r"\d{1,18}")
+
+Position = tuple[int, int, int]  # everything up to this delivery, and of what follows the device
+Facts = dict[str, Any]
+BEGINNING: Position = (0, 0, 0)
+
+
+class Told(NamedTuple):
+    """Something that the device has to acknowledge: a notification, or that some are lost."""
+
+    position: Position
+    facts: Facts
+    notification: Notification | None = None
+
+
+class Careful(core.Client):
+    """A core that acknowledges no delivery before the device has."""
+
+    seen = 0  # the device has acknowledged everything up to this delivery
+
+    def done(self) -> int:
+        return min(self.seen, super().done())
+
+    def see(self, delivery: int, now: int) -> list[Effect]:
+        self.seen = max(self.seen, delivery)
+        return self._mind_ack(now)
+
+
+class Counterpart(Client):
+    """What one device is to its broker, wherever the device is."""
+
+    _core: Careful
+
+    def __init__(
+        self,
+        broker: str,
+        name: str,
+        memory: ThinMemory | None = None,
+        seen: Position = BEGINNING,
+        *,
+        secret: str | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        """With a memory, it goes on behind what the device has seen; else it begins anew."""
+        super().__init__(broker, name, **options)
+        self._leaves = False  # its session waits for the device, here or elsewhere
+        self._secret = secret
+        self._core = Careful(ClientId(name), confirms=True)
+        self.fresh = asyncio.Event()  # there may be something to tell
+        self._tellings: deque[Told] = deque()  # that are not acknowledged
+        self._shown = 0  # of these, on the present connection
+        self._seen = seen  # acknowledged
+        self._handed = seen[0]  # the last delivery of all tellings
+        self._remembers = False  # the device has the latest memory
+        self._accepted = 0  # the last publication that it was told of
+        self._core.epoch = self.base = clock()
+        if memory is not None:
+            self._go_on(memory)
+        self._core.published = self._confirmed = self.base
+
+    def _go_on(self, memory: ThinMemory) -> None:
+        delivered, *heard = self._seen
+        for text, _ in memory.follows:
+            if not isinstance(parse(text), Template):
+                raise UsageError(f"the memory of {self.name} is damaged: {text} follows nobody")
+        held = Held(
+            subscriptions=[(Filter.parse(text), terms) for text, terms in memory.subscriptions],
+            advertisements=[Filter.parse(text) for text in memory.advertisements],
+            follows=list(memory.follows),
+            state=memory.state,
+        )
+        epoch = max(memory.epoch + FORGOTTEN_MAX, clock())
+        previous = tuple((BrokerId(broker), epoch) for broker, epoch in memory.previous)
+        home = BrokerId(memory.home)
+        was = Memory(epoch, 0, delivered, True, home, previous, (heard[0], heard[1]))
+        self._core.remember(was, held, (), {})
+        self._core.seen = delivered
+        self.base = memory.base
+
+    @property
+    def epoch(self) -> int:
+        """Of the last attachment."""
+        return self._core.epoch
+
+    @property
+    def failed(self) -> bool:
+        """Whether it cannot go on: its session is elsewhere, or its broker refused it."""
+        return self._error is not None or self._closed
+
+    async def leave(self) -> None:
+        """The device does not come back."""
+        self._leaves = True
+        await self.close()
+
+    # What the device says
+
+    def want(self, text: Any, **terms: Any) -> None:
+        """Subscribe; once is enough."""
+        one, mine = self.subscribe(text, **terms), self._core
+        wanted = one.filter
+        if isinstance(wanted, Template):
+            before = mine.following.terms.get(wanted)
+        else:
+            before = mine.terms.get(wanted)
+        if mine.asks_for(wanted) and before == one.terms and not one.since_ns:
+            return
+        self._check_room(wanted)
+        if isinstance(wanted, Template):
+            effects = mine.follow(wanted, one.terms)
+        else:
+            effects = mine.subscribe(wanted, one.terms, one.since_ns)
+        self._change()
+        self._perform(effects)
+
+    def unwant(self, text: Any) -> None:
+        wanted = self.subscribe(text).filter
+        if not self._core.asks_for(wanted):
+            raise UsageError(f"{self.name} is not subscribed to {wanted}")
+        while self._core.asks_for(wanted):
+            self._drop(wanted)
+
+    async def announce(self, text: Any) -> None:
+        """Advertise; once is enough."""
+        offered = self.offer(text).filter
+        if offered not in self._core.advertisements:
+            self._check_room(offered)
+            await self.advertise(offered)
+
+    async def retract(self, text: Any) -> None:
+        offered = self.offer(text).filter
+        if offered not in self._core.advertisements:
+            raise UsageError(f"{self.name} has not advertised {offered}")
+        await self.unadvertise(offered)
+
+    def _check_room(self, filter: Filter | Template) -> None:
+        if len(self.memory()) + 2 * len(str(filter)) + 100 > MEMORY_MAX:
+            raise FilterError(
+                f"{self.name} cannot remember more: what it wants and offers fits"
+                f" {MEMORY_MAX} characters"
+            )
+
+    async def say(
+        self, attributes: Mapping[str, Value], payload: bytes, number: int | None
+    ) -> None:
+        """Publish; what has the number of an earlier publication is that one, said again."""
+        await self._until(self._may_publish)
+        last = self._core.published
+        if number is None:
+            number = max(last + 1, clock()) - self.base
+        elif type(number) is not int or not 0 < number <= NUMBER_MAX:
+            raise UsageError(
+                f"publications are numbered from 1 to {NUMBER_MAX}, not {number!r:.60}"
+            )
+        if self.base + number <= last:
+            self._accepted = 0  # tell it again
+            self.fresh.set()
+            return
+        self._core.published = self.base + number - 1
+        try:
+            await self.publish(attributes, payload)
+        except BaseException:
+            self._core.published = last
+            raise
+
+    def ack(self, seen: Position) -> None:
+        """The device is done with everything up to there."""
+        now, told = time.monotonic_ns(), self._tellings
+        while told and told[0].position <= seen:
+            self._seen, _, one = told.popleft()
+            self._shown = max(0, self._shown - 1)
+            if one is not None:
+                self._perform(self._core.confirm(ClientId(one.publisher), one.number, now))
+        self._perform(self._core.see(self._seen[0], now))
+        self._turn.ask()
+        self._take_held()
+
+    # What the device is told
+
+    def welcome(self) -> Facts:
+        """The first line of a connection; what is not acknowledged comes behind it, again."""
+        self._shown = 0
+        self._remembers, self._accepted = True, self._confirmed - self.base
+        return {
+            "welcome": self.name,
+            "broker": self.broker,
+            "n": text_of(self._seen),
+            "published": self._accepted,
+            "memory": self.memory(),
+        }
+
+    def news(self) -> Iterator[Facts]:
+        """What is to be told now: something, or everything."""
+        if not self._remembers:
+            self._remembers = True
+            yield {"memory": self.memory()}
+        some = list(islice(self._tellings, self._shown, self._shown + NEWS_MAX))
+        self._shown += len(some)
+        yield from (one.facts for one in some)
+        if (accepted := self._confirmed - self.base) > self._accepted:
+            self._accepted = accepted
+            yield {"published": accepted}
+        if self._shown == len(self._tellings):
+            self.fresh.clear()
+
+    def memory(self) -> str:
+        held, memory = self._core.held(), self._core.memory()
+        whole = ThinMemory(
+            self.name,
+            self.base,
+            memory.epoch,
+            memory.home,
+            memory.previous,
+            tuple((str(one), terms) for one, terms in held.subscriptions),
+            tuple(map(str, held.advertisements)),
+            tuple(held.follows),
+            held.state,
+        )
+        return sealed(whole, self._secret)
+
+    def _tell(self, facts: Facts, notification: Notification | None = None) -> None:
+        self._handed = max(self._handed, self._core.delivered)
+        heard = self._core.following.heard if self._core.following.located() else (0, 0)
+        position = (self._handed, *heard)
+        bare = self._shown < len(self._tellings) and self._tellings[-1].facts.keys() == {"n"}
+        if bare:  # it only says where the stream is by now
+            self._tellings.pop()
+        self._tellings.append(Told(position, {"n": text_of(position), **facts}, notification))
+        self.fresh.set()
+
+    # What happens
+
+    def _take(self, wire: Wire, message: m.AnyMessage, now: int) -> None:
+        # What an earlier counterpart has published may be accepted only now.
+        if isinstance(message, m.Welcome):
+            self._core.published = max(message.published, self._core.published)
+        elif isinstance(message, m.Published):
+            self._core.published = max(message.number, self._core.published)
+        super()._take(wire, message, now)
+        if isinstance(message, m.Welcome):
+            self._remembers = False
+        self.fresh.set()
+
+    def _change(self) -> None:
+        super()._change()
+        self._remembers = False
+        self.fresh.set()
+
+    def _step(self, event: Event, now: int) -> None:
+        super()._step(event, now)
+        if self._core.delivered > self._handed:  # what nobody wants any more
+            self._tell({})
+
+    def _may_take(self) -> bool:
+        return len(self._tellings) < TELLINGS_MAX
+
+    def _hand_out(self, notification: Notification, matching: Sequence[Filter | Template]) -> None:
+        facts: Facts = {
+            "notification": notification.attributes,
+            "publisher": notification.publisher,
+            "number": notification.number,
+            **payloads.told(notification.payload),
+        }
+        if notification.past:
+            facts["past"] = True
+        self._tell(facts, notification)
+
+    def _tell_lost(self, effect: Lost) -> None:
+        self.lost += effect.count
+        self._tell({"lost": effect.count, "why": effect.reason})
+
+    def _wake_all(self) -> None:
+        super()._wake_all()
+        self.fresh.set()
+
+
+def text_of(position: Position) -> int | str:
+    """How a device is told of a place in its stream."""
+    return "/".join(map(str, position)) if any(position[1:]) else position[0]
+
+
+def position_of(given: Any) -> Position:
+    """A place in its stream as the device was told it; UsageError if it is none."""
+    parts = [str(given)] if type(given) is int else given.split("/") if type(given) is str else []
+    if len(parts) in (1, 3) and all(PART.fullmatch(one) for one in parts):
+        numbers = [*map(int, parts), 0, 0]
+        return numbers[0], numbers[1], numbers[2]
+    raise UsageError(f"ack is the n of a line that came before, as it came, not {given!r:.60}")

@@ -1,0 +1,860 @@
+"""Thin devices: lines of JSON on a socket, and a proxy that is the same to them as a client library."""
+
+import asyncio
+import json
+import re
+import socket
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+import wayfare
+from live import settled, tree, until
+from wayfare.core.history import Limits
+from wayfare.errors import UsageError
+from wayfare.net import thin as thin_module
+from wayfare.net import thin_memory
+from wayfare.net.counterpart import position_of, text_of
+from wayfare.net.thin import LINE_MAX, MISTAKES_MAX, WORDS, Thin
+from wayfare.net.thin_memory import opened, sealed
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+SECRET = "a secret of the brokers"
+
+
+OPEN = []  # connections of devices
+
+
+class Device:
+    """What a device does: it keeps the last memory and the last n, and nothing else."""
+
+    def __init__(self, name="meter7"):
+        self.name = name
+        self.memory, self.n = None, 0
+        self.reader = self.writer = None
+        self.got, self.lost, self.published = [], [], []
+
+    async def connect(self, proxy, **more):
+        """Say hello with all that it knows, and return the answer."""
+        await self.open(proxy)
+        known = {"memory": self.memory, "ack": self.n} if self.memory else {}
+        self.say(hello=self.name, **known, **more)
+        return await self.hear()
+
+    async def open(self, proxy):
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        OPEN.append(self.writer)
+
+    def say(self, **facts):
+        self.raw(json.dumps(facts).encode() + b"\n")
+
+    def raw(self, data):
+        self.writer.write(data)
+
+    async def hear(self):
+        """The next line; None if there is none any more."""
+        async with asyncio.timeout(10):
+            line = await self.reader.readline()
+        if not line:
+            return None
+        facts = json.loads(line)
+        self.memory, self.n = facts.get("memory", self.memory), facts.get("n", self.n)
+        if "notification" in facts:
+            self.got.append(facts["notification"])
+        if "lost" in facts:
+            self.lost.append(facts)
+        if "published" in facts:
+            self.published.append(facts["published"])
+        return facts
+
+    async def until(self, word):
+        """Hear until a line says this."""
+        while (facts := await self.hear()) is not None:
+            if word in facts:
+                return facts
+        raise AssertionError(f"the connection ended before {word}")
+
+    async def take(self, count, *, ack=True):
+        """Hear until so many notifications are there."""
+        while len(self.got) < count:
+            assert await self.hear() is not None
+            if ack:
+                self.say(ack=self.n)
+
+    async def flush(self):
+        self.say(flush=1)
+        await self.until("flushed")
+
+    def cut(self):
+        """The network is gone: nobody says goodbye."""
+        self.writer.transport.abort()
+
+
+async def hang_up():
+    while OPEN:
+        writer = OPEN.pop()
+        writer.transport.abort()
+    await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def proxies(net, *names, **options):
+    """A proxy beside each of these brokers."""
+    found = {}
+    try:
+        for name in names:
+            found[name] = Thin(net.url(name), **options)
+            found[name].port = await found[name].start("127.0.0.1", 0)
+        yield found
+    finally:
+        for one in found.values():
+            await one.stop()
+        await hang_up()
+
+
+@asynccontextmanager
+async def one_proxy(**options):
+    async with tree("porto-lisbon") as net, proxies(net, "porto", **options) as found:
+        yield net, found["porto"]
+
+
+async def subscribed(net, proxy, filter="x > 0"):
+    device = Device()
+    assert "welcome" in await device.connect(proxy)
+    device.say(subscribe=filter)
+    await device.flush()
+    await settled(net)
+    return device
+
+
+@asynccontextmanager
+async def publisher(net, at="lisbon", offered="exists(x)"):
+    async with wayfare.connect(net.url(at), "tom") as tom:
+        await tom.advertise(offered)
+        await tom.flush()
+        await settled(net)
+        yield tom
+
+
+def xs(first, last):
+    return [{"x": x} for x in range(first, last + 1)]
+
+
+async def publish(tom, first, last):
+    for x in range(first, last + 1):
+        await tom.publish({"x": x}, confirm=x == last)
+
+
+def run(work):
+    asyncio.run(asyncio.wait_for(work(), 60))
+
+
+# ---- the same interface ------------------------------------------------------------------------
+
+
+def test_a_device_does_what_a_client_does():
+    async def work():
+        async with one_proxy() as (net, porto), wayfare.connect(net.url("lisbon"), "una") as una:
+            device = Device()
+            welcome = await device.connect(porto)
+            assert welcome["welcome"] == "meter7"
+            assert (welcome["broker"], welcome["n"]) == ("porto", 0)
+            device.say(subscribe="service = 'parking' and free > 0")
+            assert "memory" in await device.hear()
+            device.say(advertise="exists(kmh)")
+            await device.flush()
+            await una.advertise("service = 'parking'")
+            async with una.subscribe("kmh > 100") as speeds:
+                await una.flush()
+                await settled(net)
+                device.say(publish={"kmh": 120, "road": "A1"}, payload="fast")
+                one = await speeds.get(5)
+                assert (one.publisher, dict(one), one.payload) == (
+                    "meter7",
+                    {"kmh": 120, "road": "A1"},
+                    b"fast",
+                )
+                assert (await device.until("published"))["published"] > 0
+                await una.publish({"service": "parking", "free": 0})
+                number = await una.publish({"service": "parking", "free": 3}, b"\xff")
+                assert await device.until("notification") == {
+                    "n": 1,
+                    "notification": {"service": "parking", "free": 3},
+                    "publisher": "una",
+                    "number": number,
+                    "payload_base64": "/w==",
+                }
+                device.say(ack=1)
+                device.say(unsubscribe="service = 'parking' and free > 0")
+                device.say(unadvertise="exists(kmh)")
+                await device.flush()
+                await settled(net)
+                await una.publish({"service": "parking", "free": 4}, confirm=True)
+                device.say(publish={"kmh": 130})
+                assert (
+                    "no advertisement of meter7 matches" in (await device.until("error"))["error"]
+                )
+                device.say(bye=True)
+                assert await device.until("bye") == {"bye": True}
+                assert await device.hear() is None
+                assert device.got == [{"service": "parking", "free": 3}]
+                await until(lambda: net.brokers["porto"].core.border.of("meter7") == [])
+
+    run(work)
+
+
+def test_subscribing_twice_is_subscribing_once():
+    async def work():
+        async with one_proxy() as (net, porto), publisher(net) as tom:
+            device = await subscribed(net, porto)
+            device.say(subscribe="x > 0")
+            device.say(subscribe="x > 0", last=5)
+            device.say(unsubscribe="x > 0")
+            await device.flush()
+            await settled(net)
+            await publish(tom, 1, 2)
+            await device.flush()
+            assert device.got == []
+            assert net.brokers["porto"].core.border.of("meter7")[0].subscriptions == {}
+
+    run(work)
+
+
+def test_a_subscription_follows_the_device():
+    async def work():
+        async with one_proxy() as (net, porto), publisher(net, offered="exists(room)") as tom:
+            device = await subscribed(net, porto, "room in myloc and free >= my.need")
+            device.say(location="R1")
+            device.say(state={"need": 2})
+            await device.flush()
+            await settled(net)
+            for room in ("R1", "R2"):
+                for free in (1, 2):
+                    await tom.publish({"room": room, "free": free}, confirm=True)
+            await device.take(1)
+            device.say(location="R2")
+            device.say(state={"need": 1})
+            await device.flush()
+            await settled(net)
+            await tom.publish({"room": "R1", "free": 3})
+            await tom.publish({"room": "R2", "free": 4})
+            await device.take(2)
+            await device.flush()
+            assert device.got == [{"room": "R1", "free": 2}, {"room": "R2", "free": 4}]
+            device.say(state={"need": None})
+            device.say(location=None)
+            await device.flush()
+
+    run(work)
+
+
+def test_a_subscription_follows_the_device_to_another_proxy():
+    async def work():
+        async with (
+            tree("porto-lisbon", "faro-lisbon") as net,
+            proxies(net, "porto", "faro") as found,
+            publisher(net, offered="exists(room)") as tom,
+        ):
+            device = await subscribed(net, found["porto"], "room in myloc")
+            device.say(location="R1")
+            await device.flush()
+            await settled(net)
+            await tom.publish({"room": "R1", "x": 1}, confirm=True)
+            await device.take(1)
+            assert device.n.count("/") == 2
+            device.cut()
+            welcome = await device.connect(found["faro"])
+            assert welcome["n"] == device.n
+            await device.flush()
+            await settled(net)
+            await tom.publish({"room": "R1", "x": 2}, confirm=True)
+            await device.take(2)
+            await device.flush()
+            assert device.got == [{"room": "R1", "x": 1}, {"room": "R1", "x": 2}]
+
+    run(work)
+
+
+def test_the_transcript_of_the_docs():
+    lines = re.search(r"```thin\n(.*?)```", (DOCS / "thin.md").read_text("utf-8"), re.DOTALL)[1]
+
+    async def work():
+        async with tree("porto-lisbon") as net, proxies(net, "lisbon") as found:
+            device = Device()
+            await device.open(found["lisbon"])
+            for line in lines.splitlines():
+                if line[0] == ">":
+                    device.raw(line[2:].encode() + b"\n")
+                    continue
+                async with asyncio.timeout(10):
+                    heard = (await device.reader.readline()).decode().strip()
+                shown = re.escape(line[2:]).replace(r"\.\.\.", ".+")
+                assert re.fullmatch(shown, heard), (line, heard)
+            assert await device.reader.read() == b""
+
+    run(work)
+
+
+def test_the_words_of_the_docs_are_all():
+    text = (DOCS / "thin.md").read_text("utf-8")
+    rows = re.findall(
+        r'^\| `\{"(\w+)": .*\| ([^|]*)\|$', text.partition("## What a device is told")[0], re.M
+    )
+    assert [word for word, _ in rows] == list(WORDS)
+    for word, beside in rows:
+        assert all(f"`{one}`" in beside for one in WORDS[word].beside), word
+
+
+# ---- cut off, and back -------------------------------------------------------------------------
+
+
+def test_what_is_not_acknowledged_comes_again_and_what_is_does_not():
+    async def work():
+        async with one_proxy() as (net, porto), publisher(net) as tom:
+            device = await subscribed(net, porto)
+            await publish(tom, 1, 5)
+            await device.take(5, ack=False)
+            device.say(ack=3)
+            await device.flush()
+            device.cut()
+            await publish(tom, 6, 7)
+            device.memory, device.got = (
+                None,
+                [],
+            )  # it even forgot itself, but its counterpart did not
+            assert (await device.connect(porto))["n"] == 3
+            await device.take(4)
+            await device.flush()
+            assert device.got == xs(4, 7)
+            assert device.lost == []
+
+    run(work)
+
+
+def test_the_ack_of_a_hello_counts():
+    async def work():
+        async with one_proxy() as (net, porto), publisher(net) as tom:
+            device = await subscribed(net, porto)
+            await publish(tom, 1, 5)
+            await device.take(5, ack=False)
+            device.cut()
+            await device.connect(porto)
+            await publish(tom, 6, 6)
+            await device.take(6)
+            await device.flush()
+            assert device.got == xs(1, 6)
+
+    run(work)
+
+
+def test_the_broker_is_told_no_more_than_the_device_has_seen():
+    async def work():
+        async with one_proxy() as (net, porto), publisher(net) as tom:
+            device = await subscribed(net, porto)
+            await publish(tom, 1, 40)
+            await device.take(40, ack=False)
+            backlog = net.brokers["porto"].core.border.of("meter7")[0].backlog
+            await asyncio.sleep(1.3)
+            assert backlog.acked == 0
+            device.say(ack=39)
+            await until(lambda: backlog.acked == 39)
+
+    run(work)
+
+
+def test_the_latest_connection_of_a_device_has_it():
+    async def work():
+        async with one_proxy() as (net, porto), publisher(net) as tom:
+            device = await subscribed(net, porto)
+            other = Device()
+            await other.connect(porto)
+            assert (await device.until("error"))["error"] == "meter7 has connected again"
+            assert await device.hear() is None
+            await publish(tom, 1, 2)
+            await other.take(2)
+            assert other.got == xs(1, 2)
+
+    run(work)
+
+
+def test_a_counterpart_does_not_stay_for_ever():
+    async def work():
+        async with one_proxy(stay_s=0.2) as (net, porto), publisher(net) as tom:
+            device = await subscribed(net, porto)
+            device.cut()
+            session = net.brokers["porto"].core.border.of("meter7")[0]
+            await until(lambda: session.link is None)
+            assert porto._seats == {}
+            await publish(tom, 1, 3)
+            await device.connect(porto)
+            await device.take(3)
+            assert device.got == xs(1, 3)
+
+    run(work)
+
+
+def test_a_broker_that_is_away_for_a_while_is_not_noticed():
+    async def work():
+        async with one_proxy() as (net, porto), publisher(net) as tom:
+            device = await subscribed(net, porto)
+            await publish(tom, 1, 3)
+            await device.take(3, ack=False)
+            seat = porto._seats["meter7"]
+            seat.counterpart._wire.abort("a test")
+            device.say(ack=2)
+            await device.until("memory")
+            await publish(tom, 4, 5)
+            await device.take(5)
+            await device.flush()
+            assert device.got == xs(1, 5)
+            backlog = net.brokers["porto"].core.border.of("meter7")[0].backlog
+            await until(lambda: backlog.acked == backlog.sent)
+
+    run(work)
+
+
+# ---- elsewhere ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("secret", [None, SECRET])
+def test_a_device_that_moves_gets_everything_once_and_in_order(secret):
+    async def work():
+        names = ("porto", "faro", "braga")
+        async with (
+            tree("porto-lisbon", "faro-lisbon", "braga-lisbon") as net,
+            proxies(net, *names, secret=secret) as found,
+            publisher(net) as tom,
+        ):
+            device = await subscribed(net, found["porto"])
+            next_x = 1
+            for turn, name in enumerate(("faro", "braga", "porto", "porto", "faro", "braga")):
+                await publish(tom, next_x, next_x + 4)
+                await device.take(next_x + 1, ack=turn % 2 == 0)
+                if turn % 3 == 2:
+                    device.writer.close()
+                else:
+                    device.cut()
+                await publish(tom, next_x + 5, next_x + 9)
+                assert (await device.connect(found[name]))["broker"] == name
+                next_x += 10
+            await device.take(next_x - 1)
+            await device.flush()
+            assert device.got == xs(1, next_x - 1)
+            assert device.lost == []
+            sessions = [
+                one for core in net.brokers.values() for one in core.core.border.of("meter7")
+            ]
+            assert len(sessions) == 1
+
+    run(work)
+
+
+def test_a_device_that_never_heard_of_its_last_moves_gets_everything():
+    """Two proxies had it in between, but it was cut off before they could say so."""
+
+    async def work():
+        async with (
+            tree("porto-lisbon", "faro-lisbon", "braga-lisbon") as net,
+            proxies(net, "porto", "faro", "braga", "lisbon") as found,
+            publisher(net) as tom,
+        ):
+            device = await subscribed(net, found["porto"])
+            await publish(tom, 1, 2)
+            await device.take(2)
+            for name in ("faro", "braga"):
+                await device.open(found[name])
+                device.say(hello="meter7", memory=device.memory, ack=device.n)
+                border = net.brokers[name].core.border
+                await until(
+                    lambda border=border: [one.wait for one in border.of("meter7")] == [None]
+                )
+                device.cut()
+                await publish(tom, 3, 4)
+            await device.connect(found["lisbon"])
+            await device.take(6)
+            await device.flush()
+            assert device.got == xs(1, 2) + xs(3, 4) + xs(3, 4)
+            assert device.lost == []
+
+    run(work)
+
+
+def test_what_a_device_says_again_is_published_once():
+    async def work():
+        async with (
+            tree("porto-lisbon", "faro-lisbon") as net,
+            proxies(net, "porto", "faro") as found,
+            wayfare.connect(net.url("lisbon"), "una") as una,
+            una.subscribe("exists(x)") as some,
+        ):
+            await una.flush()
+            device = Device()
+            await device.connect(found["porto"])
+            device.say(advertise="exists(x)")
+            await device.flush()
+            await settled(net)
+            for x in (1, 2, 3):
+                device.say(publish={"x": x}, number=x)
+            while (await device.until("published"))["published"] < 3:
+                pass
+            device.say(publish={"x": 3}, number=3)
+            assert await device.until("published") == {"published": 3}
+            device.cut()
+            for name in ("porto", "faro", "porto"):
+                await device.connect(found[name])
+                for x in (2, 3):
+                    device.say(publish={"x": x}, number=x)
+                await device.flush()
+            await settled(net)
+            device.say(publish={"x": 4}, number=4)
+            got = [(await some.get(5))["x"] for _ in range(4)]
+            assert got == [1, 2, 3, 4]
+            assert device.published[-1] == 3
+            assert await device.until("published") == {"published": 4}
+            with pytest.raises(TimeoutError):
+                await some.get(0.1)
+
+    run(work)
+
+
+def test_a_device_without_its_memory_begins_anew_elsewhere():
+    async def work():
+        async with (
+            tree("porto-lisbon", "faro-lisbon") as net,
+            proxies(net, "porto", "faro") as found,
+            publisher(net) as tom,
+        ):
+            device = await subscribed(net, found["porto"])
+            device.cut()
+            await publish(tom, 1, 2)
+            device.memory, device.n = None, 0
+            await device.connect(found["faro"])
+            device.say(subscribe="x > 0")
+            await device.flush()
+            await settled(net)
+            await publish(tom, 3, 4)
+            await device.take(2)
+            assert device.got == xs(3, 4)
+            await until(lambda: net.brokers["porto"].core.border.of("meter7") == [])
+
+    run(work)
+
+
+# ---- memory ------------------------------------------------------------------------------------
+
+
+def test_a_memory_is_only_good_as_it_was_given():
+    async def work():
+        async with one_proxy(secret=SECRET) as (net, porto):
+            device = await subscribed(net, porto)
+            memory = opened(device.memory, SECRET, "meter7")
+            assert memory.subscriptions == (("x > 0", None),)
+            good = device.memory
+            for bad, why in [
+                (
+                    good[:-5] + ("A" if good[-5] != "A" else "B") + good[-4:],
+                    "is damaged, or signed",
+                ),
+                (good[:50], "is damaged"),
+                ("1", "is damaged"),
+                ("no memory", "is none that this proxy knows"),
+                (17, "is none that this proxy knows"),
+                ("1" + "A" * thin_memory.MEMORY_MAX, "is none that this proxy knows"),
+                (sealed(memory, None), "signed with another secret"),
+                (sealed(memory, SECRET + "!"), "signed with another secret"),
+                (
+                    sealed(thin_memory.msgspec.structs.replace(memory, client="eve"), SECRET),
+                    "'eve'",
+                ),
+            ]:
+                other = Device()
+                await other.open(porto)
+                other.say(hello="meter7", memory=bad, ack=0)
+                answer = await other.hear()
+                assert why in answer["error"]
+                assert answer["error"].endswith("leave it out, to begin anew")
+                assert await other.hear() is None
+            device.say(flush=2)
+            assert await device.until("flushed") == {"flushed": 2}
+
+    run(work)
+
+
+def test_a_made_up_memory_is_refused_with_a_sentence():
+    """Where there is no secret anybody can make one; it is no more than a client could say."""
+
+    async def work():
+        async with one_proxy() as (net, porto):
+            device = await subscribed(net, porto)
+            memory = opened(device.memory, None, "meter7")
+            device.say(bye=1)
+            await device.until("bye")
+            for change in (
+                {"subscriptions": (("x >", None),)},
+                {"advertisements": ("x >",)},
+                {"follows": (("x >", None),)},
+                {"follows": (("x > 0", None),)},
+                {"epoch": 2**62},
+                {"base": 2**62},
+                {"client": "m" * 257},
+            ):
+                bad = sealed(thin_memory.msgspec.structs.replace(memory, **change), None)
+                other = Device()
+                await other.open(porto)
+                other.say(hello="meter7", memory=bad, ack=0)
+                assert list(await other.hear()) == ["error", "line"], change
+                assert await other.hear() is None
+            assert "welcome" in await Device().connect(porto)
+
+    run(work)
+
+
+def test_a_memory_goes_with_an_ack():
+    async def work():
+        async with one_proxy() as (net, porto):
+            device = await subscribed(net, porto)
+            await device.open(porto)
+            device.say(hello="meter7", memory=device.memory)
+            assert 'say "ack" too' in (await device.hear())["error"]
+
+    run(work)
+
+
+def test_what_cannot_be_remembered_is_refused(monkeypatch):
+    monkeypatch.setattr("wayfare.net.counterpart.MEMORY_MAX", 600)
+
+    async def work():
+        async with one_proxy() as (net, porto):
+            device = await subscribed(net, porto)
+            device.say(subscribe=" or ".join(f"place = '{number}'" for number in range(30)))
+            assert "meter7 cannot remember more" in (await device.until("error"))["error"]
+            device.say(subscribe="x > 1")
+            assert await device.until("memory")
+
+    run(work)
+
+
+@pytest.mark.parametrize("position", [(0, 0, 0), (17, 0, 0), (17, 5, 3), (0, 5, 0)])
+def test_positions_are_read_as_they_are_told(position):
+    assert position_of(text_of(position)) == position
+
+
+@pytest.mark.parametrize("given", [-1, 1.5, True, None, "", "1/2", "1/2/3/4", "a", "1/-2/3", [1]])
+def test_what_is_no_position(given):
+    with pytest.raises(UsageError, match="ack is the n of a line"):
+        position_of(given)
+
+
+# ---- hostile, slow, silent ---------------------------------------------------------------------
+
+BAD = [
+    (b"nonsense", "a line is an object in JSON"),
+    (b"\xff\xfe", "a line is an object in JSON"),
+    (b"[1]", "a line is an object in JSON, like"),
+    (b"[" * 60_000, "a line is an object in JSON"),
+    (b"{}", "a line says one of hello, subscribe"),
+    (b'{"shout": 1}', "a line says one of hello, subscribe"),
+    (b'{"hello": "again"}', "the first line, and only that"),
+    (b'{"subscribe": "x >"}', "x >"),
+    (b'{"subscribe": 5}', "a filter is a text"),
+    (b'{"subscribe": "x > 0", "last": "many"}', "last is a whole number"),
+    (b'{"subscribe": "x > 0", "colour": 1}', "beside subscribe a line says last, younger"),
+    (b'{"unsubscribe": "y > 0"}', "is not subscribed to"),
+    (b'{"unadvertise": "y > 0"}', "has not advertised"),
+    (b'{"advertise": "x in myloc"}', "follows a client"),
+    (b'{"publish": {"x": 1}}', "no advertisement of"),
+    (b'{"publish": 5}', "a mapping of names to values"),
+    (b'{"publish": {"x": [1]}}', "x"),
+    (b'{"publish": {"x": 1}, "number": 0}', "publications are numbered from 1"),
+    (b'{"publish": {"x": 1}, "number": "1"}', "publications are numbered from 1"),
+    (b'{"publish": {"x": 1}, "payload_base64": "?"}', "its payload cannot be read"),
+    (b'{"publish": {"x": 1}, "payload": 3}', "its payload is no text"),
+    (b'{"location": {}}', "a location is a name"),
+    (b'{"location": [91, 0]}', "a location is a name"),
+    (b'{"state": 5}', "state is an object"),
+    (b'{"state": {"a b": 1}}', "a b"),
+    (b'{"state": {"a": [1]}}', "cannot be [1]"),
+    (b'{"ack": "x"}', "ack is the n of a line"),
+]
+
+
+def test_every_bad_line_gets_a_sentence_and_nobody_else_notices():
+    async def work():
+        async with one_proxy() as (net, porto), publisher(net) as tom:
+            other = Device("other")
+            await other.connect(porto)
+            other.say(subscribe="x > 0")
+            await other.flush()
+            for start in range(0, len(BAD), MISTAKES_MAX - 1):
+                device = Device(f"bad{start}")
+                await device.connect(porto)
+                for line, why in BAD[start : start + MISTAKES_MAX - 1]:
+                    device.raw(line + b"\n")
+                    answer = await device.until("error")
+                    assert why in answer["error"], line
+                    assert "\n" not in answer["error"]
+                    assert answer["line"] > 1
+                await device.flush()
+            await settled(net)
+            await publish(tom, 1, 2)
+            await other.take(2)
+            assert other.got == xs(1, 2)
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    "line", [*(line for line, _ in BAD if b"hello" not in line), b'{"hello": ""}']
+)
+def test_a_stranger_has_one_line(line):
+    async def work():
+        async with one_proxy() as (_, porto):
+            device = Device()
+            await device.open(porto)
+            device.raw(line + b"\n" + b'{"hello": "eve"}\n')
+            assert "error" in await device.hear()
+            assert await device.hear() is None
+
+    run(work)
+
+
+def test_enough_mistakes_are_enough():
+    async def work():
+        async with one_proxy() as (_, porto):
+            device = Device()
+            await device.connect(porto)
+            device.raw(b"x\n" * 50)
+            heard = []
+            while (one := await device.hear()) is not None:
+                heard.append(one["error"])
+            assert len(heard) == MISTAKES_MAX + 1
+            assert heard[-1] == f"{MISTAKES_MAX} mistakes are enough"
+
+    run(work)
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_a_line_has_an_end(end):
+    async def work():
+        async with one_proxy() as (_, porto):
+            device = Device()
+            await device.connect(porto)
+            device.raw(b"x" * (2 * LINE_MAX + 1) + end)
+            assert (await device.until("error"))["error"] == f"a line has at most {LINE_MAX} bytes"
+            assert await device.hear() is None
+            assert "welcome" in await device.connect(porto)
+
+    run(work)
+
+
+def test_a_slow_device_holds_up_nobody_and_its_backlog_stays_at_the_broker():
+    async def work():
+        async with one_proxy() as (net, porto), publisher(net) as tom:
+            slow, quick = await subscribed(net, porto), Device("quick")
+            await quick.connect(porto)
+            quick.say(subscribe="x > 0")
+            await quick.flush()
+            await settled(net)
+            slow.reader._transport.pause_reading()
+            for x in range(1, 1001):
+                await tom.publish({"x": x}, b"p" * 2_000)
+            await quick.take(1000)
+            assert quick.got == xs(1, 1000)
+            told = porto._seats["meter7"].counterpart._tellings
+            assert len(told) == Limits().window
+            assert len(net.brokers["porto"].core.border.of("meter7")[0].backlog) == 1000
+            slow.reader._transport.resume_reading()
+            await slow.take(1000)
+            assert slow.got == xs(1, 1000)
+
+    run(work)
+
+
+def test_what_follows_a_slow_device_does_not_pile_up(monkeypatch):
+    monkeypatch.setattr("wayfare.net.counterpart.TELLINGS_MAX", 20)
+
+    async def work():
+        async with one_proxy() as (net, porto), publisher(net, offered="exists(room)") as tom:
+            device = await subscribed(net, porto, "room in myloc")
+            device.say(location="R1")
+            await device.flush()
+            await settled(net)
+            for x in range(1, 101):
+                await tom.publish({"room": "R1", "x": x}, confirm=x == 100)
+            await device.take(20, ack=False)
+            told = porto._seats["meter7"].counterpart._tellings
+            assert len(told) == 20
+            device.say(ack=device.n)
+            await device.take(100)
+            assert [one["x"] for one in device.got] == list(range(1, 101))
+
+    run(work)
+
+
+def test_who_says_nothing_is_let_go(monkeypatch):
+    monkeypatch.setattr(thin_module, "GREETING_S", 0.2)
+
+    async def work():
+        async with one_proxy(idle_s=0.4) as (net, porto):
+            stranger = Device()
+            await stranger.open(porto)
+            assert "for too long" in (await stranger.hear())["error"]
+            assert await stranger.hear() is None
+            device = await subscribed(net, porto)
+            for _ in range(3):
+                await asyncio.sleep(0.25)
+                device.raw(b"\n")
+            await device.flush()
+            assert "for too long" in (await device.until("error"))["error"]
+            assert "meter7" in porto._seats
+
+    run(work)
+
+
+def test_only_so_many_devices(monkeypatch):
+    monkeypatch.setattr(thin_module, "STRANGERS_MAX", 1)
+
+    async def work():
+        async with one_proxy(devices=2) as (_, porto):
+            first, second, third = Device("a"), Device("b"), Device("c")
+            await first.connect(porto)
+            await second.connect(porto)
+            assert "2 devices are here already" in (await third.connect(porto))["error"]
+            stranger = Device()
+            await stranger.open(porto)
+            await asyncio.sleep(0.05)
+            assert "too many are connected" in (await third.connect(porto))["error"]
+            first.cut()
+            await until(lambda: porto._seats["a"].ends is not None)
+            assert "welcome" in await third.connect(porto)
+            assert sorted(porto._seats) == ["b", "c"]
+
+    run(work)
+
+
+def test_a_broker_that_is_not_there():
+    async def work():
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        proxy = Thin(f"127.0.0.1:{port}", timeout=0.2)
+        proxy.port = await proxy.start("127.0.0.1", 0)
+        device = Device()
+        assert "cannot reach a broker" in (await device.connect(proxy))["error"]
+        assert await device.hear() is None
+        assert proxy._seats == {}
+        await proxy.stop()
+        await hang_up()
+
+    run(work)
+
+
+def test_a_proxy_that_cannot_listen():
+    async def work():
+        with (
+            socket.create_server(("127.0.0.1", 0)) as taken,
+            pytest.raises(UsageError, match="cannot listen at"),
+        ):
+            await Thin("127.0.0.1:1").start("127.0.0.1", taken.getsockname()[1])
+
+    run(work)
