@@ -19,9 +19,11 @@ from wayfare.errors import PipelineError
 from wayfare.eventlog import Event, row, writer
 from wayfare.pipeline import events
 from wayfare.pipeline.analyse import TABLES, analyse
-from wayfare.sim import city, experiment, roaming
+from wayfare.pipeline.study import COUNTS
+from wayfare.sim import blackout, city, experiment, location, roaming
 from wayfare.sim.experiment import ALGORITHMS, SECOND_NS
 from wayfare.sim.links import MS_NS
+from wayfare.sim.location import NLB
 
 # Hasty enough that clients without support lose some, and get some twice or out of order.
 ROAMING: dict[str, Any] = {
@@ -60,6 +62,16 @@ def experiments(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[st
             other = experiment.Parameters(**CITY, algorithm=algorithm, start=start)
             with writer(folder / f"{algorithm}-{start}.parquet", run) as log:
                 figures[run] = city.run(other, log.write)
+    for nlb in NLB:
+        there = location.Parameters(
+            nlb=nlb, side=3, walkers=4, minutes=2.0, dwell_ns=15 * SECOND_NS
+        )
+        with writer(folder / f"location-{nlb}.parquet", f"location {nlb}") as log:
+            figures[f"location {nlb}"] = location.run(there, log.write)
+    for steps in ("0", "everywhere"):
+        change = blackout.Parameters(steps=steps, changes=20)
+        with writer(folder / f"blackout-{steps}.parquet", f"blackout {steps}") as log:
+            figures[f"blackout {steps}"] = blackout.run(change, log.write)
     return folder, figures
 
 
@@ -104,6 +116,22 @@ def test_roaming_gives_the_figures_of_the_simulator(
     naive = experiments[1]["roaming naive"]
     # Or nothing of this was put to the test.
     assert naive.lost > 0 and naive.duplicates > 0 and naive.moves_without_live > 0
+
+
+def test_who_follows_its_location_has_the_figures_of_the_simulator(
+    experiments: tuple[Path, dict[str, Any]], found: dict[str, list[dict[str, Any]]]
+) -> None:
+    """Nobody says what is expected, so all of it is extra; the past may be older than what is known."""
+    rows = {one["run"]: one for one in found["runs"]}
+    runs = [run for run in rows if run.startswith(("location", "blackout"))]
+    assert len(runs) == len(NLB) + 2
+    for run in runs:
+        figures, row = experiments[1][run], rows[run]
+        for name, theirs in COUNTS[run.split()[0]].items():
+            assert row[name] == getattr(figures, theirs), (run, name)
+        assert (row["expected"], row["delivered"], row["lost"]) == (0, 0, 0)
+    everywhere = experiments[1]["location all"]
+    assert everywhere.past > 0 and everywhere.posted > 0 and everywhere.moves > 0
 
 
 def test_the_city_gives_the_figures_of_the_simulator(

@@ -6,18 +6,24 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from pyspark.sql import SparkSession
 
 from wayfare.cli import main
 from wayfare.core.messages import BrokerId
-from wayfare.errors import UsageError
+from wayfare.errors import PipelineError, UsageError
 from wayfare.eventlog import Event
+from wayfare.pipeline import replay
 from wayfare.sim import blackout, location, topology
 from wayfare.sim.links import MS_NS
 from wayfare.sim.location import Judge
 from wayfare.sim.walks import SECOND_NS
 from wayfare.sim.ways import grid, random_ways, read
 from wayfare.sim.world import CLIENT_LINK
+from wayfare.studies.location import LOCATION
+from wayfare.studies.points import Point
+from wayfare.studies.study import Rows
 
 OWN_LINK_MS = 2 * CLIENT_LINK.latency_ns / MS_NS  # what nobody can do anything about
 
@@ -280,3 +286,112 @@ def test_blackout_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sim", "blackout", "--changes", "5", "--hops", "2", "--steps", "0"]) == 0
     shown = capsys.readouterr().out
     assert "steps 0, covering routing, seed 0" in shown and "0 ghosts" in shown
+
+
+# ---- the study ---------------------------------------------------------------------------------
+
+
+def verdicts(name: str, rows: list[dict[str, Any]]) -> dict[str, bool]:
+    """Whether each check of an experiment holds, by the first words of it."""
+    one = LOCATION.experiment(name)
+    found = Rows(rows, LOCATION.by_of(one), one.varied)
+    return {check.says: check.verdict(found).holds for check in one.checks}
+
+
+def rows_of(name: str) -> list[dict[str, Any]]:
+    """Of an experiment with two values and one seed, smaller."""
+    small = {"changes": 30, "side": 5} if LOCATION.experiment(name).kind == "" else SMALL
+    points = LOCATION.points(quick=True)[name]
+    xs = list(dict.fromkeys(x for x, _ in points))[:2]
+    out = []
+    for x, point in points:
+        if x in xs:
+            given = point.given | small
+            run = Point(point.kind, given).run()
+            facts = msgspec.to_builtins(Point(point.kind, given).parameters())
+            out.append(facts | msgspec.to_builtins(run))
+    return out
+
+
+SMALL = {"side": 4, "walkers": 6, "minutes": 10.0}
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict[str, list[dict[str, Any]]]:
+    return {name: rows_of(name) for name in ("hops", "stay")}
+
+
+@pytest.mark.parametrize("name", ["hops", "stay"])
+def test_the_checks_of_the_study_hold(name: str, measured: dict[str, list[dict[str, Any]]]) -> None:
+    assert all(verdicts(name, measured[name]).values())
+
+
+@pytest.mark.parametrize(
+    ("name", "series", "changed", "says"),
+    [
+        ("hops", "dwell", {"strays": 1}, "nothing comes twice, or to the wrong place"),
+        ("hops", "0", {"ghosts": 1}, "nothing comes twice, or to the wrong place"),
+        ("hops", "0", {"blackout_ms": 5.0}, "steps 0: in the dark for as long as"),
+        ("hops", "0", {"blackout_ms": 5.0}, "steps 0: the blackout grows"),
+        ("hops", "dwell", {"blackout_max_ms": 4.1}, "steps dwell: nobody misses more"),
+        ("hops", "everywhere", {"blackout_max_ms": 4.1}, "steps everywhere: nobody misses more"),
+        ("hops", "2", {"notifications_per_delivered": 1e9}, "everywhere takes the most"),
+        ("hops", "everywhere", {"control": 1}, "everywhere: control never"),
+        ("stay", "mined", {"lost": 1}, "nothing is lost, comes twice"),
+        ("stay", "none", {"share": 0.1}, "where nobody listens ahead"),
+        ("stay", "all", {"share": 0.9999}, "where all listen ahead"),
+        ("stay", "mined", {"share": 0.1}, "what is mined finds at least 90%"),
+        ("stay", "mined", {"virtual_mean": 9.0}, "what is mined takes fewer virtual clients"),
+        ("stay", "mined", {"messages_per_minute": 1e9}, "what is mined takes fewer messages"),
+        ("stay", "mined", {"kept_mean": 1e9}, "what is mined takes fewer kept notifications"),
+        ("stay", "none", {"messages_per_minute": 1e9}, "to listen everywhere takes most messages"),
+        ("stay", "none", {"kept_mean": 1e9}, "... and most memory"),
+        ("stay", "neighbours", {"share": 0.5}, "neighbours find more"),
+    ],
+)
+def test_every_check_of_the_study_can_fail(
+    name: str,
+    series: str,
+    changed: dict[str, Any],
+    says: str,
+    measured: dict[str, list[dict[str, Any]]],
+) -> None:
+    by = LOCATION.by_of(LOCATION.experiment(name))
+    rows = [row | changed if row[by] == series else row for row in measured[name]]
+    (held,) = [holds for check, holds in verdicts(name, rows).items() if check.startswith(says)]
+    assert not held
+
+
+def test_without_a_log_nobody_is_followed() -> None:
+    assert LOCATION.points()["taxis"] == LOCATION.points()["coverage"] == []
+    (x, point), *_ = LOCATION.points(quick=True, ways="w.json")["taxis"]
+    assert (x, point.given["ways"], point.kind) == (5, "w.json", "location")
+
+
+def test_a_part_of_a_log_is_played_again(spark: SparkSession, tmp_path: Path) -> None:
+    """Learnt from the first 70 % of the time; then the ways of its clients, from where they were."""
+    hour = 3600
+    rows = [
+        ("anna", 0, "a", "b"),
+        ("anna", hour, "b", "a"),
+        ("ben", 2 * hour, "a", "b"),
+        ("ben", 7 * hour + 60, "b", "c"),  # from here on it is played
+        ("ben", 7 * hour + 90, "c", "c"),
+        ("anna", 8 * hour, "a", "b"),
+        ("anna", 10 * hour, "b", "a"),  # too late
+    ]
+    log = tmp_path / "log.csv"
+    log.write_text("client,time,from,to\n" + "".join(f"{a},{b},{c},{d}\n" for a, b, c, d in rows))
+    path = replay.write(spark, str(log), {}, tmp_path / "out")
+    assert json.loads(path.read_text()) == {
+        "moves": [["a", "b", 2], ["b", "a", 1]],
+        "ways": {
+            "anna": [[0, "a"], [hour * 10**9, "b"]],
+            "ben": [[0, "b"], [60 * 10**9, "c"]],
+        },
+    }
+    ways = read(path)
+    assert ways.movement.successors(BrokerId("a"), 0.95) == ["b"]
+    log.write_text("client,time,from,to\nanna,0,a,b\n")
+    with pytest.raises(PipelineError, match="no moves to learn from in the first 70%"):
+        replay.write(spark, str(log), {}, tmp_path / "other")

@@ -28,7 +28,7 @@ from wayfare.sim import roaming
 from wayfare.testing import Tree
 
 SAME = (
-    "published expected delivered duplicates extra order_violations gaps told_lost"
+    "published expected delivered duplicates extra past order_violations gaps told_lost"
     " delay_p50_ms delay_p90_ms delay_p99_ms delay_max_ms"
 ).split()
 S = 10**9

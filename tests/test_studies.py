@@ -160,9 +160,13 @@ def test_a_folder_that_is_no_study(tmp_path: Path) -> None:
 def test_what_the_command_refuses(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["study", "mars", "--out", "x"]) == 2
     assert main(["study", "relocation"]) == 2
+    assert main(["study", "relocation", "--out", "x", "--trace", "log.csv"]) == 2
+    assert main(["study", "location", "--out", "x", "--columns", "to=b"]) == 2
     assert capsys.readouterr().err == (
-        "wayfare: unknown study 'mars': choose one of relocation, publishers\n"
+        "wayfare: unknown study 'mars': choose one of relocation, publishers, location\n"
         "wayfare: where to? wayfare study relocation --out DIR\n"
+        "wayfare: relocation follows nobody: leave --trace\n"
+        "wayfare: --columns are those of a log: name it with --trace\n"
     )
 
 

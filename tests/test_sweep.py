@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from wayfare.cli import as_subcommand, parser, sim
+from wayfare.cli import as_subcommand, following, parser, sim
 from wayfare.eventlog import SCHEMA
 from wayfare.pipeline import results, sweep
 from wayfare.sim import experiment, roaming
@@ -18,6 +18,12 @@ from wayfare.studies.points import KINDS, Point
 
 SMALL = {"height": 2, "degree": 2, "movers": 2, "moves": 2, "publishers": 1, "dwell_ns": 10**8}
 POINTS = [Point("roaming", SMALL | {"seed": seed}) for seed in range(3)]
+READ = {
+    "city": sim.city_parameters,
+    "roaming": sim.roaming_parameters,
+    "location": following.location_parameters,
+    "blackout": following.blackout_parameters,
+}
 BAD = Point("roaming", SMALL | {"seed": 0, "relocation": "junction", "routing": "flooding"})
 
 
@@ -60,11 +66,11 @@ def test_equal_points_are_one_run() -> None:
 @pytest.mark.parametrize("name", STUDIES)
 @pytest.mark.parametrize("quick", [True, False])
 def test_the_command_of_every_point_runs_the_same(name: str, quick: bool) -> None:
-    points = STUDIES[name].points(quick)
+    points = STUDIES[name].points(quick, "ways.json")
     for point in (point for of_one in points.values() for _, point in of_one):
         words = split(point.command())[1:]
         arguments = parser().parse_args(as_subcommand(words))
-        read = {"city": sim.city_parameters, "roaming": sim.roaming_parameters}[point.kind]
+        read = READ[point.kind]
         assert read(arguments) == point.parameters()
 
 

@@ -40,3 +40,23 @@ def size(paths: Iterable[str]) -> float:
         files = path.rglob("*") if path.is_dir() else [path]
         total += sum(file.stat().st_size for file in files if file.is_file())
     return total
+
+
+def add_columns(command: argparse.ArgumentParser) -> None:
+    """Of a handover log."""
+    command.add_argument(
+        "--columns",
+        type=_columns,
+        default={},
+        metavar="NAME=COLUMN,...",
+        help="what client, time, from and to are called in the log",
+    )
+
+
+def _columns(text: str) -> dict[str, str]:
+    parts = [part.partition("=") for part in text.split(",")]
+    if not all(name and column for name, _, column in parts):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} names no columns: give them like client=cab,time=at,from=old,to=new"
+        )
+    return {name.strip(): column.strip() for name, _, column in parts}

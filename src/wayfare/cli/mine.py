@@ -77,28 +77,13 @@ def add_parser(commands: Any) -> None:
         f" (default {JOURNEY_NS / SECOND_NS:g})",
     )
     one.add_argument("--per-client", action="store_true", help="learn the ways of each client, too")
-    one.add_argument(
-        "--columns",
-        type=_columns,
-        default={},
-        metavar="NAME=COLUMN,...",
-        help="what client, time, from and to are called in the log",
-    )
+    jobs.add_columns(one)
     one.add_argument(
         "--json", action="store_true", help="print one JSON object; with --follow, again and again"
     )
     jobs.add_options(one)
     follow.add_options(one)
     one.set_defaults(run=run)
-
-
-def _columns(text: str) -> dict[str, str]:
-    parts = [part.partition("=") for part in text.split(",")]
-    if not all(name and column for name, _, column in parts):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} names no columns: give them like client=cab,time=at,from=old,to=new"
-        )
-    return {name.strip(): column.strip() for name, _, column in parts}
 
 
 def run(arguments: argparse.Namespace) -> int:

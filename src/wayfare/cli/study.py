@@ -32,6 +32,7 @@ EXAMPLES = """examples:
   wayfare study                                   list the studies
   wayfare study relocation --quick --out reloc    a first look, in a minute or two
   wayfare study publishers --out publishers       all of it; the same command goes on after Ctrl-C
+  wayfare study location --out DIR --trace taxis.parquet --columns time=at,from=old,to=new
   wayfare study publishers --out DIR --master spark://host:7077    on a cluster that shares DIR
 """
 
@@ -49,6 +50,12 @@ def add_parser(commands: Any) -> None:
     one.add_argument("name", nargs="?", help=f"one of {', '.join(STUDIES)}")
     one.add_argument("--quick", action="store_true", help="fewer and smaller runs")
     one.add_argument("--out", type=Path, metavar="DIR", help="the folder of its results")
+    one.add_argument(
+        "--trace",
+        metavar="LOG",
+        help="of location: a handover log (see wayfare mine) to follow, too",
+    )
+    jobs.add_columns(one)
     one.add_argument("--json", action="store_true", help="print one JSON object")
     jobs.add_options(one)
     one.set_defaults(run=run)
@@ -61,6 +68,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"unknown study {arguments.name!r}: choose one of {', '.join(STUDIES)}")
     if arguments.out is None:
         raise UsageError(f"where to? wayfare study {arguments.name} --out DIR")
+    replayed = [one.name for one in STUDIES[arguments.name].experiments if one.replayed]
+    if arguments.trace is not None and not replayed:
+        raise UsageError(f"{arguments.name} follows nobody: leave --trace")
+    if arguments.columns and arguments.trace is None:
+        raise UsageError("--columns are those of a log: name it with --trace")
     jobs.need_spark()
     from wayfare.pipeline import analyse, spark, study
 
@@ -69,9 +81,16 @@ def run(arguments: argparse.Namespace) -> int:
     with console.status("starting Spark ..."):
         short = spark.SHORT if arguments.quick else {}
         session = spark.start(arguments.master, **analyse.SETTINGS, **short)
+    trace = None if arguments.trace is None else study.Trace(arguments.trace, arguments.columns)
     with _bar(console) as progress:
         outcome = study.run(
-            session, chosen, arguments.out, quick=arguments.quick, progress=progress
+            session, chosen, arguments.out, quick=arguments.quick, trace=trace, progress=progress
+        )
+    if replayed and trace is None:
+        print(
+            f"wayfare: {' and '.join(replayed)} not run, only random walks: --trace LOG names clients to"
+            " follow",
+            file=sys.stderr,
         )
     if arguments.json:
         print(json.dumps(msgspec.to_builtins(outcome)))

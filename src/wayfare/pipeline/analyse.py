@@ -35,13 +35,14 @@ BROADCAST_ROWS = 500_000  # of a table that every worker gets, as a whole
 # Sizes are known before the plan is made, and few stages take long: no need to plan again after each.
 SETTINGS = {"spark_sql_adaptive_enabled": "false"}
 PROBES_MAX = 100  # publications behind an arrival that are told apart
-# What brokers say that is no control message: roaming.py counts in the same way.
+# What brokers say, by sort: traffic.py counts in the same way.
 SAID = {
-    "control": "counted = 'messages' and message not in"
-    " ('Notification', 'Uncertain', 'Deliver', 'Ack')",
+    "control": "counted = 'messages' and message not in ('Notification', 'Uncertain', 'Deliver', 'Ack',"
+    " 'Shadow', 'Forget', 'Recall', 'Recalled')",
     "notifications": "counted = 'messages' and message in ('Notification', 'Uncertain', 'Deliver')",
     "tunnelled": "counted = 'messages' and message = 'Deliver'",
     "acknowledgements": "counted = 'messages' and message = 'Ack'",
+    "posted": "counted = 'messages' and message in ('Shadow', 'Forget', 'Recall', 'Recalled')",
     "entries": "counted = 'entries'",
 }
 COUNTS = (
@@ -57,12 +58,12 @@ SIZES = ("mean(ads) ads_mean", "max(ads) ads_max", "mean(subs) subs_mean", "max(
 TABLES = {
     "runs": """
         run string, published bigint, expected bigint, delivered bigint, lost bigint,
-        duplicates bigint, extra bigint, order_violations bigint, gaps bigint, told_lost bigint,
+        duplicates bigint, extra bigint, past bigint, order_violations bigint, gaps bigint, told_lost bigint,
         delay_p50_ms double, delay_p90_ms double, delay_p99_ms double, delay_max_ms double,
         moves bigint, hops bigint, first_p50_ms double, first_p99_ms double,
         live_p50_ms double, live_p99_ms double, moves_without_live bigint,
         control bigint, notifications bigint, tunnelled bigint, acknowledgements bigint,
-        entries bigint, updates bigint,
+        posted bigint, entries bigint, updates bigint,
         ads_mean double, ads_max bigint, subs_mean double, subs_max bigint""",
     "control": "run string, counted string, message string, count bigint",
     "probes": "run string, index bigint, expected bigint, delivered bigint, ratio double",

@@ -15,10 +15,11 @@ from wayfare.pipeline.wanted import WANTED
 OUTCOMES = {
     "delivered": "first and asked",
     "extra": "first and not asked",
+    "past": "first and past",
     "duplicates": "not first",
     "order_violations": "late",
 }
-ARRIVAL = ("run", "client", "publisher", "number", "time_ns", "delivery")
+ARRIVAL = ("run", "client", "publisher", "number", "time_ns", "delivery", "reason")
 PERCENTS = (50, 90, 99)
 DELAYS = (*(f"delay_p{percent}_ms" for percent in PERCENTS), "delay_max_ms")
 
@@ -39,7 +40,8 @@ def arrivals(deliveries: DataFrame, publications: DataFrame, wants: DataFrame) -
     """Beside each delivery: when it was published, whether it was asked for, came first, came late.
 
     From the last number of a publisher to the first: a row is the first arrival of its number if the
-    row before has another one, and out of order if anything that is newer had come before.
+    row before has another one, and out of order if anything that is newer had come before. What is of the
+    past, kept where its client came to, has an order of its own.
     """
     came = deliveries.select(*ARRIVAL)
     known = came.join(publications, ["run", "publisher", "number"], "left").alias("one")
@@ -59,7 +61,10 @@ def arrivals(deliveries: DataFrame, publications: DataFrame, wants: DataFrame) -
     return (
         whole.withColumn("pair", pair)
         .withColumn("first", first)
-        .withColumn("late", F.col("first") & F.coalesce(newer < arrival, F.lit(False)))
+        .withColumn("past", F.expr("coalesce(reason = 'past', false)"))
+        .withColumn(
+            "late", F.expr("first and not past") & F.coalesce(newer < arrival, F.lit(False))
+        )
         .withColumn("delay_us", F.expr("bigint(if(first, round((time_ns - at_ns) / 1000), null))"))
         .drop("pair")
     )
@@ -71,7 +76,7 @@ def judged(deliveries: DataFrame, publications: DataFrame, wants: DataFrame) -> 
         arrivals(deliveries, publications, wants)
         .where("coalesce(measured, true)")
         .selectExpr(
-            *("run", "first", "asked", "late"),
+            *("run", "first", "asked", "past", "late"),
             "stack(2, 'index', index, 'delay_us', delay_us) (by, value)",
         )
         .groupBy("run", "by", "value")

@@ -228,8 +228,8 @@ def counts(split_ns: int | None = None, per_client: bool = False) -> Transform:
 def mine(log: DataFrame, plan: Plan, name: str = "the log") -> tuple[Movement, Report]:
     """A model of all moves of a log, and how one of its beginning foretells the rest."""
     with explained(f"mining {name}"):
-        facts = _facts(log, name)
-        split_ns = facts.first_ns + int(TRAINING * (facts.last_ns - facts.first_ns))
+        known = facts(log, name)
+        split_ns = known.first_ns + int(TRAINING * (known.last_ns - known.first_ns))
         seen = log.transform(visits)
         tested = {"all": _collect(seen, plan, split_ns)}
         if plan.dwell_ns:
@@ -244,8 +244,8 @@ def mine(log: DataFrame, plan: Plan, name: str = "the log") -> tuple[Movement, R
     model = learn(learnt, plan.order, plan.journey_ns, lambda one: one.train + one.test)
     predictions, sets = judge(tested, plan.order, plan.journey_ns, plan.per_client, plan.coverage)
     report = Report(
-        handovers=facts.handovers,
-        clients=facts.clients,
+        handovers=known.handovers,
+        clients=known.clients,
         brokers=len({broker for one in tested["all"] for broker in (one.broker, one.to)}),
         moves=total["all"],
         bounces=total["all"] - total["no bounces"] if plan.dwell_ns else None,
@@ -256,24 +256,25 @@ def mine(log: DataFrame, plan: Plan, name: str = "the log") -> tuple[Movement, R
     return model, report
 
 
-def _facts(log: DataFrame, name: str) -> Row:
+def facts(log: DataFrame, name: str) -> Row:
+    """How many handovers and clients it has, and from when to when; PipelineError if it has none."""
     bad = F.col("client").isNull() | F.col("time_ns").isNull() | F.col("to").isNull()
-    (facts,) = log.agg(
+    (found,) = log.agg(
         F.count("*").alias("handovers"),
         F.count_if(bad).alias("bad"),
         F.count_distinct("run", "client").alias("clients"),
         F.min("time_ns").alias("first_ns"),
         F.max("time_ns").alias("last_ns"),
     ).collect()
-    if not facts.handovers:
+    if not found.handovers:
         raise PipelineError(f"{name} is empty: it has no handover (in an event log: no attachment)")
-    if facts.bad:
+    if found.bad:
         raise PipelineError(
-            f"{name} has {facts.bad} rows of {facts.handovers} without a client, a broker, or a time"
+            f"{name} has {found.bad} rows of {found.handovers} without a client, a broker, or a time"
             " that can be read: times are seconds or dates like 2008-05-17 10:00:44; repair them, or"
             " name other --columns"
         )
-    return facts
+    return found
 
 
 def _collect(seen: DataFrame, plan: Plan, split_ns: int) -> list[Counted]:

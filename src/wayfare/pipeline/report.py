@@ -97,7 +97,7 @@ def of_study(out: Path, study: Study, about: results.About) -> Page:
     blocks += summary(study, checks, len(wanted), failed, missing)
     names = charts.series(study)
     for one in study.experiments:
-        of_one = Rows(rows.get(one.name, []), study.by, one.varied)
+        of_one = Rows(rows.get(one.name, []), study.by_of(one), one.varied)
         figures = charts.of_experiment(one, of_one, names, read)
         blocks += of_experiment(one, of_one, names, _of(checks, one.name), figures, command)
     blocks += [Heading("All runs", "all-runs"), *_verdicts(_of(checks, EVERYWHERE))]
@@ -173,6 +173,8 @@ def of_experiment(
         said = one.published if one.published[0] == "(" else f"Published: {one.published}."
         blocks.append(Text(said, "published"))
     blocks += _verdicts(checks)
+    if not rows.rows and one.replayed:
+        return [*blocks, Text("Not run: it follows the clients of a log, `--trace LOG`.")]
     if not rows.rows:
         return [*blocks, Text("No run of it is there.")]
     blocks.append(Pictures(figures, command))

@@ -46,7 +46,7 @@ COUNTED = "run string, open boolean, delay_us bigint, last_ns bigint, " + ", ".j
 )
 RUNNING = """
     run string, published bigint, expected bigint, delivered bigint, lost bigint, awaited bigint,
-    duplicates bigint, extra bigint, order_violations bigint, gaps bigint, told_lost bigint,
+    duplicates bigint, extra bigint, past bigint, order_violations bigint, gaps bigint, told_lost bigint,
     delay_p50_ms double, delay_p90_ms double, delay_p99_ms double, delay_max_ms double,
     attachments bigint, last_ns bigint"""
 KINDS = "kind in ('published', 'delivered', 'subscribed', 'unsubscribed', 'attached', 'left')"

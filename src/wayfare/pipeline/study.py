@@ -11,7 +11,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from wayfare.errors import PipelineError
-from wayfare.pipeline import events, report, results, sweep
+from wayfare.pipeline import events, replay, report, results, sweep
 from wayfare.pipeline.analyse import analyse, write
 from wayfare.pipeline.spark import explained
 from wayfare.studies import STUDIES
@@ -22,6 +22,19 @@ Progress = Callable[
 ]  # what is being done, how much, of how much; 0: unknown
 
 LAST = "quantiles"  # the table that is written last
+# Nobody says beforehand what is expected of what follows a client: all of it is extra.
+FOLLOWED = {
+    name: name
+    for name in [
+        "published",
+        "duplicates",
+        "order_violations",
+        "gaps",
+        "control",
+        "notifications",
+        "subs_max",
+    ]
+} | {"extra": "delivered"}
 # Counts that both have, by the kind of simulation: how the analysis calls them, and the simulator.
 COUNTS = {
     "roaming": {
@@ -46,7 +59,20 @@ COUNTS = {
     },
     "city": {name: name for name in ["expected", "delivered", "lost", "duplicates", "moves"]}
     | {"published": "probes", "entries": "control_total", "updates": "link_messages"},
+    "location": FOLLOWED | {name: name for name in ["moves", "posted", "past"]},
+    "blackout": FOLLOWED,
 }
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """A handover log whose clients are to be followed."""
+
+    log: str
+    columns: dict[str, str] = {}
+
+    def words(self) -> str:
+        named = ",".join(f"{name}={column}" for name, column in self.columns.items())
+        return f" --trace {self.log}" + (f" --columns {named}" if named else "")
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -74,6 +100,7 @@ def run(
     out: Path,
     *,
     quick: bool = False,
+    trace: Trace | None = None,
     progress: Progress = lambda _doing, _done, _of: None,
 ) -> Outcome:
     """All of it. Whatever is in `out` already is used."""
@@ -82,6 +109,7 @@ def run(
         study,
         out,
         quick=quick,
+        trace=trace,
         progress=lambda done, of: progress("simulating", done, of),
     )
     runs = results.read_runs(out)
@@ -103,16 +131,16 @@ def simulate(
     out: Path,
     *,
     quick: bool = False,
+    trace: Trace | None = None,
     progress: sweep.Progress | None = None,
 ) -> list[str]:
     """All its runs that are not there yet; the runs that failed."""
-    points = study.points(quick)
-    _claim(
-        out,
-        results.About(
-            study.name, quick, f"wayfare study {study.name}{' --quick' if quick else ''}"
-        ),
-    )
+    command = f"wayfare study {study.name}{' --quick' if quick else ''}"
+    _claim(out, results.About(study.name, quick, command + (trace.words() if trace else "")))
+    ways = None
+    if trace is not None and any(one.replayed for one in study.experiments):
+        ways = str(replay.write(spark, trace.log, trace.columns, out))
+    points = study.points(quick, ways)
     results.write_table(
         out / "points.parquet",
         results.POINTS,
@@ -121,7 +149,7 @@ def simulate(
                 "experiment": one.name,
                 "varied": one.varied,
                 "x": json.dumps(x),
-                "series": point.given[study.by],
+                "series": point.given[study.by_of(one)],
                 "seed": point.given["seed"],
                 "run": point.run_name(),
             }
@@ -150,9 +178,13 @@ def check(study: Study, out: Path) -> list[dict[str, Any]]:
     rows_of = results.read_rows(out)
     checks = [agreement(out)]
     for one in study.experiments:
-        rows = Rows(rows_of.get(one.name, []), study.by, one.varied)
+        rows = Rows(rows_of.get(one.name, []), study.by_of(one), one.varied)
+        if one.replayed and not rows.rows:
+            continue  # there is no log to follow
         for each in one.checks:
             try:
+                if not rows.rows:
+                    raise LookupError("no run of it is there")
                 holds, measured = msgspec.structs.astuple(each.verdict(rows))
             except LookupError as error:
                 holds, measured = False, f"cannot be judged: {error}"

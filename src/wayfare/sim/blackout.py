@@ -256,7 +256,7 @@ def judge(events: list[Event], names: list[str], way_ns: int) -> Found:
 
 def _judge_walker(out: Found, walker: Walker, published: dict[int, Event], way_ns: int) -> None:
     got = set(walker.got)
-    out.delivered += len(walker.got)
+    out.delivered += len(got)
     out.duplicates += len(walker.got) - len(got)
     highest = 0
     for number in dict.fromkeys(walker.got):

@@ -91,8 +91,8 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("rate is a number of publications per second, from 0.001 to 1,000")
 
     def warm_up_ns(self) -> int:
-        """Everybody has attached by then, and listened for long enough."""
-        return 2 * self.horizon_ns
+        """Everybody has attached by then, and was listened for as long as matters."""
+        return self.dwell_ns + self.horizon_ns
 
     def until_ns(self) -> int:
         return self.warm_up_ns() + int(self.minutes * 60 * SECOND_NS)

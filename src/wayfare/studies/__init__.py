@@ -1,6 +1,7 @@
 """The named experiments, as data: which simulations, what was published of them, and what must hold."""
 
+from wayfare.studies.location import LOCATION
 from wayfare.studies.publishers import PUBLISHERS
 from wayfare.studies.relocation import RELOCATION
 
-STUDIES = {study.name: study for study in (RELOCATION, PUBLISHERS)}
+STUDIES = {study.name: study for study in (RELOCATION, PUBLISHERS, LOCATION)}

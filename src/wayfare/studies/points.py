@@ -10,7 +10,7 @@ import msgspec
 
 from wayfare.errors import UsageError
 from wayfare.eventlog import Event
-from wayfare.sim import city, experiment, roaming
+from wayfare.sim import blackout, city, experiment, location, roaming
 from wayfare.sim.links import MS_NS
 
 Log = Callable[[Iterable[Event]], object]
@@ -26,6 +26,8 @@ class Kind(msgspec.Struct, frozen=True):
 KINDS = {
     "roaming": Kind(roaming.Parameters, roaming.run),
     "city": Kind(experiment.Parameters, city.run),
+    "location": Kind(location.Parameters, location.run),
+    "blackout": Kind(blackout.Parameters, blackout.run),
 }
 UNITS = ("_kmh", "_km")  # that an option leaves out; times are in milliseconds
 

@@ -89,6 +89,9 @@ class Picture(msgspec.Struct, frozen=True):
 class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     title: str
+    kind: str = ""  # of its simulations, if it is not that of the study
+    by: str = ""  # the parameter whose values are compared, likewise
+    replayed: bool = False  # on the ways of a file, which has to be given
     varied: str  # a parameter, or `brokers`
     axis: str  # what it is, for people; the unit of times is added where they are shown
     values: tuple[Any, ...]
@@ -115,19 +118,30 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     by: str  # the parameter whose values are compared
     experiments: tuple[Experiment, ...]
 
-    def points(self, quick: bool = False) -> dict[str, list[tuple[Any, Point]]]:
+    def points(
+        self, quick: bool = False, ways: str | None = None
+    ) -> dict[str, list[tuple[Any, Point]]]:
         """By experiment: what is varied, and the point. Experiments may share points."""
-        return {one.name: list(self._points_of(one, quick)) for one in self.experiments}
+        return {one.name: list(self._points_of(one, quick, ways)) for one in self.experiments}
 
-    def _points_of(self, one: Experiment, quick: bool) -> Iterator[tuple[Any, Point]]:
+    def _points_of(
+        self, one: Experiment, quick: bool, ways: str | None
+    ) -> Iterator[tuple[Any, Point]]:
+        if one.replayed and ways is None:
+            return
         values = one.quick_values if quick else one.values
         seeds = one.quick_seeds if quick else one.seeds
         fixed = one.fixed | (one.quick_fixed if quick else {})
         for x, series, seed in product(values, one.compared, range(seeds)):
             if (x, series) in one.impossible:
                 continue
-            given = fixed | {self.by: series, "seed": seed} | _varied(one.varied, x)
-            yield x, Point(self.kind, given)
+            given = fixed | {self.by_of(one): series, "seed": seed} | _varied(one.varied, x)
+            if one.replayed:
+                given["ways"] = ways
+            yield x, Point(one.kind or self.kind, given)
+
+    def by_of(self, one: Experiment) -> str:
+        return one.by or self.by
 
     def experiment(self, name: str) -> Experiment:
         for one in self.experiments:
