@@ -12,17 +12,17 @@ host, port, name, wanted = sys.argv[1:]
 me = {"hello": name}  # and as soon as it is told: its memory, and up to where it is done
 while True:
     try:
-        with socket.create_connection((host, int(port))) as line, line.makefile("rw") as proxy:
+        with socket.create_connection((host, int(port))) as proxy, proxy.makefile() as lines:
             for words in (me, {"subscribe": wanted}):
-                print(json.dumps(words), file=proxy, flush=True)
-            for heard in map(json.loads, proxy):
+                proxy.sendall(json.dumps(words).encode() + b"\n")
+            for heard in map(json.loads, lines):
                 if "notification" in heard:
                     print(heard["notification"], flush=True)
                 if "memory" in heard:
                     me["memory"] = heard["memory"]
                 if "n" in heard:
                     me["ack"] = heard["n"]
-                    print(json.dumps({"ack": heard["n"]}), file=proxy, flush=True)
+                    proxy.sendall(json.dumps({"ack": heard["n"]}).encode() + b"\n")
     except OSError:
         pass  # no network at the moment
     time.sleep(0.5)
