@@ -11,6 +11,7 @@ import pytest
 
 import wayfare
 from live import settled, tree, until
+from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
 from wayfare.errors import UsageError
 from wayfare.net import thin as thin_module
@@ -514,6 +515,38 @@ def test_what_a_device_says_again_is_published_once():
             assert await device.until("published") == {"published": 4}
             with pytest.raises(TimeoutError):
                 await some.get(0.1)
+
+    run(work)
+
+
+def test_what_nobody_wants_any_more_does_not_part_the_device_from_its_session():
+    """It was under way when the subscription was withdrawn: the device is told that the stream went on."""
+
+    async def work():
+        async with (
+            tree("porto-lisbon", "faro-lisbon") as net,
+            proxies(net, "porto", "faro") as found,
+            publisher(net, offered="exists(x) or exists(y)") as tom,
+        ):
+            device = await subscribed(net, found["porto"])
+            device.say(subscribe="y > 0")
+            await device.flush()
+            await settled(net)
+            counterpart = found["porto"]._seats["meter7"].counterpart
+            counterpart._core.unsubscribe(Filter.parse("x > 0"))  # and the broker does not know yet
+            await publish(tom, 1, 3)
+            while device.n != 3:
+                assert set(await device.hear()) <= {"n", "memory"}
+            await asyncio.sleep(1.3)
+            assert net.brokers["porto"].core.border.of("meter7")[0].backlog.acked == 0
+            device.n = 0  # as if it had been cut off before
+            device.cut()
+            await device.connect(found["faro"])
+            await tom.publish({"y": 1}, confirm=True)
+            await device.until("notification")
+            await device.flush()
+            assert device.got[-1] == {"y": 1}
+            assert device.lost == []
 
     run(work)
 
