@@ -181,6 +181,11 @@ def delivered(time: int, number: int, delivery: int, client: str = "a", epoch: i
     return Event(time, "delivered", client, None, "p", number, delivery, epoch)
 
 
+def past(event: Event) -> Event:
+    event.reason = "past"
+    return event
+
+
 def subscribed(time: int, filter: str, client: str = "a", **how: Any) -> Event:
     return Event(time, "subscribed", client, filter=Filter.parse(filter), **how)
 
@@ -195,6 +200,14 @@ def attached(time: int, broker: str, epoch: int, client: str = "a") -> Event:
 
 MS = 1_000_000
 LOGS = {
+    # 1 is of the past, so nobody minds that 3 came before; 2 is not. 1 comes once more.
+    "past": [
+        *(published(number * MS, number, 7) for number in range(1, 4)),
+        delivered(11 * MS, 3, 1),
+        past(delivered(12 * MS, 1, 2)),
+        delivered(13 * MS, 2, 3),
+        past(delivered(14 * MS, 1, 4)),
+    ],
     # 1 comes, then 4, so 2 and 3 are late, though 3 comes after 2; 4 comes again, 5 never; 7 and 6 come
     # at once, but in this order.
     "order": [
@@ -308,6 +321,11 @@ def test_what_comes_late_or_again(told: dict[str, list[dict[str, Any]]]) -> None
     assert sorted(
         (one["delay_us"], one["count"]) for one in told["delays"] if one["run"] == "order"
     ) == [(8000, 1), (10000, 2), (11000, 1), (13000, 1), (14000, 1)]
+
+
+def test_the_past_has_an_order_of_its_own(told: dict[str, list[dict[str, Any]]]) -> None:
+    counts = ("expected", "extra", "past", "duplicates", "order_violations")
+    assert facts(told, "past", *counts) == (0, 3, 1, 1, 1)
 
 
 def test_a_subscription_counts_until_it_is_withdrawn(

@@ -129,6 +129,7 @@ def _show(f: dict[str, Any]) -> None:
     rows = [
         ("published", f["published"]),
         ("deliveries", f"{f['delivered']} of {f['expected']} expected; {f['extra']} beside them"),
+        ("... of the past", f["past"]),
         ("lost", f"{f['lost']}; clients were told of a gap {f['gaps']} times"),
         ("twice", f["duplicates"]),
         ("out of order", f["order_violations"]),
@@ -138,6 +139,7 @@ def _show(f: dict[str, Any]) -> None:
         ("first live one", _times(f, "live", "p50", "p99")),
         ("... never came", f"in {f['moves_without_live']} stays"),
         ("control messages", f["control"]),
+        ("... between replicators", f["posted"]),
         ("notifications", f"{f['notifications']} between brokers, {f['tunnelled']} tunnelled"),
         ("updates", f"{f['updates']}, with {f['entries']} entries"),
     ]

@@ -35,6 +35,8 @@ LOG_COLUMNS = {
     "published": "published",
     "expected": "wanted",
     "lost": "lost",
+    "extra": "beside that",
+    "past": "of the past",
     "duplicates": "twice",
     "order_violations": "out of order",
     "gaps": "gaps told",
