@@ -788,7 +788,7 @@ COMPLETED = [
     ("broker --log-level ", "debug info warning error"),
     ("sim fuzz --routing m", "merging"),
     ("sim fuzz --see", "--seeds"),
-    ("sim ", "fuzz roaming city"),
+    ("sim ", "fuzz roaming city location blackout"),
     ("roam --th", "--through"),
     ("completion ", "bash zsh fish"),
 ]
