@@ -17,7 +17,7 @@ BATCH = 25
 ROUTINGS = list(STRATEGIES)
 BATCHES = [
     (first, faults)
-    for faults, seeds in ((False, 1000), (True, 300))
+    for faults, seeds in ((False, 1000), (True, 150))
     for first in range(0, seeds, BATCH)
 ]
 
