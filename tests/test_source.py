@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import datasource as ds
-from pyspark.sql.types import DoubleType, LongType, StringType
+from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 
 import wayfare.sync
 from test_docs import blocks
@@ -16,7 +16,7 @@ from wayfare.core.history import Limits
 from wayfare.errors import PipelineError
 from wayfare.pipeline import archive
 from wayfare.pipeline.archived import ArchiveReader
-from wayfare.pipeline.batch import narrowed
+from wayfare.pipeline.batch import PastReader, narrowed
 from wayfare.pipeline.settings import settings
 from wayfare.pipeline.spark import explained
 from wayfare.testing import Tree
@@ -185,6 +185,28 @@ def test_the_past_of_a_broker_is_a_batch(spark, brokers):
         ("tom", "a", {"service": 5, "free": 5}),
     ]
     assert tree._hosts["a"].core.border.of("spark") == []
+
+
+def test_a_past_that_a_broker_cannot_deliver_as_a_whole_is_no_batch(brokers):
+    """It may remember more than it keeps for a client that has not acknowledged anything."""
+    tree = brokers("a", limits=Limits(past_count=60, backlog_count=20, window=4))
+    with wayfare.sync.connect(tree["a"], client_id="tom") as tom:
+        tom.advertise("exists x")
+        for x in range(70):
+            tom.publish({"x": x})
+        tom.flush()
+
+    def read(**options):
+        given = settings({"broker": tree["a"], **options})
+        parts = PastReader(given, StructType([StructField("x", LongType())])).partitions()
+        return [x for part in parts for x in part.rows.column("x").to_pylist()]
+
+    with pytest.raises(PipelineError, match="a cannot tell all it remembers: backlog_count"):
+        read()
+    assert read(failOnDataLoss="false") == [*range(50, 70)]
+    assert read(filter="x > 55") == [*range(56, 70)]
+    with pytest.raises(PipelineError, match="a cannot tell the last 60 s: its broker does not"):
+        read(filter="x > 55", since="60")
 
 
 def test_an_archive_is_a_batch(spark, tmp_path):

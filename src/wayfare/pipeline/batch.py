@@ -18,6 +18,7 @@ from pyspark.sql import datasource as ds
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import DataType, StructType
 
+from wayfare.core.border import FORGOTTEN_PAST
 from wayfare.core.conditions import CONJUNCTIONS_MAX, Condition, attr
 from wayfare.core.filters import Filter
 from wayfare.core.predicates import NAME_MAX, Value
@@ -71,17 +72,37 @@ class PastReader(DataSourceReader):
         )
         async with reader:
             async with asyncio.timeout(settings.timeout):
-                await reader.settle()
-            lost = next(iter(reader.gaps.values()), None)
-            if lost is not None and settings.since is not None and settings.fail_on_data_loss:
-                raise PipelineError(
-                    f"{reader.where} cannot tell the last {since:g} s: {lost}. To take what it has, set the"
-                    " option failOnDataLoss to false"
-                )
+                await _settled(reader)
+            self._check_gaps(reader)
             return [
                 fact(number, one.time_ns, one.notification, reader.where)
                 for number, one in reader.held.items()
             ]
+
+    def _check_gaps(self, reader: Reader) -> None:
+        """Who asks for all that a broker remembers is content with that, but not with less."""
+        settings = self._settings
+        lost = [
+            why
+            for why in reader.gaps.values()
+            if settings.since is not None or why != FORGOTTEN_PAST
+        ]
+        if lost and settings.fail_on_data_loss:
+            wanted = (
+                "all it remembers" if settings.since is None else f"the last {settings.since:g} s"
+            )
+            raise PipelineError(
+                f"{reader.where} cannot tell {wanted}: {lost[0]}. To take what it has, set the option"
+                " failOnDataLoss to false; for more, ask in parts (filter), or raise that limit"
+            )
+
+
+async def _settled(reader: Reader) -> None:
+    """After a gap, the rest comes when the broker knows that the gap was heard of."""
+    latest = -1
+    while reader.latest > latest:
+        latest = reader.latest
+        await reader.settle()
 
 
 def narrowed(wanted: Filter, filters: Iterable[ds.Filter], columns: dict[str, DataType]) -> Filter:
