@@ -134,7 +134,7 @@ EXPLAIN = explain() { tail -n 15 $(LOG) >&2; stop "$$@"; };
 lock: .venv/.locked ## pin what pyproject.toml asks for (UPGRADE=1: newest versions)
 	@$(BIN)/python -m venv build/lock
 	@build/lock/bin/python -m pip install -q uv==$(UV_VERSION)
-	@build/lock/bin/uv pip compile -q pyproject.toml --extra dev --extra spark $(if $(UPGRADE),--upgrade) \
+	@build/lock/bin/uv pip compile -q pyproject.toml --extra dev --extra spark --extra service $(if $(UPGRADE),--upgrade) \
 		--universal --python-version 3.11 --generate-hashes \
 		--no-header --no-emit-index-url --no-emit-find-links -o requirements.lock
 	@{ echo "# Every package in .venv, with its exact version. Written by \`make lock\`."; \

@@ -2,7 +2,7 @@ r"""Who may import whom, checked on the source text.
 
                  cli, __main__                       nobody imports them
                        |
-    bench   studies  pipeline     service  gateways
+    bench   studies  pipeline     service  gateways  sim also knows SERVICE_CORE
         \       \      |              \     /
          +-----> sim <-+                net          net and sim do not know each other; bench knows both
                    \                    /
@@ -46,12 +46,15 @@ class Layer(NamedTuple):
 LAYERS = {
     "errors": Layer(outside=""),
     "core": Layer("errors"),
+    "channel": Layer("errors"),
     "eventlog": Layer("errors core", "msgspec pyarrow"),
-    "sim": Layer("errors core eventlog"),
-    "net": Layer("errors core eventlog", "msgspec argon2 prometheus_client"),
+    "sim": Layer("errors core eventlog channel"),
+    "net": Layer("errors core eventlog channel", "msgspec argon2 prometheus_client"),
     "sync": Layer("errors core net"),
     "testing": Layer("errors core net sim", "msgspec pytest"),
-    "service": Layer("errors core net"),
+    "service": Layer(
+        "errors core eventlog net", "msgspec aio_pika aiormq nats paho redis stomp zeroconf"
+    ),
     "gateways": Layer("errors core net"),
     "studies": Layer("errors core eventlog sim"),
     "pipeline": Layer(
@@ -64,6 +67,12 @@ LAYERS = {
     ),
     "__main__": Layer("cli"),
 }
+
+# The part of the service that decides. It is as pure as core, and the simulator plays it too.
+SERVICE_CORE = frozenset(
+    f"wayfare.service.{name}" for name in "system messages merging buffer proxy library".split()
+)
+SERVICE_CORE_LAYER = Layer("errors")
 
 # What to do instead, by what was imported.
 CLOCK = "take `now` as an argument"
@@ -131,6 +140,8 @@ def check(path: str, source: str) -> Iterator[str]:
     if layer is None:
         yield f"{name} belongs to no layer: say in LAYERS (tests/test_layers.py) what it may import"
         return
+    if module_named(path) in SERVICE_CORE:
+        part, layer = "core", SERVICE_CORE_LAYER
     for module in imports(tree, path):
         if reason := refusal(module, part, layer, name):
             yield f"{name} imports {module}: {reason}"
@@ -161,6 +172,8 @@ def refusal_inside(module: str, part: str, layer: Layer, name: str) -> str | Non
     other = part_of(module)
     if module.startswith("wayfare.core.broker") and part == "core":
         return None if name == "core/__init__.py" else INSTEAD["wayfare.core.broker"]
+    if module in SERVICE_CORE and (part in ("sim", "studies") or name.startswith("service/")):
+        return None
     if other == part or other in layer.inside.split():
         return None
     if other == "":  # the facade: for users, and for the cli, which shows what a user would do
@@ -273,6 +286,11 @@ REFUSED = [
     ("core/x.py", "import wayfare.eventlog as log", "core/x.py imports wayfare.eventlog"),
     ("core/x.py", "from wayfare import sim", "core/x.py imports wayfare.sim"),
     ("core/x.py", "from wayfare import Filter", "imports wayfare: import the name from the module"),
+    ("core/x.py", "from wayfare.service import proxy", "core/x.py imports wayfare.service"),
+    # and so is the part of the service that decides; the simulator may play no other part of it
+    ("service/proxy.py", "import time", "service/proxy.py imports time: take `now`"),
+    ("service/proxy.py", "from wayfare.net import links", "proxy.py imports wayfare.net"),
+    ("sim/x.py", "from wayfare.service import mqtt", "sim/x.py imports wayfare.service"),
     ("core/x.py", "import wayfare", "imports wayfare: import the name from the module"),
     (
         "core/x.py",
@@ -340,6 +358,9 @@ ACCEPTED = [
         "sim/x.py",
         "from pathlib import Path\nfrom wayfare.core import broker\nimport wayfare.eventlog",
     ),
+    ("sim/x.py", "from wayfare.service.proxy import Proxy"),
+    ("service/proxy.py", "from wayfare.service.system import Id\nfrom .messages import Fetch"),
+    ("service/mqtt.py", "import asyncio, paho.mqtt.client\nfrom .system import Id"),
     ("net/x.py", "import asyncio, time\nfrom ..core.broker import Broker"),
     ("eventlog.py", "import pyarrow as pa\nfrom .core import messages"),
     ("eventlog/x.py", "import pyarrow as pa\nfrom ..core import messages"),

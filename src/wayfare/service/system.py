@@ -1,0 +1,109 @@
+"""Somebody else's publish/subscribe system, as the mobility service sees it.
+
+An adapter is one module with one class that is a `System`: it knows how to reach an access point,
+and what can be expected of it. `open` gives an `Access`, the connection of one client (or of the
+client proxy that stands in for it) to one access point.
+
+The service asks for little: subscriptions are texts in the system's own language, publications
+have a topic and bytes, and both can be stored. Whatever else a system can do is a trait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+ID_PROPERTY = "wayfare-id"  # what adapters call the header that carries an id
+SENDER_MAX = 256
+
+Property = str | int | float | bool
+
+
+class Id(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """Which publication of which sender: what tells a copy from another publication."""
+
+    sender: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.sender}/{self.number}"
+
+    @staticmethod
+    def parse(text: str | bytes | None) -> Id | None:
+        """Read an id from a header. None if it is none of ours: headers come from anybody."""
+        if isinstance(text, bytes):
+            text = text.decode("utf-8", "replace")
+        sender, slash, digits = (text or "").rpartition("/")
+        if not slash or not digits.isascii() or not digits.isdigit():
+            return None
+        if not 0 < len(sender) <= SENDER_MAX or len(digits) > 18:
+            return None
+        return Id(sender, int(digits))
+
+
+class Publication(msgspec.Struct, frozen=True, array_like=True):
+    """A message of the system, in a form that can be stored and sent on."""
+
+    topic: str
+    payload: bytes = b""
+    properties: dict[str, Property] = {}
+    id: Id | None = None
+
+
+class Traits(msgspec.Struct, frozen=True):
+    """What a system gives beside publish and subscribe."""
+
+    carries_ids: bool = True  # publications can have an id that leaves their payload alone
+    suspends: bool = False  # keeps subscriptions, and what comes, of a client that is not connected
+    keeps: bool = False  # gives again what `deliver` has not returned from
+    ordered: bool = True  # publications of one sender arrive in the order in which they were sent
+
+
+# Called with one publication at a time, in order. A system that keeps gives a publication again
+# until this has returned.
+Deliver = Callable[[Publication], Awaitable[None]]
+# Called once when the connection is gone without `close`, with the reason in words.
+Lost = Callable[[str], None]
+
+
+class Access(Protocol):
+    """One connection to an access point. Every method raises `Closed` when it is gone."""
+
+    async def subscribe(self, subscriptions: Sequence[str]) -> None:
+        """Subscribe to all of them. Returns when the access point has them; not when others know."""
+
+    async def unsubscribe(self, subscriptions: Sequence[str]) -> None:
+        """Take back these subscriptions. `deliver` may be called for a while yet."""
+
+    async def publish(self, publication: Publication) -> None:
+        """Publish. Returns when the access point has it, where the system says so."""
+
+    async def close(self, *, suspend: bool = False) -> None:
+        """Leave. With `suspend`, a system that suspends keeps subscriptions and what comes."""
+
+
+class System(Protocol):
+    """An adapter."""
+
+    scheme: str  # how its addresses begin: "mqtt" for "mqtt://host:port"
+    traits: Traits
+
+    def check(self, subscription: str) -> None:
+        """Raise `UsageError` if this is no subscription of the system."""
+
+    def topic(self, *words: str) -> str:
+        """Give a topic of these words (letters, digits, "-" and "_"), for the service's own use."""
+
+    def subscription(self, topic: str) -> str:
+        """Give the subscription to exactly this topic."""
+
+    async def open(
+        self, address: str, name: str, deliver: Deliver, lost: Lost, *, resume: bool = False
+    ) -> Access:
+        """Connect to the access point at `address` (mqtt://host:port) as client `name`.
+
+        With `resume`, what was suspended under this name goes on; else anything left of it is
+        forgotten. Raises `CannotConnect`: who does not answer, and what to do.
+        """
