@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from wayfare import cli
-from wayfare.cli import drive, main
+from wayfare.cli import demo_location, main
 from wayfare.cli.bench import BENCHES, draw
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.virtual import Ahead
@@ -524,25 +524,26 @@ def test_the_demo_of_locations_loses_nothing_and_the_past_is_there_on_arrival() 
     first, *others = told["stops"]
     assert (first["past"], first["live"]) == ([], first["said"])
     for stop in others:
-        assert len(stop["past"]) >= drive.AHEAD  # what was said on the way may come as either
+        # what was said on the way may come as either
+        assert len(stop["past"]) >= demo_location.AHEAD
         assert stop["past"] + stop["live"] == stop["said"]
     wanted = sum(len(stop["said"]) for stop in told["stops"])
     figures = told["figures"]
     assert figures["wanted"] == figures["past"] + figures["live"] == wanted < figures["published"]
-    assert [figures[name] for name in drive.WRONG] == [0, 0, 0, 0]
+    assert [figures[name] for name in demo_location.WRONG] == [0, 0, 0, 0]
 
 
 def test_the_demo_of_locations_tells_what_went_wrong(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without anybody who listens ahead, the past of every street is lost."""
-    monkeypatch.setattr(drive, "PATIENCE_S", 0.2)
-    monkeypatch.setattr(drive, "Ahead", lambda places, _: Ahead(places))
+    monkeypatch.setattr(demo_location, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(demo_location, "Ahead", lambda places, _: Ahead(places))
     assert main(["demo", "location", "--seconds", "2"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert any("the car comes to estrela: 0 notices of the past" in line for line in lines)
     figures = dict(line.rsplit(maxsplit=1) for line in lines[-8:])
-    assert int(figures["lost"]) >= 4 * drive.AHEAD
+    assert int(figures["lost"]) >= 4 * demo_location.AHEAD
     assert max(map(len, lines)) <= 80
     assert main(["demo", "location", "--simulated"]) == 2
     assert "leave --simulated and --out" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from wayfare.cli import as_subcommand, following, parser, sim
+from wayfare.cli import as_subcommand, parser, sim, sim_location
 from wayfare.eventlog import SCHEMA
 from wayfare.pipeline import results, sweep
 from wayfare.sim import experiment, roaming
@@ -21,8 +21,8 @@ POINTS = [Point("roaming", SMALL | {"seed": seed}) for seed in range(3)]
 READ = {
     "city": sim.city_parameters,
     "roaming": sim.roaming_parameters,
-    "location": following.location_parameters,
-    "blackout": following.blackout_parameters,
+    "location": sim_location.location_parameters,
+    "blackout": sim_location.blackout_parameters,
 }
 BAD = Point("roaming", SMALL | {"seed": 0, "relocation": "junction", "routing": "flooding"})
 

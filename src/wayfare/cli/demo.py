@@ -22,7 +22,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from wayfare.cli import drive, jobs, story
+from wayfare.cli import demo_location, jobs, story
 from wayfare.errors import UsageError
 from wayfare.eventlog import Event, ParquetWriter
 from wayfare.net.addresses import Address
@@ -197,7 +197,7 @@ def add_parser(commands: Any) -> None:
     one.add_argument(
         "--seconds",
         type=float,
-        help=f"how long it takes: {SECONDS:g}, and for location {drive.SECONDS:g}",
+        help=f"how long it takes: {SECONDS:g}, and for location {demo_location.SECONDS:g}",
     )
     one.add_argument("--simulated", action="store_true", help="a network in virtual time instead")
     one.add_argument(
@@ -210,7 +210,7 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.simulated and not arguments.story:
         return story.run(as_json=arguments.json)
-    usual = drive.SECONDS if arguments.story else SECONDS
+    usual = demo_location.SECONDS if arguments.story else SECONDS
     seconds = usual if arguments.seconds is None else arguments.seconds
     if not SHORTEST_S <= seconds <= 3600:
         raise UsageError(f"a demo takes {SHORTEST_S:g} seconds at least, and an hour at most")
@@ -225,7 +225,7 @@ def run(arguments: argparse.Namespace) -> int:
     logger.setLevel(logging.CRITICAL)  # connections that end are part of the story
     try:
         if arguments.story:
-            return drive.run(seconds, as_json=arguments.json)
+            return demo_location.run(seconds, as_json=arguments.json)
         demo = Demo(seconds)
         _play(demo, as_json=arguments.json)
     finally:

@@ -18,7 +18,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from wayfare.cli import following
+from wayfare.cli import sim_location
 from wayfare.cli.experiments import log_to, milliseconds, or_dash, print_pairs
 from wayfare.core.broker import ALL_RELOCATIONS, RELOCATIONS, check_strategies
 from wayfare.core.reduction import STRATEGIES
@@ -132,7 +132,7 @@ def add_parser(commands: Any) -> None:
 
     add_roaming_parser(commands)
     add_city_parser(commands)
-    following.add_parsers(commands)
+    sim_location.add_parsers(commands)
 
 
 def add_roaming_parser(commands: Any) -> None:

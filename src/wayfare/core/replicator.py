@@ -127,7 +127,7 @@ class Replicator:
         return self._changed(virtual, now)
 
     def on_unfollow(self, session: Session, message: m.Unfollow, now: int) -> list[Effect]:
-        virtual = self._by_link.get(session.link) if session.link is not None else None
+        virtual = self._served(session)
         if virtual is None or virtual.follows.pop(template_of(message.text), self) is self:
             return []
         if not virtual.follows:
@@ -136,7 +136,7 @@ class Replicator:
 
     def on_state(self, session: Session, message: State, now: int) -> list[Effect]:
         """The client is somewhere else, or different: what it follows means something else now."""
-        virtual = self._by_link.get(session.link) if session.link is not None else None
+        virtual = self._served(session)
         if virtual is None:
             return []
         before, virtual.state = virtual.state, message
@@ -148,7 +148,7 @@ class Replicator:
         return effects
 
     def on_ack(self, session: Session, message: m.HereAck, now: int) -> list[Effect]:
-        virtual = self._by_link.get(session.link) if session.link is not None else None
+        virtual = self._served(session)
         if virtual is None:
             return []
         virtual.backlog.acknowledge(message.number)
@@ -166,6 +166,10 @@ class Replicator:
         if virtual is None or virtual.epoch > epoch:
             return []
         return self._leave(virtual, epoch + 1, now)
+
+    def _served(self, session: Session) -> Virtual | None:
+        """The virtual client that delivers on this connection."""
+        return None if session.link is None else self._by_link.get(session.link)
 
     def _changed(self, virtual: Virtual, now: int) -> list[Effect]:
         """The client follows something else."""
