@@ -158,7 +158,7 @@ def refusal(module: str, part: str, layer: Layer, name: str) -> str | None:
     if top == "wayfare":
         return refusal_inside(module, part, layer, name)
     if top in sys.stdlib_module_names:
-        if part in ("core", "errors"):
+        if part in ("core", "errors", "channel"):
             return None if module in PURE else INSTEAD.get(top, f"not in PURE; {EFFECT}")
         return INSTEAD[top] if part == "sim" and top in UNREPEATABLE else None
     if top in layer.outside.split():
@@ -305,6 +305,8 @@ REFUSED = [
     ("core/x.py", "open('x')", "core/x.py calls open"),
     ("core/x.py", "__import__('time')", "core/x.py calls __import__"),
     ("errors.py", "import os", "errors.py imports os"),
+    ("channel.py", "from random import Random", "channel.py imports random: take the run's seeded"),
+    ("channel.py", "from .core import messages", "channel.py imports wayfare.core"),
     ("errors.py", "from .core import messages", "errors.py imports wayfare.core"),
     # the hosts do not know each other, nor the cli
     ("sim/x.py", "from wayfare.net import links", "sim/x.py imports wayfare.net"),

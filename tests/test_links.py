@@ -5,11 +5,14 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from wayfare.channel import find
 from wayfare.core.codec import encode
 from wayfare.core.messages import Ack, LinkId
 from wayfare.errors import UsageError
-from wayfare.sim.links import MS_NS, Agenda, LinkSpec, Pipe
+from wayfare.sim import World, check
+from wayfare.sim.links import MS_NS, Agenda, LinkSpec, Pipe, wireless
 
 SIZE = len(encode(Ack(1)))  # the same for all numbers below 128
 
@@ -17,11 +20,11 @@ SIZE = len(encode(Ack(1)))  # the same for all numbers below 128
 class Line:
     """A pipe and what comes out of it: (time, number)."""
 
-    def __init__(self, spec=None, seed=0):
+    def __init__(self, spec=None, seed=0, channel=None):
         self.agenda = Agenda()
         self.out = []
         self.pipe = Pipe(
-            self.agenda, Random(seed), spec or LinkSpec(), LinkId("porto"), self._receive
+            self.agenda, Random(seed), spec or LinkSpec(), LinkId("porto"), self._receive, channel
         )
 
     def _receive(self, event):
@@ -490,3 +493,75 @@ def test_what_is_sent_without_delay_is_on_its_way_until_time_goes_on():
 def test_a_link_that_cannot_be_is_refused(wrong):
     with pytest.raises(UsageError):
         LinkSpec(**wrong)
+
+
+# Wireless
+
+
+def wireless_line(seed=0, *settings):
+    spec = wireless(find("gprs", settings))
+    return Line(spec, seed, spec.channels(Random(seed))[1])
+
+
+def test_a_wireless_link_is_as_its_channel_says():
+    line, channel = wireless_line(5), wireless(find("gprs")).channels(Random(5))[1]
+    expected = []
+    for number in range(50):
+        line.send(number)
+        expected.append((channel.send(line.agenda.now, SIZE), number))
+        line.run(until=line.agenda.now + 7 * MS_NS)
+    assert line.run() == expected
+    assert channel.again == 0 < channel.packets
+
+
+def test_what_a_plain_link_costs_comes_on_top():
+    spec = replace(wireless(find("gprs")), latency_ns=20 * MS_NS)
+    line, plain = Line(spec, 1, spec.channels(Random(1))[1]), wireless_line(1)
+    line.send(1)
+    plain.send(1)
+    assert line.run()[0][0] == plain.run()[0][0] + 20 * MS_NS
+
+
+def test_a_wireless_link_that_was_cut_sends_again_what_did_not_arrive():
+    line = wireless_line()
+    line.send(*range(100))
+    line.run(until=1000 * MS_NS)
+    assert 0 < len(line.out) < 100
+    line.pipe.cut()
+    line.run(until=60_000 * MS_NS)
+    arrived = len(line.out)
+    line.pipe.heal()
+    line.run()
+    assert line.numbers() == [*range(100)]
+    floor_ns = find("gprs").down.floor_ns(SIZE)
+    assert line.out[arrived][0] >= 60_000 * MS_NS + floor_ns
+
+
+def test_a_client_takes_its_wireless_link_along_and_leaves_the_queue_behind():
+    world = World(client_link=wireless(find("gprs")))
+    world.add_brokers([("porto", "faro")])
+    ticker, anna = world.add_client("ticker", "faro"), world.add_client("anna", "porto")
+    ticker.advertise("price > 0")
+    anna.subscribe("price > 0")
+    world.settle()
+    for price in range(1, 200):
+        ticker.publish({"price": price})
+    world.run_until(world.now + 3000 * MS_NS)
+    down = anna.channels[1]
+    waiting = down.free_at - world.now
+    anna.attach("faro")
+    assert anna.connection.down._channel is down
+    assert anna.channels[0] is not ticker.channels[0]
+    assert waiting > 0 >= down.free_at - world.now
+    world.settle()
+    assert [one.notification.number for one in anna.received] == [*range(1, 200)]
+    assert check(world).violations == ()
+
+
+def test_between_brokers_up_is_from_the_one_named_later():
+    world = World(broker_link=wireless(find("gprs", ["up.latency=1s", "error=0"])))
+    world.add_brokers([("porto", "faro")])
+    down, up = world.link("porto", "faro")
+    down.send(Ack(1))
+    up.send(Ack(1))
+    assert down.worst_ns < 400 * MS_NS < 1000 * MS_NS < up.worst_ns

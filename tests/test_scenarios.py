@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from wayfare.channel import PROFILES
 from wayfare.core.filters import Filter
 from wayfare.errors import ScenarioError, UsageError, WayfareError
 from wayfare.sim import scenario
@@ -47,6 +48,16 @@ def path_of(name):
 def test_there_are_enough_to_read_as_documentation():
     assert len(SHIPPED) >= 15
     assert list(SHIPPED) == sorted(SHIPPED)
+
+
+def test_a_profile_comes_alone_on_top_and_with_settings():
+    specs = [
+        scenario._link_spec(text)
+        for text in ("profile gprs", "5ms loss 0.1 profile gprs", "profile gprs most=3 error=0")
+    ]
+    assert [(one.latency_ns, one.loss) for one in specs] == [(0, 0), (5_000_000, 0.1), (0, 0)]
+    assert specs[0].profile == specs[1].profile == PROFILES["gprs"]
+    assert (specs[2].profile.up.most, specs[2].profile.up.error) == (3, 0)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -364,6 +375,10 @@ def test_attributes_print_as_they_are_read():
         ("link fast\nbrokers porto", 1, "this is written: link 10ms [+5ms jitter]"),
         ("link 10ms loss 1.5", 1, "this is written: link 10ms"),
         ("link 10ms 64", 1, "this is written: link 10ms"),
+        ("client_link profile", 1, "this is written: client_link 2ms"),
+        ("client_link profile umts", 1, "there is no profile 'umts': take one of gprs,"),
+        ("client_link profile gprs error=2", 1, "error is a share from 0 to below 1"),
+        ("client_link soon profile gprs", 1, "this is written: client_link 2ms"),
         ("client_link", 1, "this is written: client_link 2ms"),
         (
             "backlog 3",

@@ -207,8 +207,9 @@ class Connection:
     ) -> None:
         world = client.world
         self.world, self.client, self.broker, self.link = world, client, broker, link
-        self.up = Pipe(world.agenda, world.random, spec, link, broker.receive)
-        self.down = Pipe(world.agenda, world.random, spec, link, client.receive)
+        up, down = client.channels
+        self.up = Pipe(world.agenda, world.random, spec, link, broker.receive, up)
+        self.down = Pipe(world.agenda, world.random, spec, link, client.receive, down)
         client.pipes[link] = self.up
         broker.pipes[link] = self.down
         world.connections[link] = self
@@ -253,12 +254,13 @@ class Connection:
 class ClientHost(Host):
     """A client, and what its application does."""
 
-    __slots__ = ("connection", "home", "left", "received", "replaced")
+    __slots__ = ("channels", "connection", "home", "left", "received", "replaced")
     core: Client
 
     def __init__(self, world: World, core: Client, home: str) -> None:
         super().__init__(world, core)
         self.home = home  # the broker that it attaches to when none is named
+        self.channels = world.client_link.channels(world.random)  # its own, wherever it is
         self.connection: Connection | None = None
         self.left = False
         self.replaced = False  # a later process has its name: of this one only brokers hear

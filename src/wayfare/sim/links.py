@@ -1,4 +1,4 @@
-"""Links: latency, bandwidth with a queue, FIFO, loss with retransmission, up and down.
+"""Links: latency, bandwidth with a queue, FIFO, loss with retransmission, up and down, wireless.
 
 A link between brokers is reliable, as the live host makes it: what is lost is sent again, what was
 on its way when the link went down is sent again when it is up. A client's connection is not: when it
@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from wayfare.channel import Channel, Profile
 from wayfare.core.codec import encode
 from wayfare.core.effects import Received
 from wayfare.core.messages import AnyMessage, LinkId
@@ -33,6 +34,7 @@ class LinkSpec(msgspec.Struct, frozen=True):
     loss: float = 0.0  # share of transmissions that are lost
     retransmit_ns: int = 40 * MS_NS  # until a lost one is sent again
     least_bytes: int = 0  # that a message takes of the bandwidth, however short it is
+    profile: Profile | None = None  # of a wireless link; all of the above comes on top of it
 
     def __post_init__(self) -> None:
         times = (self.latency_ns, self.jitter_ns, self.retransmit_ns)
@@ -47,7 +49,21 @@ class LinkSpec(msgspec.Struct, frozen=True):
                 "the loss of a link is a share from 0 to below 1: something must arrive"
             )
 
+    def channels(self, random: Random) -> Channels:
+        """The wireless link itself, both ways, where there is one: up, and down."""
+        if self.profile is None:
+            return None, None
+        ways = (self.profile.up, self.profile.down)
+        up, down = (Channel(way, Random(random.getrandbits(64))) for way in ways)
+        return up, down
 
+
+def wireless(profile: Profile) -> LinkSpec:
+    """A link that is this and nothing else."""
+    return LinkSpec(latency_ns=0, profile=profile)
+
+
+Channels = tuple[Channel | None, Channel | None]
 Action = tuple[Callable[[Any], None], Any]  # what to call, with what
 
 
@@ -121,6 +137,7 @@ class Pipe:
         "_actions",
         "_agenda",
         "_careful",
+        "_channel",
         "_down",
         "_free_at",
         "_gone",
@@ -145,12 +162,14 @@ class Pipe:
         spec: LinkSpec,
         link: LinkId,
         receive: Callable[[Received], None],
+        channel: Channel | None = None,
     ) -> None:
         self._agenda = agenda
         self._actions, self._times = agenda.actions, agenda.times  # at hand, for `send`
         self._random = random
         self.link = link  # what the receiving end calls it
         self.receive = receive
+        self._channel = channel
         # Not on the agenda, because the link is down: what, and since when at the latest.
         self._held: list[tuple[Received, int]] = []
         self._free_at = 0  # when the last byte put on the line has left
@@ -182,7 +201,8 @@ class Pipe:
             self.worst_ns = max(self.worst_ns, spec.latency_ns)
 
     def _is_limited(self, spec: LinkSpec) -> bool:
-        return spec.bandwidth_bps is not None or bool(spec.loss) or bool(spec.jitter_ns)
+        limited = spec.bandwidth_bps is not None or self._channel is not None
+        return limited or bool(spec.loss) or bool(spec.jitter_ns)
 
     def send(self, message: AnyMessage) -> None:
         self.messages += 1
@@ -228,6 +248,8 @@ class Pipe:
                 left = self._free_at
             left += size * 8 * 1_000_000_000 // spec.bandwidth_bps
             self._free_at = left
+        if self._channel is not None:
+            left = self._channel.send(left, len(encode(message)))
         if spec.jitter_ns:
             left += random.randrange(spec.jitter_ns + 1)
         while spec.loss and random.random() < spec.loss:
@@ -267,6 +289,7 @@ class Pipe:
         if self._down:
             return
         self._last_arrival = self._free_at = self._agenda.now
+        self._clear_channel()
         again, self._held = self._held, []
         for event, since in again:
             self._send_with_care(event, since)
@@ -277,6 +300,11 @@ class Pipe:
         self._gone = self._careful = True
         self._recall()
         self._held.clear()
+        self._clear_channel()
+
+    def _clear_channel(self) -> None:
+        if self._channel is not None:
+            self._channel.clear(self._agenda.now)
 
     def _recall(self) -> list[tuple[Received, int]]:
         """Take what is on its way off the agenda."""

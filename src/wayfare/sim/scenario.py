@@ -23,6 +23,7 @@ from pathlib import Path
 
 import msgspec
 
+from wayfare.channel import find as find_profile
 from wayfare.core import templates
 from wayfare.core.broker import NOT_AHEAD, RELOCATIONS
 from wayfare.core.history import Limits
@@ -392,8 +393,11 @@ class Stage:
 STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {
     "routing": ("flooding | simple | identity | covering | merging", Stage.routing),
     "relocation": (" | ".join(RELOCATIONS), Stage.relocation),
-    "link": ("10ms [+5ms jitter] [256kbps] [loss 0.1]", Stage.link),
-    "client_link": ("2ms [+1ms jitter] [128kbps] [loss 0.1]", Stage.client_link),
+    "link": ("10ms [+5ms jitter] [256kbps] [loss 0.1] [profile lan]", Stage.link),
+    "client_link": (
+        "2ms [+1ms jitter] [128kbps] [loss 0.1] | profile gprs [error=0.01]",
+        Stage.client_link,
+    ),
     "backlog": (
         "count 3 | bytes 1000 | age 10s | away 60s | window 64 | answer 30s",
         Stage.backlog,
@@ -456,10 +460,9 @@ LIMITS: dict[str, tuple[str, Callable[[str], int]]] = {
 
 
 def _link_spec(text: str) -> LinkSpec:
-    match = re.fullmatch(
-        r"(?P<latency>\S+)(?: \+(?P<jitter>\S+) jitter)?(?: (?P<kbps>\d+)kbps)?(?: loss (?P<loss>0?\.\d+))?",
-        text,
-    )
+    plain, wireless, given = f" {text}".partition(" profile ")
+    profile = find_profile(*_profile_words(given)) if wireless else None
+    match = _LINK.fullmatch(plain.strip() or ("0ms" if wireless else ""))
     if match is None:
         raise Misread
     return LinkSpec(
@@ -467,9 +470,18 @@ def _link_spec(text: str) -> LinkSpec:
         jitter_ns=_time_ns(match["jitter"]) if match["jitter"] else 0,
         bandwidth_bps=int(match["kbps"]) * 1000 if match["kbps"] else None,
         loss=float(match["loss"] or 0),
+        profile=profile,
     )
 
 
+def _profile_words(text: str) -> tuple[str, list[str]]:
+    name, *settings = text.split() or [""]
+    return name, settings
+
+
+_LINK = re.compile(
+    r"(?P<latency>\S+)(?: \+(?P<jitter>\S+) jitter)?(?: (?P<kbps>\d+)kbps)?(?: loss (?P<loss>0?\.\d+))?"
+)
 _ATTRIBUTE = re.compile(r"\s*([\w.$]+)\s*:\s*('(?:[^']|'')*'|true|false|[-+\d.eE]+)\s*(?:,|$)")
 
 

@@ -128,9 +128,16 @@ class World:
             )
             self.brokers[name] = BrokerHost(self, core)
         for a, b in self.edges:
-            for end, other in ((a, b), (b, a)):
-                receive = self.brokers[other].receive
-                pipe = Pipe(self.agenda, self.random, self.broker_link, LinkId(end), receive)
+            up, down = self.broker_link.channels(self.random)  # up is from the one named later
+            for end, other, channel in ((a, b, down), (b, a, up)):
+                pipe = Pipe(
+                    self.agenda,
+                    self.random,
+                    self.broker_link,
+                    LinkId(end),
+                    self.brokers[other].receive,
+                    channel,
+                )
                 self.brokers[end].pipes[LinkId(other)] = pipe
                 self.pipes[end, other] = pipe
         self._introduce()
