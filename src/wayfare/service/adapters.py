@@ -1,0 +1,35 @@
+"""Which adapter is for which address. The clients of other systems are loaded only when asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import cast
+
+from wayfare.errors import UsageError
+from wayfare.service.addresses import scheme_of
+from wayfare.service.system import System
+
+# scheme: module and class of the adapter
+ADAPTERS = {
+    "mqtt": ("mqtt", "Mqtt"),
+    "mqtts": ("mqtt", "Mqtt"),
+}
+
+
+def adapter(address: str) -> System:
+    """Give the adapter for an address like mqtt://host:port."""
+    scheme = scheme_of(address)
+    if scheme not in ADAPTERS:
+        known = ", ".join(ADAPTERS)
+        raise UsageError(
+            f"no publish/subscribe system is known by {scheme!r}: "
+            f"write an address like mqtt://host:port, with one of {known}"
+        )
+    module, name = ADAPTERS[scheme]
+    try:
+        made = getattr(import_module(f"wayfare.service.{module}"), name)()
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"{scheme}:// needs the package {error.name}: pip install 'wayfare[service]'"
+        ) from None
+    return cast(System, made)

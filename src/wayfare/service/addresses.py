@@ -1,0 +1,75 @@
+"""Where an access point is: scheme://[user:password@]host:port, and who does not answer there."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from wayfare.errors import CannotConnect, UsageError
+
+ANSWER_S = 10.0  # seconds that an access point may take for an answer
+CLOSING_S = 2.0  # ... to a goodbye
+
+
+class Scheme(msgspec.Struct, frozen=True):
+    port: int  # where the system listens unless told otherwise
+    tls: bool = False
+
+
+class Place(msgspec.Struct, frozen=True):
+    """An access point of somebody else's system."""
+
+    scheme: str
+    host: str
+    port: int
+    user: str | None = None
+    password: str | None = None
+    tls: bool = False
+
+    def __str__(self) -> str:
+        """Without user and password: this goes into messages and logs."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+    def security(self) -> ssl.SSLContext | None:
+        """What to check a certificate with: what this machine trusts, or SSL_CERT_FILE."""
+        return ssl.create_default_context() if self.tls else None
+
+    def unanswered(self, error: object) -> CannotConnect:
+        reason = str(error) or type(error).__name__
+        return CannotConnect(
+            f"cannot connect to {self}: {reason}; is the server running, and is this its address?"
+        )
+
+
+def scheme_of(address: str) -> str:
+    return address.partition("://")[0] if "://" in address else ""
+
+
+def place(address: str, schemes: Mapping[str, Scheme]) -> Place:
+    """Read an address with one of these schemes."""
+    form = f"{next(iter(schemes))}://host:port"
+    # What stands before an "@" may be a password: the address itself is not told.
+    told = f"{scheme_of(address)}://{address.rpartition('@')[2].partition('://')[2]}"
+    told = told if "@" in address else address
+    try:
+        parts = urlsplit(address)
+        port = parts.port
+    except ValueError as error:
+        raise UsageError(f"{told!r} is no address: {error}; write {form}") from None
+    if parts.scheme not in schemes:
+        raise UsageError(f"{told!r} is no address: it begins with {' or '.join(schemes)}://")
+    if not parts.hostname or port == 0 or parts.path.strip("/") or parts.query or parts.fragment:
+        raise UsageError(f"{told!r} is no address: write {form}")
+    scheme = schemes[parts.scheme]
+    return Place(
+        parts.scheme,
+        parts.hostname,
+        scheme.port if port is None else port,
+        None if parts.username is None else unquote(parts.username),
+        None if parts.password is None else unquote(parts.password),
+        scheme.tls,
+    )

@@ -1,0 +1,77 @@
+"""What came from a system and was not given on yet.
+
+Adapters put in what their library calls them with; a task gives it on, one by one. The inbox
+never refuses: an adapter waits for `room` before it reads on, so that the system itself notices
+that somebody is slow; or drops what comes while the inbox is `full`, where that is allowed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+QUEUE_MAX = 1_000
+
+Item = TypeVar("Item")
+log = logging.getLogger(__name__)
+
+
+class Inbox(Generic[Item]):
+    def __init__(
+        self,
+        handle: Callable[[Item], Awaitable[None]],
+        *,
+        failed: Callable[[str], None],
+    ) -> None:
+        self._handle, self._failed = handle, failed
+        self._items: deque[Item] = deque()
+        self._wake = asyncio.Event()
+        self._ended = False
+        self._room = asyncio.Event()
+        self._task = asyncio.create_task(self._run())
+
+    @property
+    def full(self) -> bool:
+        return len(self._items) >= QUEUE_MAX
+
+    async def room(self) -> None:
+        """Wait until it is not full; once it was, until it is half empty."""
+        if self.full:
+            self._room.clear()
+            await self._room.wait()
+
+    def put(self, item: Item) -> None:
+        self._items.append(item)
+        self._wake.set()
+
+    def finish(self) -> None:
+        """Nothing more comes: give on what is here, and end."""
+        self._ended = True
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Forget what is here, and end; in the midst of giving on, if need be."""
+        self._items.clear()
+        self._room.set()
+        self.finish()
+        if self._task is not asyncio.current_task():
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        while not self._ended or self._items:
+            self._wake.clear()
+            while self._items:
+                item = self._items.popleft()
+                if len(self._items) == QUEUE_MAX // 2:
+                    self._room.set()
+                try:
+                    await self._handle(item)
+                except Exception as error:
+                    log.exception("what came from a publish/subscribe system could not be given on")
+                    self._failed(f"it could not be given on: {error!r}")
+                    return
+            if not self._ended:
+                await self._wake.wait()

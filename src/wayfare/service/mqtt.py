@@ -1,0 +1,396 @@
+"""MQTT 5: mosquitto and others.
+
+Publications go both ways with quality of service 1, and are acknowledged when `deliver` has
+returned. A session that was suspended, or cut off, is kept by the server for `SESSION_S`. The
+library is driven by the event loop itself; there is no thread but for connecting.
+
+The server sends at most `RECEIVED_MAX` publications ahead of acknowledgements, and all of them have
+a place in the inbox. Those that others published with quality of service 0 can be more: they are
+dropped when the inbox is full, for the server would drop them, too, if it was not read.
+What a server holds back for a slow client is its own choice: mosquitto keeps 1,000 publications
+(max_queued_messages) beyond those that are not acknowledged, and drops the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+from paho.mqtt.client import Client, MQTTMessage, MQTTv5
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+
+from wayfare.errors import Closed, Refused, UsageError
+from wayfare.service.addresses import ANSWER_S, CLOSING_S, Place, Scheme, place
+from wayfare.service.headers import headers, read
+from wayfare.service.inbox import Inbox
+from wayfare.service.system import Access, Deliver, Lost, Publication, Traits
+
+SCHEMES = {"mqtt": Scheme(1883), "mqtts": Scheme(8883, tls=True)}
+SESSION_S = 86_400  # that a server keeps the session of a client that is not connected
+KEEP_ALIVE_S = 30
+RECEIVED_MAX = 500  # publications that the server sends ahead of our acknowledgements
+SENT_MAX = 100  # ... and we ahead of the server's
+TEXT_MAX = 65_535  # bytes of a topic or a subscription
+READ_MAX = 100  # packets that are read before others have their turn
+
+log = logging.getLogger(__name__)
+
+
+class Mqtt:
+    scheme = "mqtt"
+    traits = Traits(suspends=True, keeps=True)
+
+    def check(self, subscription: str) -> None:
+        reason = complaint(subscription)
+        levels = subscription.split("/")
+        if any(len(level) > 1 and ("#" in level or "+" in level) for level in levels):
+            reason = "# and + stand alone between slashes"
+        elif "#" in levels[:-1]:
+            reason = "# stands at the end"
+        if reason:
+            raise UsageError(f"{subscription!r:.80} is no MQTT subscription: {reason}")
+
+    def topic(self, *words: str) -> str:
+        return "/".join(words)
+
+    def subscription(self, topic: str) -> str:
+        return topic
+
+    async def open(
+        self, address: str, name: str, deliver: Deliver, lost: Lost, *, resume: bool = False
+    ) -> Access:
+        access = MqttAccess(place(address, SCHEMES), name, deliver, lost)
+        await access.connect(resume)
+        return access
+
+
+def complaint(text: str) -> str | None:
+    """Say why this can be neither topic nor subscription."""
+    if not text:
+        return "it is empty"
+    if "\0" in text:
+        return "it has a zero character"
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        return "it cannot be written in UTF-8"
+    return f"it has more than {TEXT_MAX} bytes" if size > TEXT_MAX else None
+
+
+def packed(kind: int, **values: object) -> Properties:
+    made = Properties(kind)  # type: ignore[no-untyped-call]
+    for name, value in values.items():
+        setattr(made, name, value)
+    return made
+
+
+class MqttAccess:
+    def __init__(self, place: Place, name: str, deliver: Deliver, lost: Lost) -> None:
+        self._place, self._name, self._deliver, self._lost = place, name, deliver, lost
+        self._loop = asyncio.get_running_loop()
+        self._client = Client(
+            CallbackAPIVersion.VERSION2,
+            client_id=name,
+            protocol=MQTTv5,
+            reconnect_on_failure=False,
+            manual_ack=True,
+        )
+        self._connected: asyncio.Future[Properties | None] = self._loop.create_future()
+        self._answers: dict[int, asyncio.Future[Sequence[ReasonCode]]] = {}
+        self._sending = asyncio.Semaphore(SENT_MAX)
+        self._packet_max = 0
+        self._welcome = False  # whether somebody has this access, to be told when it is lost
+        self._gone: str | None = None  # why there is no connection
+        self._dropped = 0
+        self._moved = False  # whether the last read gave a packet
+        self._socket: socket.socket | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._inbox: Inbox[tuple[Publication, int]] | None = None
+
+    # ---- coming and going -------------------------------------------------------------
+
+    async def connect(self, resume: bool) -> None:
+        client = self._client
+        client.connect_timeout = ANSWER_S
+        client.max_inflight_messages_set(SENT_MAX)
+        client.on_connect = self._on_connect
+        client.on_disconnect = self._on_disconnect
+        client.on_message = self._on_message
+        client.on_publish = self._on_publish
+        client.on_subscribe = client.on_unsubscribe = self._on_answer
+        if self._place.user is not None:
+            client.username_pw_set(self._place.user, self._place.password)
+        security = self._place.security()
+        if security is not None:
+            client.tls_set_context(security)
+        asked = packed(
+            PacketTypes.CONNECT, SessionExpiryInterval=SESSION_S, ReceiveMaximum=RECEIVED_MAX
+        )
+        connecting = self._loop.run_in_executor(
+            None,
+            lambda: client.connect(
+                self._place.host,
+                self._place.port,
+                KEEP_ALIVE_S,
+                clean_start=not resume,
+                properties=asked,
+            ),
+        )
+        try:
+            await asyncio.shield(connecting)
+        except OSError as error:
+            raise self._place.unanswered(error) from None
+        except asyncio.CancelledError:
+            connecting.add_done_callback(self._given_up)
+            raise
+        self._watch()
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                granted = await self._connected
+        except TimeoutError:
+            self._end("no answer")
+            raise self._place.unanswered(f"no answer within {ANSWER_S:.0f} s") from None
+        except Closed as error:
+            raise self._place.unanswered(error) from None
+        except asyncio.CancelledError:
+            self._end("given up")
+            raise
+        if self._gone is not None:
+            raise self._place.unanswered(self._gone)
+        self._welcome = True
+        self._packet_max = getattr(granted, "MaximumPacketSize", 0)
+        ahead = min(SENT_MAX, getattr(granted, "ReceiveMaximum", SENT_MAX))
+        self._sending = asyncio.Semaphore(ahead)
+
+    def _given_up(self, connecting: asyncio.Future[Any]) -> None:
+        connecting.exception()
+        self._cut()
+
+    def _watch(self) -> None:
+        """From here on the event loop reads and writes."""
+        found = self._client.socket()
+        assert isinstance(found, socket.socket)
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = found
+        self._inbox = Inbox(self._give, failed=self._end)
+        self._client.on_socket_register_write = self._on_writing
+        self._client.on_socket_close = lambda *_: self._unwatch()
+        self._loop.add_reader(found, self._read)
+        self._timer = self._loop.call_later(1.0, self._tick)
+        self._write()
+
+    def _unwatch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._socket is not None:
+            self._loop.remove_reader(self._socket)
+            self._loop.remove_writer(self._socket)
+            self._socket = None
+
+    async def close(self, *, suspend: bool = False) -> None:
+        if self._gone is not None:
+            if self._inbox is not None:
+                self._inbox.stop()
+            return
+        left = packed(PacketTypes.DISCONNECT, SessionExpiryInterval=SESSION_S if suspend else 0)
+        assert self._socket is not None
+        # The library closes its socket at once. If there is something that was not read, the
+        # goodbye may be lost by that; with a copy of the socket we can wait for the server.
+        copy = None if self._place.tls else self._socket.dup()
+        self._gone = "it was closed"
+        self._forget()
+        self._client.disconnect(properties=left)
+        self._write()
+        if copy is not None:
+            await self._drain(copy)
+        self._cut()
+
+    async def _drain(self, copy: socket.socket) -> None:
+        """Wait until the server has closed its side."""
+        try:
+            async with asyncio.timeout(CLOSING_S):
+                while self._client.want_write() and self._socket is not None:
+                    await asyncio.sleep(0.01)
+                while await self._loop.sock_recv(copy, 65_536):
+                    pass
+        except (OSError, TimeoutError):
+            pass
+        finally:
+            copy.close()
+
+    def _forget(self) -> None:
+        """Whoever waits for an answer gets none, and nothing more is given on."""
+        reason = Closed(f"the connection to {self._place} is gone: {self._gone}")
+        waiting: list[asyncio.Future[Any]] = [self._connected, *self._answers.values()]
+        for answer in waiting:
+            if not answer.done():
+                answer.set_exception(reason)
+        self._answers.clear()
+        if self._inbox is not None:
+            self._inbox.stop()
+
+    def _cut(self) -> None:
+        """Close what may be left of the connection, without a goodbye."""
+        self._unwatch()
+        left = self._client.socket()
+        if left is not None:
+            left.close()
+
+    def _end(self, reason: str) -> None:
+        """The connection is gone, but not by `close`."""
+        if self._gone is None:
+            self._gone = reason
+            self._forget()
+            self._cut()
+            if self._welcome:
+                self._lost(reason)
+
+    # ---- reading and writing ----------------------------------------------------------
+
+    def _read(self) -> None:
+        for _ in range(READ_MAX):
+            self._moved = False
+            self._client.loop_read()
+            if not self._moved or self._socket is None:
+                return
+
+    def _write(self) -> None:
+        if self._socket is None:
+            return
+        self._client.loop_write()
+        if self._socket is None:
+            return
+        if self._client.want_write():
+            self._loop.add_writer(self._socket, self._write)
+        else:
+            self._loop.remove_writer(self._socket)
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(1.0, self._tick)
+        self._client.loop_misc()
+
+    # ---- what the library calls -------------------------------------------------------
+
+    def _on_writing(self, client: Client, data: Any, writable: object) -> None:
+        self._loop.call_soon(self._write)  # later, together with what else is to be written
+
+    def _on_connect(
+        self, client: Client, data: Any, flags: Any, code: ReasonCode, granted: Properties | None
+    ) -> None:
+        self._moved = True
+        if self._connected.done():
+            return
+        if code.is_failure:
+            self._connected.set_exception(Closed(f"it says {code}"))
+            self._loop.call_soon(self._end, f"it says {code}")
+        else:
+            self._connected.set_result(granted)
+
+    def _on_disconnect(
+        self, client: Client, data: Any, flags: Any, code: ReasonCode, _: Properties | None
+    ) -> None:
+        said = f"the server says {code}" if flags.is_disconnect_packet_from_server else str(code)
+        # Not from within the library, which is still busy with its socket.
+        self._loop.call_soon(self._end, said)
+
+    def _on_answer(
+        self,
+        client: Client,
+        data: Any,
+        number: int,
+        codes: Sequence[ReasonCode],
+        _: Properties | None,
+    ) -> None:
+        self._moved = True
+        answer = self._answers.pop(number, None)
+        if answer is not None and not answer.done():
+            answer.set_result(codes)
+
+    def _on_publish(
+        self, client: Client, data: Any, number: int, code: ReasonCode, _: Properties | None
+    ) -> None:
+        self._on_answer(client, data, number, [code], _)
+
+    def _on_message(self, client: Client, data: Any, message: MQTTMessage) -> None:
+        self._moved = True
+        if self._inbox is None or self._gone is not None:
+            return
+        number = message.mid if message.qos else 0
+        try:
+            topic = message.topic
+        except UnicodeDecodeError:
+            client.ack(number, message.qos)
+            return
+        if self._inbox.full and not number:
+            self._dropped += 1
+            if self._dropped == 1:
+                log.warning(
+                    "%s is slow: publications without acknowledgement are dropped", self._name
+                )
+            return
+        properties, mark = read(getattr(message.properties, "UserProperty", ()))
+        self._inbox.put((Publication(topic, bytes(message.payload), properties, mark), number))
+
+    async def _give(self, item: tuple[Publication, int]) -> None:
+        publication, number = item
+        await self._deliver(publication)
+        if number and self._gone is None:
+            self._client.ack(number, 1)
+
+    # ---- what the service calls -------------------------------------------------------
+
+    async def subscribe(self, subscriptions: Sequence[str]) -> None:
+        if self._open() and subscriptions:
+            _, number = self._client.subscribe([(text, 1) for text in subscriptions])
+            await self._settled(number, subscriptions)
+
+    async def unsubscribe(self, subscriptions: Sequence[str]) -> None:
+        if self._open() and subscriptions:
+            _, number = self._client.unsubscribe(list(subscriptions))
+            await self._settled(number, subscriptions)
+
+    async def publish(self, publication: Publication) -> None:
+        reason = complaint(publication.topic)
+        if reason or "#" in publication.topic or "+" in publication.topic:
+            reason = reason or "# and + are for subscriptions"
+            raise UsageError(f"{publication.topic!r:.80} is no MQTT topic: {reason}")
+        pairs = headers(publication)
+        properties = packed(PacketTypes.PUBLISH, UserProperty=pairs) if pairs else None
+        size = len(publication.payload)
+        if 0 < self._packet_max <= size:
+            raise UsageError(f"{self._place} takes {self._packet_max} bytes, not {size}")
+        async with self._sending:
+            self._open()
+            sent = self._client.publish(
+                publication.topic, publication.payload, qos=1, properties=properties
+            )
+            await self._settled(sent.mid, [publication.topic])
+
+    def _open(self) -> bool:
+        if self._gone is not None:
+            raise Closed(f"the connection to {self._place} is gone: {self._gone}")
+        return True
+
+    async def _settled(self, number: int | None, texts: Sequence[str]) -> None:
+        """Wait for the server's answer to packet `number`, which is about these texts."""
+        if number is None:
+            raise Closed(f"the connection to {self._place} is gone")
+        answer = self._answers[number] = self._loop.create_future()
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                codes = await answer
+        except TimeoutError:
+            self._end(f"no answer within {ANSWER_S:.0f} s")
+            self._open()
+            raise
+        finally:
+            self._answers.pop(number, None)
+        for text, code in zip(texts, codes, strict=False):
+            if code.is_failure:
+                raise Refused(f"{self._place} refuses {text!r:.80}: {code}")

@@ -1,0 +1,712 @@
+"""One contract for all adapters, over real servers.
+
+What a system does not have (its traits) is not asked of it; everything else is.
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from wayfare.errors import CannotConnect, Closed, UsageError
+from wayfare.service.adapters import ADAPTERS, adapter
+from wayfare.service.addresses import Scheme, place
+from wayfare.service.inbox import QUEUE_MAX
+from wayfare.service.system import ID_PROPERTY, Access, Id, Publication, System
+
+QUIET_S = 0.3  # nothing more comes after so long
+
+
+# ---- servers ---------------------------------------------------------------------------
+
+
+class Server(NamedTuple):
+    """How a server of one system is started: `files` are written to its directory before."""
+
+    program: str
+    package: str  # of Debian
+    command: str
+    files: dict[str, str] = {}  # noqa: RUF012
+
+
+SERVERS = {
+    "mqtt": Server(
+        "mosquitto",
+        "mosquitto",
+        "mosquitto -c {dir}/mosquitto.conf",
+        {
+            "mosquitto.conf": "listener {port} 127.0.0.1\nallow_anonymous true\n"
+            "max_queued_messages 0\nset_tcp_nodelay true\n"
+        },
+    ),
+}
+
+
+def free_port() -> int:
+    """A port nobody listens on, below those that the system gives to clients."""
+    for port in random.sample(range(20_000, 32_000), 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
+
+
+def found(program: str, package: str) -> str:
+    path = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
+    if path is None:
+        sentence = f"{program} is not installed: apt-get install {package}"
+        pytest.fail(sentence) if os.environ.get("CI") else pytest.skip(sentence)
+    return path
+
+
+@contextlib.contextmanager
+def running(scheme: str, directory: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A server of its own: its address and process."""
+    server = SERVERS[scheme]
+    path = found(server.program, server.package)
+    port = free_port()
+    for name, text in server.files.items():
+        (directory / name).write_text(text.format(port=port, dir=directory))
+    words = server.command.format(port=port, dir=directory).split()[1:]
+    with (directory / "log").open("wb") as log:
+        process = subprocess.Popen([path, *words], stdout=log, stderr=log, cwd=directory)
+    try:
+        wait_until_it_listens(port, process, directory / "log")
+        yield f"{scheme}://127.0.0.1:{port}", process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_until_it_listens(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end and process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"the server does not listen: {log.read_text()[-2000:]}")
+
+
+@pytest.fixture(scope="session", params=SERVERS)
+def address(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """Where a server of each kind listens, in turn."""
+    with running(request.param, tmp_path_factory.mktemp(request.param)) as (where, _):
+        yield where
+
+
+@pytest.fixture
+def system(address: str) -> System:
+    return adapter(address)
+
+
+@pytest.fixture
+def word() -> str:
+    """The first word of topics that no other test uses."""
+    return f"t{random.randrange(10**9)}"
+
+
+# ---- clients ---------------------------------------------------------------------------
+
+
+class Client:
+    """A client that notes everything it is told."""
+
+    access: Access
+
+    def __init__(self, system: System, address: str, name: str) -> None:
+        self.system, self.address, self.name = system, address, name
+        self.got: list[Publication] = []
+        self.lost: list[str] = []
+        self.hold: asyncio.Event | None = None  # `deliver` waits for this
+
+    async def deliver(self, publication: Publication) -> None:
+        self.got.append(publication)
+        if self.hold is not None:
+            await self.hold.wait()
+
+    async def open(self, *, resume: bool = False, address: str = "") -> "Client":
+        where = address or self.address
+        self.access = await self.system.open(
+            where, self.name, self.deliver, self.lost.append, resume=resume
+        )
+        return self
+
+    async def has(self, count: int) -> list[Publication]:
+        """Wait for so many publications, and see that there are not more."""
+        await until(lambda: len(self.got) >= count)
+        await asyncio.sleep(QUIET_S)
+        return self.got
+
+
+async def until(true: Callable[[], object], seconds: float = 20) -> None:
+    async with asyncio.timeout(seconds):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def clients(system: System, address: str, *names: str) -> AsyncIterator[list[Client]]:
+    async with contextlib.AsyncExitStack() as stack:
+        made = []
+        for name in names:
+            client = await Client(system, address, f"{name}{random.randrange(10**9)}").open()
+            stack.push_async_callback(lambda client=client: client.access.close())
+            made.append(client)
+        yield made
+
+
+class Relay:
+    """Stands between a client and its server, and can be cut like a cable."""
+
+    def __init__(self, address: str) -> None:
+        scheme, _, rest = address.partition("://")
+        self.scheme, self.port = scheme, int(rest.rpartition(":")[2])
+        self.writers: list[asyncio.StreamWriter] = []
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> "Relay":
+        self.server = await asyncio.start_server(self.accept, "127.0.0.1", 0)
+        port = self.server.sockets[0].getsockname()[1]
+        self.address = f"{self.scheme}://127.0.0.1:{port}"
+        return self
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        other_reader, other_writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self.writers += [writer, other_writer]
+        for source, sink in ((reader, other_writer), (other_reader, writer)):
+            self.tasks.append(asyncio.create_task(self.pump(source, sink)))
+
+    async def pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await source.read(65_536):
+                sink.write(data)
+                await sink.drain()
+            sink.write_eof()
+
+    async def cut(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        for writer in self.writers:
+            writer.transport.abort()
+        await asyncio.sleep(0)
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.cut()
+        self.server.close()
+        await self.server.wait_closed()
+
+
+def run(coroutine) -> None:
+    """Run it, and see that no task is left."""
+
+    async def whole() -> None:
+        async with asyncio.timeout(60):
+            await coroutine
+        await asyncio.sleep(0.05)
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not left, f"tasks are left: {left}"
+
+    asyncio.run(whole())
+
+
+# ---- the contract ----------------------------------------------------------------------
+
+
+def test_a_publication_arrives_as_it_was_published(system, address, word):
+    properties = {"shop": "Bergstraße", "price": 42, "rate": 0.5, "fresh": True, "old": False}
+    published = Publication(system.topic(word, "a"), bytes(range(256)), properties, Id("anna/1", 7))
+
+    async def story():
+        async with clients(system, address, "anna", "bert") as (anna, bert):
+            await anna.access.subscribe([system.subscription(published.topic)])
+            await bert.access.publish(published)
+            await bert.access.publish(Publication(system.topic(word, "b"), b"not asked for"))
+            assert await anna.has(1) == [published]
+            assert [type(value) for value in anna.got[0].properties.values()] == [
+                str, int, float, bool, bool
+            ]  # fmt: skip
+            assert bert.got == []
+
+    run(story())
+
+
+def test_a_publication_may_be_nothing_but_a_topic(system, address, word):
+    published = Publication(system.topic(word))
+
+    async def story():
+        async with clients(system, address, "anna") as (anna,):
+            await anna.access.subscribe([system.subscription(published.topic)])
+            await anna.access.publish(published)
+            assert await anna.has(1) == [published]
+
+    run(story())
+
+
+def test_large_payloads_arrive(system, address, word):
+    payload = random.randbytes(700_000)
+
+    async def story():
+        async with clients(system, address, "anna") as (anna,):
+            await anna.access.subscribe([system.subscription(system.topic(word))])
+            await anna.access.publish(Publication(system.topic(word), payload))
+            assert [publication.payload for publication in await anna.has(1)] == [payload]
+
+    run(story())
+
+
+def test_what_was_taken_back_does_not_arrive(system, address, word):
+    a, b = system.topic(word, "a"), system.topic(word, "b")
+
+    async def story():
+        async with clients(system, address, "anna") as (anna,):
+            await anna.access.subscribe([system.subscription(a), system.subscription(b)])
+            await anna.access.unsubscribe([system.subscription(a)])
+            await anna.access.publish(Publication(a))
+            await anna.access.publish(Publication(b))
+            assert await anna.has(1) == [Publication(b)]
+            await anna.access.subscribe([])
+            await anna.access.unsubscribe([])
+
+    run(story())
+
+
+def test_a_hundred_subscriptions_at_once(system, address, word):
+    topics = [system.topic(word, f"w{number}") for number in range(100)]
+
+    async def story():
+        async with clients(system, address, "anna") as (anna,):
+            await anna.access.subscribe([system.subscription(topic) for topic in topics])
+            for topic in topics:
+                await anna.access.publish(Publication(topic))
+            assert [publication.topic for publication in await anna.has(100)] == topics
+
+    run(story())
+
+
+# Copies of one publication for a subscription to its topic and another one that covers it.
+WILD = {"mqtt": ("{word}/#", 2)}
+
+
+def test_overlapping_subscriptions(system, address, word):
+    text, copies = WILD[system.scheme]
+    topic = system.topic(word, "a")
+
+    async def story():
+        async with clients(system, address, "anna") as (anna,):
+            wild = text.format(word=word)
+            system.check(wild)
+            await anna.access.subscribe([system.subscription(topic), wild])
+            await anna.access.publish(Publication(topic, b"x"))
+            assert await anna.has(copies) == [Publication(topic, b"x")] * copies
+            # One of them taken back, the other one goes on.
+            await anna.access.unsubscribe([system.subscription(topic)])
+            await anna.access.publish(Publication(topic, b"y"))
+            assert (await anna.has(copies + 1))[copies:] == [Publication(topic, b"y")]
+
+    run(story())
+
+
+def test_publications_of_one_sender_arrive_in_order(system, address, word):
+    """... over subscriptions of their own, published one by one and all at once."""
+    topics = [system.topic(word, name) for name in "abc"]
+    sent = [Publication(topics[number % 3], b"%d" % number) for number in range(1_000)]
+
+    async def story():
+        async with clients(system, address, "anna", "bert") as (anna, bert):
+            await anna.access.subscribe([system.subscription(topic) for topic in topics])
+            for publication in sent[:200]:
+                await bert.access.publish(publication)
+            await asyncio.gather(*(bert.access.publish(each) for each in sent[200:]))
+            assert await anna.has(1_000) == sent
+
+    run(story())
+
+
+def test_a_slow_client_gets_everything(system, address, word):
+    """More than its inbox and the server's window hold: the rest has to wait somewhere."""
+    topic = system.topic(word)
+    count = QUEUE_MAX * 3
+
+    async def story():
+        async with clients(system, address, "anna", "bert") as (anna, bert):
+            anna.hold = asyncio.Event()
+            await anna.access.subscribe([system.subscription(topic)])
+            for number in range(0, count, 100):
+                batch = [Publication(topic, b"%d" % (number + each)) for each in range(100)]
+                await asyncio.gather(*map(bert.access.publish, batch))
+            await asyncio.sleep(QUIET_S)
+            assert len(anna.got) == 1
+            anna.hold.set()
+            assert [int(each.payload) for each in await anna.has(count)] == list(range(count))
+            assert anna.lost == []
+
+    run(story())
+
+
+def test_while_one_publication_is_given_on_others_wait(system, address, word):
+    topic = system.topic(word)
+
+    async def story():
+        async with clients(system, address, "anna") as (anna,):
+            anna.hold = asyncio.Event()
+            await anna.access.subscribe([system.subscription(topic)])
+            await anna.access.publish(Publication(topic, b"1"))
+            await anna.access.publish(Publication(topic, b"2"))
+            assert len(await anna.has(1)) == 1
+            # The access can be used from within `deliver`, meanwhile.
+            await anna.access.subscribe([system.subscription(system.topic(word, "more"))])
+            anna.hold.set()
+            assert len(await anna.has(2)) == 2
+
+    run(story())
+
+
+def test_suspended_clients_get_what_they_missed(system, address, word):
+    if not system.traits.suspends:
+        pytest.skip(f"{system.scheme} does not suspend")
+    topic = system.topic(word)
+
+    async def story():
+        async with clients(system, address, "anna", "bert") as (anna, bert):
+            await anna.access.subscribe([system.subscription(topic)])
+            await anna.access.close(suspend=True)
+            sent = [Publication(topic, b"%d" % number, {}, Id("b", number)) for number in range(50)]
+            for publication in sent:
+                await bert.access.publish(publication)
+            await anna.open(resume=True)
+            assert await anna.has(50) == sent
+            # Closed without `suspend`, there is nothing to resume.
+            await anna.access.close()
+            await bert.access.publish(Publication(topic, b"missed"))
+            await anna.open(resume=True)
+            await bert.access.publish(Publication(topic, b"not asked for"))
+            assert await anna.has(50) == sent
+
+    run(story())
+
+
+def test_a_client_that_does_not_resume_begins_anew(system, address, word):
+    topic = system.topic(word)
+
+    async def story():
+        async with clients(system, address, "anna", "bert") as (anna, bert):
+            await anna.access.subscribe([system.subscription(topic)])
+            await anna.access.close(suspend=True)
+            await bert.access.publish(Publication(topic, b"missed"))
+            await anna.open()
+            await bert.access.publish(Publication(topic, b"not asked for"))
+            assert await anna.has(0) == []
+
+    run(story())
+
+
+@pytest.mark.parametrize("way", ["cut", "suspended"])
+def test_what_was_not_given_on_comes_again(system, address, word, way):
+    if not system.traits.keeps:
+        pytest.skip(f"{system.scheme} does not keep")
+    topic = system.topic(word)
+    sent = [Publication(topic, b"%d" % number) for number in range(30)]
+
+    async def story():
+        async with Relay(address) as relay, clients(system, address, "bert") as (bert,):
+            anna = await Client(system, address, f"anna{word}").open(address=relay.address)
+            await anna.access.subscribe([system.subscription(topic)])
+            await bert.access.publish(sent[0])
+            assert await anna.has(1) == sent[:1]
+            anna.hold = asyncio.Event()  # from here on nothing is finished
+            for publication in sent[1:]:
+                await bert.access.publish(publication)
+            assert await anna.has(2) == sent[:2]
+            if way == "cut":
+                await relay.cut()
+                await until(lambda: anna.lost)
+            else:
+                await anna.access.close(suspend=True)
+            anna.hold = None
+            anna.got.clear()
+            await anna.open(resume=True)
+            assert await anna.has(29) == sent[1:]
+            await anna.access.close()
+
+    run(story())
+
+
+def test_lost_is_called_once_when_the_server_is_killed(system, tmp_path, word):
+    async def story():
+        with running(system.scheme, tmp_path) as (address, process):
+            anna = await Client(system, address, "anna").open()
+            await anna.access.subscribe([system.subscription(system.topic(word))])
+            process.kill()
+            await until(lambda: anna.lost)
+            await asyncio.sleep(QUIET_S)
+            assert len(anna.lost) == 1 and anna.lost[0]
+            for refused in (
+                anna.access.publish(Publication(system.topic(word))),
+                anna.access.subscribe([system.subscription(system.topic(word))]),
+                anna.access.unsubscribe([system.subscription(system.topic(word))]),
+            ):
+                with pytest.raises(Closed, match="gone"):
+                    await refused
+            await anna.access.close()
+            await anna.access.close()
+            assert len(anna.lost) == 1
+
+    run(story())
+
+
+def test_who_waits_for_an_answer_is_told_when_the_connection_goes(system, address, word):
+    topic = system.topic(word)
+
+    async def story():
+        async with Relay(address) as relay:
+            anna = await Client(system, address, f"anna{word}").open(address=relay.address)
+            for task in relay.tasks:
+                task.cancel()  # nothing comes through any more
+            waiting = asyncio.create_task(anna.access.subscribe([system.subscription(topic)]))
+            await asyncio.sleep(0.1)
+            assert not waiting.done()
+            await relay.cut()
+            with pytest.raises(Closed):
+                await waiting
+            assert len(anna.lost) == 1
+            await anna.access.close()
+
+    run(story())
+
+
+def test_close_twice_and_no_call_after(system, address, word):
+    async def story():
+        anna = await Client(system, address, "anna").open()
+        await anna.access.close()
+        await anna.access.close()
+        with pytest.raises(Closed, match="gone: it was closed"):
+            await anna.access.publish(Publication(system.topic(word)))
+        assert anna.lost == []
+
+    run(story())
+
+
+def test_close_from_within_deliver(system, address, word):
+    async def story():
+        async with clients(system, address, "anna") as (anna,):
+            closed = asyncio.Event()
+
+            async def leave(_: Publication) -> None:
+                await bert.access.close()
+                closed.set()
+
+            bert = Client(system, address, f"bert{word}")
+            bert.deliver = leave
+            await bert.open()
+            await bert.access.subscribe([system.subscription(system.topic(word))])
+            await anna.access.publish(Publication(system.topic(word)))
+            async with asyncio.timeout(5):
+                await closed.wait()
+
+    run(story())
+
+
+def test_a_deliver_that_fails_ends_the_connection(system, address, word, caplog):
+    async def fail(_: Publication) -> None:
+        raise ValueError("no place left")
+
+    async def story():
+        anna = Client(system, address, f"anna{word}")
+        anna.deliver = fail
+        await anna.open()
+        await anna.access.subscribe([system.subscription(system.topic(word))])
+        await anna.access.publish(Publication(system.topic(word)))
+        await until(lambda: anna.lost)
+        assert "no place left" in anna.lost[0]
+        with pytest.raises(Closed):
+            await anna.access.publish(Publication(system.topic(word)))
+        await anna.access.close()
+
+    run(story())
+    assert "no place left" in caplog.text
+
+
+def test_nobody_listens(system):
+    async def story():
+        with pytest.raises(
+            CannotConnect, match=r"cannot connect to \w+://127.0.0.1:\d+: .*; is the"
+        ):
+            await Client(system, f"{system.scheme}://127.0.0.1:{free_port()}", "anna").open()
+
+    run(story())
+
+
+def test_somebody_listens_who_never_says_a_word(system, monkeypatch):
+    module = sys.modules[type(system).__module__]
+    monkeypatch.setattr(module, "ANSWER_S", 0.3)
+
+    async def story():
+        with socket.socket() as mute:
+            mute.bind(("127.0.0.1", 0))
+            mute.listen()
+            address = f"{system.scheme}://127.0.0.1:{mute.getsockname()[1]}"
+            with pytest.raises(CannotConnect, match="no answer"):
+                await Client(system, address, "anna").open()
+
+    run(story())
+
+
+def test_somebody_listens_who_speaks_another_language(system):
+    async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"\x99\xff\r\nSSH-2.0-OpenSSH_9.2\r\n" * 100)
+        writer.close()
+
+    async def story():
+        server = await asyncio.start_server(talk, "127.0.0.1", 0)
+        async with server:
+            address = f"{system.scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            with pytest.raises(CannotConnect, match="cannot connect"):
+                await Client(system, address, "anna").open()
+
+    run(story())
+
+
+# Subscriptions that are none, and why.
+WRONG = {
+    "mqtt": {
+        "": "empty",
+        "a/#/b": "at the end",
+        "a/b#": "alone",
+        "a+/b": "alone",
+        "a\0": "zero",
+        "\ud800": "UTF-8",
+        "a" * 65_536: "65535",
+    },
+}
+RIGHT = {"mqtt": ["a", "/", "a/b", "+/b", "a/+/#", "#", "$share/x/a/#", "ä b"]}
+
+
+def test_subscriptions_are_checked(system):
+    for text in RIGHT[system.scheme]:
+        system.check(text)
+    for text, reason in WRONG[system.scheme].items():
+        with pytest.raises(UsageError, match=reason):
+            system.check(text)
+
+
+@pytest.mark.parametrize(
+    ("properties", "reason"),
+    [
+        ({"a b": 1}, "cannot be called 'a b'"),
+        ({"": 1}, "cannot be called ''"),
+        ({ID_PROPERTY: "x/1"}, "cannot be called 'wayfare-id'"),
+        ({"a": "x\r\ny: 2"}, "without line breaks"),
+    ],
+)
+def test_properties_that_cannot_travel_are_refused(system, address, word, properties, reason):
+    async def story():
+        async with clients(system, address, "anna") as (anna,):
+            with pytest.raises(UsageError, match=reason):
+                await anna.access.publish(Publication(system.topic(word), b"", properties))
+
+    run(story())
+
+
+def test_ids_and_types_that_make_no_sense_are_no_harm(address, word):
+    raw = RAW[address.partition(":")[0]]
+    pairs = {"wayfare-id": "no id", "wayfare-types": "n=int m=bool x=", "n": "nine", "m": "9"}
+
+    async def story():
+        system = adapter(address)
+        async with clients(system, address, "anna") as (anna,):
+            await anna.access.subscribe([system.subscription(system.topic(word))])
+            await raw(address, system.topic(word), b"\xff", pairs)
+            assert await anna.has(1) == [
+                Publication(system.topic(word), b"\xff", {"n": "nine", "m": "9"})
+            ]
+
+    run(story())
+
+
+# ---- what others publish ---------------------------------------------------------------
+
+
+def packet(kind: int, *parts: bytes) -> bytes:
+    """A packet of MQTT."""
+    left = len(body := b"".join(parts))
+    size = bytearray()
+    while True:
+        left, low = divmod(left, 128)
+        size.append(low | (128 if left else 0))
+        if not left:
+            return bytes([kind]) + bytes(size) + body
+
+
+def counted(text: str | bytes) -> bytes:
+    data = text.encode() if isinstance(text, str) else text
+    return len(data).to_bytes(2, "big") + data
+
+
+async def raw_mqtt(
+    address: str, topic: str, payload: bytes, pairs: dict[str, str], times: int = 1
+) -> None:
+    """Publish with quality of service 0, and without our library."""
+    properties = b"".join(b"\x26" + counted(name) + counted(pairs[name]) for name in pairs)
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(address.rpartition(":")[2]))
+    writer.write(packet(0x10, counted("MQTT"), b"\x05\x02\x00\x3c\x00", counted("")))
+    await reader.readexactly(2)
+    size = packet(0, properties)[1 : -len(properties)] if properties else b"\x00"
+    writer.write(packet(0x30, counted(topic), size, properties, payload) * times)
+    await writer.drain()
+    writer.write(packet(0xE0, b""))
+    await reader.read()  # until the server has closed it, too
+    writer.close()
+    await writer.wait_closed()
+
+
+RAW = {"mqtt": raw_mqtt}
+
+
+# ---- addresses and the table of adapters -----------------------------------------------
+
+
+def test_an_address_that_nobody_knows():
+    for address in ("ftp://host", "host:1", ""):
+        with pytest.raises(UsageError, match="no publish/subscribe system is known by"):
+            adapter(address)
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    module, _ = ADAPTERS["mqtt"]
+    monkeypatch.delitem(sys.modules, f"wayfare.service.{module}", raising=False)
+    monkeypatch.setitem(sys.modules, "paho.mqtt.client", None)
+    with pytest.raises(UsageError, match=r"mqtt:// needs .*: pip install 'wayfare\[service\]'"):
+        adapter("mqtt://localhost")
+
+
+SCHEMES = {"mqtt": Scheme(1883), "mqtts": Scheme(8883, tls=True)}
+
+
+def test_addresses_are_read():
+    whole = place("mqtts://an%40na:p%2Fw@[::1]:99", SCHEMES)
+    assert (whole.host, whole.port, whole.user, whole.password, whole.tls) == (
+        "::1", 99, "an@na", "p/w", True
+    )  # fmt: skip
+    assert str(whole) == "mqtts://[::1]:99"
+    assert place("mqtt://host", SCHEMES).port == 1883
+
+
+@pytest.mark.parametrize(
+    "text", ["mqtt://", "mqtt://u:secret@h:x", "ftp://u:secret@h", "mqtt://h/path", "mqtt://h:0"]
+)
+def test_addresses_that_are_none(text):
+    with pytest.raises(UsageError, match="is no address") as caught:
+        place(text, SCHEMES)
+    assert "secret" not in str(caught.value)
