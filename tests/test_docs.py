@@ -328,7 +328,9 @@ ALSO_LIMITS = {"ACK_EVERY", "ACK_DELAY_NS", "BATCH_ROWS", "MARKS_AGE_NS"}
 
 def limits():
     """Every limit: its name, value and module."""
-    paths = [path for part in ("core", "net", "sim") for path in (SOURCE / part).rglob("*.py")]
+    paths = [
+        path for part in ("core", "net", "service", "sim") for path in (SOURCE / part).rglob("*.py")
+    ]
     for path in sorted([*paths, *SOURCE.glob("eventlog*")]):
         module = path.relative_to(SOURCE).as_posix()
         dotted = f"wayfare.{module.removesuffix('.py').replace('/', '.')}"
