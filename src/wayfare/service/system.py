@@ -84,20 +84,25 @@ class Access(Protocol):
         """Leave. With `suspend`, a system that suspends keeps subscriptions and what comes."""
 
 
-class System(Protocol):
-    """An adapter."""
+class Language(Protocol):
+    """How things are said to a system."""
 
-    scheme: str  # how its addresses begin: "mqtt" for "mqtt://host:port"
     traits: Traits
-
-    def check(self, subscription: str) -> None:
-        """Raise `UsageError` if this is no subscription of the system."""
 
     def topic(self, *words: str) -> str:
         """Give a topic of these words (letters, digits, "-" and "_"), for the service's own use."""
 
     def subscription(self, topic: str) -> str:
         """Give the subscription to exactly this topic."""
+
+
+class System(Language, Protocol):
+    """An adapter."""
+
+    scheme: str  # how its addresses begin: "mqtt" for "mqtt://host:port"
+
+    def check(self, subscription: str) -> None:
+        """Raise `UsageError` if this is no subscription of the system."""
 
     async def open(
         self, address: str, name: str, deliver: Deliver, lost: Lost, *, resume: bool = False

@@ -1,0 +1,526 @@
+"""The client library: a client of the system that moves from access point to access point.
+
+    attached   the client talks to the system directly; its proxy knows what to stand in for
+    moving-out the proxy is asked to take over
+    away       nothing is received; what is published waits
+    moving-in  the merge queue collects, from the new access point and from the old proxies
+
+Moving in is what the paper does in six steps: a merge queue with a receiver (1), subscriptions at the
+new access point (2), synchronisation, a download by way of the new proxy from the old one (3, 4), and
+when all has come, what is in the queue, merged, and from then on what is received (5, 6). At the same
+proxy the download is shorter. A client that is cut off moves in without having moved out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from wayfare.errors import OutboxFull, UsageError
+from wayfare.service import effects as e
+from wayfare.service import messages as m
+from wayfare.service.merging import Seen, merged
+from wayfare.service.messages import DEFAULT_TERMS, PING, SECOND_NS, Sync, Terms
+from wayfare.service.pinging import Ping, Waiting
+from wayfare.service.system import Id, Language, Publication
+
+OUTBOX_MAX = 10_000  # publications that wait until the client is attached
+MERGE_MAX = 200_000  # publications in the merge queue: the oldest are dropped, and a Gap says so
+RETRY_NS = 1 * SECOND_NS  # until a proxy or an access point is tried again
+PATIENCE_NS = 5 * SECOND_NS  # with an old proxy that cannot be reached
+
+
+class Library:
+    """One client."""
+
+    def __init__(
+        self,
+        client: str,
+        key: str,
+        language: Language,
+        terms: Terms = DEFAULT_TERMS,
+        sync: Sync = PING,
+        patience_ns: int = PATIENCE_NS,
+        sender: str | None = None,
+    ) -> None:
+        self.client = client
+        self.language = language
+        self.terms = terms
+        self.sync = sync  # at move-in
+        self.patience_ns = patience_ns
+        self.state = "away"
+        self.stay = 0
+        self.subscriptions: dict[str, bool] = {}  # and whether it is local
+        self.proxy = ""  # where it is, or moves in, as the application calls it
+        self.at = ""  # ... and as the proxy itself does
+        self.access = ""
+        # Proxies that may keep something for it: since which stay, and whether they promised to.
+        self.behind: dict[str, tuple[int, bool]] = {}
+        self._key = key
+        self._sender = sender or client
+        self._number = 0
+        self._outbox: deque[Publication] = deque()  # what no access point is known to have
+        self._seen = Seen()
+        self._ids = language.traits.carries_ids and not terms.copies
+        self._told: set[str] = set()  # subscriptions that the proxy knows
+        self._heard: dict[str, int] = {}  # when it went away
+        self._asking = Ping(language, client, "in")
+        self._asked = Ping(language, client, "out")
+        self._waiting: Waiting | None = None
+        self._suspended = ""  # the access point where the client is suspended
+        self._suspended_with: tuple[str, ...] = ()
+        self._open = False
+        self._renew_at: int | None = None
+        self._retry_at: int | None = None
+        self._give_up_at: int | None = None
+        # While it moves in:
+        self._step = ""  # "dialling", "opening", "subscribing", "waiting", "downloading"
+        self._to_download: list[str] = []
+        self._downloads = 0  # the last one
+        self._batches: list[Publication] = []  # of the download under way
+        self._downloaded: list[Publication] = []
+        self._received: deque[Publication] = deque()
+        self._gaps: list[e.Gap] = []
+        self._releases: list[m.Release] = []
+        self._registered = 0  # the last stay that a proxy stands in for
+        self._adopted = False
+        self._out: list[e.Effect] = []
+
+    # ---- what applications call ----------------------------------------------------------
+
+    def move_in(self, proxy: str, now: int) -> list[e.Effect]:
+        """Appear at this proxy, and its access point: for the first time, again, or elsewhere."""
+        self._out = []
+        if self.state == "moving-out":
+            raise UsageError("the client is moving out: wait until it has")
+        if self.state == "attached":
+            self._cut_off()
+        elif self.state == "moving-in":
+            self._abandon()
+        self.state = "moving-in"
+        self.stay += 1
+        if self.proxy and self.proxy != proxy:
+            self._out.append(e.Hang(self.proxy))
+        self.proxy = proxy
+        self._give_up_at = now + self.patience_ns
+        self._begin(now)
+        return self._out
+
+    def move_out(self, now: int, suspend: bool = False) -> list[e.Effect]:
+        """Have the proxy take over, then leave."""
+        self._out = []
+        if self.state != "attached":
+            raise UsageError(
+                f"only a client that is attached can move out: this one is {self.state}"
+            )
+        self.state = "moving-out"
+        self._give_up_at = now + self.patience_ns + self.terms.sync.patience_ns
+        self._suspended = self.access if suspend and self.language.traits.suspends else ""
+        self._suspended_with = tuple(self.subscriptions)
+        if self.terms.sync.kind == "ping":
+            self._out.append(e.Subscribe(self.client, (self._asked.requests,)))
+        else:
+            self._ask_to_move_out()
+        return self._out
+
+    def subscribe(self, subscription: str, local: bool, now: int) -> list[e.Effect]:
+        """A local subscription is not stood in for, and does not move."""
+        self._out = []
+        if (
+            len(self.subscriptions) >= m.SUBSCRIPTIONS_MAX
+            and subscription not in self.subscriptions
+        ):
+            raise UsageError(f"a client has at most {m.SUBSCRIPTIONS_MAX} subscriptions")
+        if not 0 < len(subscription) <= m.SUBSCRIPTION_MAX:
+            raise UsageError(f"a subscription has 1 to {m.SUBSCRIPTION_MAX} characters")
+        self.subscriptions[subscription] = local
+        if self._open:
+            self._out.append(e.Subscribe(self.client, (subscription,)))
+        self._tell_changes()
+        return self._out
+
+    def unsubscribe(self, subscription: str, now: int) -> list[e.Effect]:
+        self._out = []
+        if subscription not in self.subscriptions:
+            raise UsageError(f"the client has not subscribed to {subscription!r:.200}")
+        del self.subscriptions[subscription]
+        if self._open:
+            self._out.append(e.Unsubscribe(self.client, (subscription,)))
+        self._tell_changes()
+        return self._out
+
+    def publish(self, publication: Publication, now: int) -> list[e.Effect]:
+        """Publish now, or when the client is attached again."""
+        self._out = []
+        if len(self._outbox) >= OUTBOX_MAX:
+            raise OutboxFull(f"{OUTBOX_MAX} publications wait for an access point: publish less")
+        if publication.id is None and self.language.traits.carries_ids:
+            self._number += 1
+            id = Id(self._sender, self._number)
+            publication = msgspec.structs.replace(publication, id=id)
+        self._outbox.append(publication)
+        if self._open:
+            self._out.append(e.Publish(self.client, publication))
+        return self._out
+
+    def leave(self, now: int) -> list[e.Effect]:
+        """Go for good: nobody stands in for the client any more."""
+        self._out = []
+        if self.proxy:
+            if self.state == "attached":
+                self._say(m.Leave(self.client, self._key, self.stay))
+            self._out.append(e.Hang(self.proxy))
+        if self._open:
+            self._shut()
+        self.state, self.proxy = "away", ""
+        self._renew_at = self._retry_at = None
+        return self._out
+
+    # ---- what hosts call -------------------------------------------------------------------
+
+    def step(self, event: e.Event, now: int) -> list[e.Effect]:
+        self._out = []
+        match event:
+            case e.Arrived(_, publication):
+                self._arrived(publication, now)
+            case e.Received(peer, message):
+                if peer == self.proxy:
+                    self._hear(message, now)
+            case e.Opened(_, resumed):
+                self._opened(resumed, now)
+            case e.Subscribed(_, subscriptions):
+                self._subscribed(subscriptions, now)
+            case e.Published(_, publication):
+                if self._outbox and self._outbox[0] is publication:
+                    self._outbox.popleft()
+            case e.AccessGone(_, reason):
+                self._access_gone(reason, now)
+            case e.PeerGone(peer, reason):
+                if peer == self.proxy:
+                    self._proxy_gone(reason, now)
+            case e.Tick():
+                self._tick(now)
+        return self._out
+
+    def next_deadline(self) -> int | None:
+        waiting = None if self._waiting is None else self._waiting.deadline
+        times = (self._renew_at, self._retry_at, waiting)
+        return min((time for time in times if time is not None), default=None)
+
+    def _tick(self, now: int) -> None:
+        if self._waiting is not None:
+            self._wait(self._waiting, now)
+        if self._renew_at is not None and now >= self._renew_at:
+            self._renew_at = now + self.terms.lease_ns // 3
+            self._say(m.Renew(self.client, self._key, self.stay, self._seen.settle()))
+        if self._retry_at is not None and now >= self._retry_at:
+            self._retry_at = None
+            self._retry(now)
+
+    # ---- moving in -----------------------------------------------------------------------------
+
+    def _begin(self, now: int) -> None:
+        """Step 1: the merge queue. Whoever receives puts into it."""
+        self._step = "dialling"
+        self._retry_at = None
+        self._to_download = list(self.behind)
+        self._downloaded, self._gaps, self._releases = [], [], []
+        self._received.clear()
+        self._adopted = False
+        self._waiting = None
+        self._out.append(e.Dial(self.proxy))
+        self._say(m.Hello(self.client))
+
+    def _abandon(self) -> None:
+        """Another proxy is nearer by now. This one may have adopted the client already."""
+        if self._open:
+            self._shut()
+        if self._step == "downloading":
+            self.behind.setdefault(self.at, (self.stay, False))
+
+    def _welcomed(self, welcome: m.Welcome) -> None:
+        self._step = "opening"
+        if self.at and self.at != welcome.proxy:
+            for subscription in [text for text, local in self.subscriptions.items() if local]:
+                del self.subscriptions[subscription]
+                self._out.append(e.Ended(subscription))
+        self.at, self.access = welcome.proxy, welcome.access
+        self._out.append(e.Open(self.client, self.access, self._suspended == self.access))
+
+    def _opened(self, resumed: bool, now: int) -> None:
+        """Step 2: subscriptions at the new access point."""
+        if self._step != "opening":
+            return
+        self._open, self._suspended, self._step = True, "", "subscribing"
+        before = self._suspended_with if resumed else ()
+        removed = tuple(text for text in before if text not in self.subscriptions)
+        added = [text for text in self.subscriptions if text not in before]
+        if self.sync.kind == "ping" and self._to_download:
+            added.append(self._asking.responses)
+        for publication in self._outbox:
+            self._out.append(e.Publish(self.client, publication))
+        if removed:
+            self._out.append(e.Unsubscribe(self.client, removed))
+        self._out.append(e.Subscribe(self.client, tuple(added)))
+
+    def _subscribed(self, subscriptions: tuple[str, ...], now: int) -> None:
+        if self.state == "moving-in" and self._step == "subscribing":
+            self._step = "waiting"
+            sync = self.sync if self._to_download else m.NO_SYNC
+            self._waiting = Waiting(sync, self._asking, f"{self.stay}", self._to_download, now)
+            self._reach()
+            self._wait(self._waiting, now)
+        elif self.state == "moving-out" and self._asked.requests in subscriptions:
+            self._ask_to_move_out()
+
+    def _wait(self, waiting: Waiting, now: int) -> None:
+        """Between: the subscriptions have to be active everywhere."""
+        request = waiting.due(now)
+        if request is not None:
+            self._out.append(e.Publish(self.client, request))
+        if waiting.over:
+            self._waiting = None
+            if self.sync.kind == "ping" and self._to_download:
+                self._out.append(e.Unsubscribe(self.client, (self._asking.responses,)))
+            self._step = "downloading"
+            self._download(now)
+
+    def _reach(self) -> None:
+        """Nobody answers pings for a proxy that is down: let the new one find out."""
+        for at in self._to_download if self.sync.kind == "ping" else ():
+            self._say(m.Reach(self.client, at))
+
+    def _not_reached(self, end: m.Downloaded, now: int) -> None:
+        if self._waiting is not None:
+            if end.reached or self._is_late(now):
+                self._waiting.give_up(end.at)
+                self._wait(self._waiting, now)
+            else:
+                self._retry_at = now + RETRY_NS
+
+    def _download(self, now: int) -> None:
+        """Steps 3 and 4: what the old proxies have kept, one after the other."""
+        if not self._to_download:
+            self._arrive(now)
+            return
+        self._batches = []
+        self._downloads += 1
+        at = self._to_download[0]
+        terms = self.terms if self._adopts(at) else None
+        self._say(
+            m.Download(self.client, self._key, self.stay, self._downloads, at, self._heard, terms)
+        )
+
+    def _adopts(self, at: str) -> bool:
+        """Whether this proxy stands in from now on with what that one has subscribed to."""
+        return self.terms.standby and (not self._adopted or at == self.at)
+
+    def _on_batch(self, batch: m.Batch) -> None:
+        if self._step == "downloading" and batch.download == self._downloads:
+            self._batches.extend(batch.publications)
+            self._say(m.Got(self.client, batch.download, batch.number))
+
+    def _on_downloaded(self, end: m.Downloaded, now: int) -> None:
+        if end.download == 0:
+            self._not_reached(end, now)
+            return
+        if self._step != "downloading" or end.download != self._downloads:
+            return
+        if not end.reached and (self._give_up_at is None or now < self._give_up_at):
+            self._retry_at = now + RETRY_NS
+            return
+        self._to_download.pop(0)
+        self._downloaded.extend(self._batches)
+        if end.found:
+            if self._adopts(end.at):
+                self._adopted, self._told = True, set(end.subscriptions)
+            self._releases.append(m.Release(self.client, self._key, end.at, end.stay, end.upto))
+        _, promised = self.behind.get(end.at, (0, False))  # or it was released meanwhile
+        if end.lost or (end.lost is None and (promised or end.found)):
+            self._gaps.append(e.Gap(end.lost, end.reason))
+        if not end.found:
+            self.behind.pop(end.at, None)
+        self._download(now)
+
+    def _arrive(self, now: int) -> None:
+        """Steps 5 and 6: what is in the queue, merged; then what is received."""
+        self.state, self._step = "attached", ""
+        self.behind[self.at] = (self.stay, True)
+        self._out.extend(self._gaps)
+        queue = (self._downloaded, self._received)
+        for publication in merged(*queue) if self._ids else [*queue[0], *queue[1]]:
+            self._hand_out(publication)
+        self._downloaded, self._received = [], deque()
+        if self._adopted:
+            self._tell_changes()
+        else:
+            self._register()
+        self._renew_at = now + self.terms.lease_ns // 3
+        self._out.append(e.Moved(attached=True))
+        if not self.terms.standby or self._registered == self.stay:
+            self._release()
+
+    def _register(self) -> None:
+        moving = self._moving
+        self._told = set(moving)
+        self._say(m.Register(self.client, self._key, self.stay, moving, self.terms))
+
+    @property
+    def _moving(self) -> tuple[str, ...]:
+        return tuple(text for text, local in self.subscriptions.items() if not local)
+
+    def _release(self) -> None:
+        """The client has it all, and somebody else stands in: the old proxies may forget it."""
+        for release in self._releases:
+            self._say(release)
+            if release.at != self.at:
+                self.behind[release.at] = (release.stay, False)
+        self._releases = []
+
+    def _on_released(self, released: m.Released) -> None:
+        stay, _ = self.behind.get(released.at, (released.stay + 1, False))
+        if stay <= released.stay and released.at != self.at:
+            del self.behind[released.at]
+
+    def _tell_changes(self) -> None:
+        wanted = self._moving
+        added = tuple(text for text in wanted if text not in self._told)
+        removed = tuple(sorted(self._told.difference(wanted)))
+        if self.state == "attached" and (added or removed):
+            self._told = set(wanted)
+            self._say(m.Change(self.client, self._key, self.stay, added, removed))
+
+    # ---- moving out ------------------------------------------------------------------------------
+
+    def _ask_to_move_out(self) -> None:
+        self._say(m.MoveOut(self.client, self._key, self.stay, self._moving, self.terms))
+
+    def _moved_out(self) -> None:
+        if self.state != "moving-out":
+            return
+        self._shut(suspend=bool(self._suspended))
+        self._go_away()
+        self._out.append(e.Hang(self.proxy))
+        self._out.append(e.Moved(attached=False))
+
+    def _cut_off(self) -> None:
+        if self._open:
+            self._shut()
+        self._go_away()
+
+    def _go_away(self) -> None:
+        self.state = "away"
+        self._renew_at = self._waiting = None
+        self._heard = self._seen.marks
+
+    def _shut(self, suspend: bool = False) -> None:
+        self._open = False
+        self._out.append(e.Shut(self.client, suspend))
+
+    # ---- what comes --------------------------------------------------------------------------------
+
+    def _hear(self, message: m.Message, now: int) -> None:
+        match message:
+            case m.Welcome():
+                if self._step == "dialling":
+                    self._welcomed(message)
+                elif self.state == "attached":
+                    self._register()  # the connection broke, and the client has not moved
+            case m.Batch():
+                self._on_batch(message)
+            case m.Downloaded():
+                self._on_downloaded(message, now)
+            case m.Registered(_, stay):
+                self._registered = stay
+                if self.state == "attached" and stay == self.stay:
+                    self._release()
+            case m.Released():
+                self._on_released(message)
+            case m.MovedOut():
+                self._moved_out()
+            case m.Refused(_, reason):
+                self._refused(reason)
+
+    def _arrived(self, publication: Publication, now: int) -> None:
+        if (answer := self._asked.answer(publication, self.client)) is not None:
+            self._out.append(e.Publish(self.client, answer))
+        elif self._asking.is_of_us(publication):
+            if self._waiting is not None and self._waiting.hear(publication):
+                self._wait(self._waiting, now)
+        elif self._asked.is_of_us(publication):
+            pass
+        elif self.state == "moving-in":
+            self._received.append(publication)
+            if len(self._received) > MERGE_MAX:
+                self._received.popleft()
+                self._gaps.append(e.Gap(1, "too much came while the client moved in"))
+        else:
+            self._hand_out(publication)
+
+    def _hand_out(self, publication: Publication) -> None:
+        if not self._ids or self._seen.is_news(publication.id):
+            self._out.append(e.Deliver(publication))
+
+    # ---- trouble -----------------------------------------------------------------------------------
+
+    def _refused(self, reason: str) -> None:
+        if self.state == "attached":
+            self._register()  # the proxy forgot the client, or never knew it
+        elif self.state != "away":
+            self._fail(reason)
+
+    def _fail(self, reason: str) -> None:
+        self._retry_at = self._waiting = None
+        if self.state == "moving-out":
+            self.state = "attached"
+        else:
+            if self._open:
+                self._shut()
+            self._out.append(e.Hang(self.proxy))
+            self.state, self._step = "away", ""
+        self._out.append(e.Failed(reason))
+
+    def _proxy_gone(self, reason: str, now: int) -> None:
+        """Without its proxy a client that is attached goes on."""
+        if self.state in ("moving-in", "moving-out") and self._is_late(now):
+            self._fail(f"the proxy at {self.proxy} cannot be reached: {reason}")
+        elif self.state != "away":
+            self._retry_at = now + RETRY_NS
+
+    def _access_gone(self, reason: str, now: int) -> None:
+        """Cut off. Until somebody says where else to go, come back to where it was."""
+        self._open = False
+        if self.state in ("attached", "moving-out"):
+            self._go_away()
+            self.state = "moving-in"
+            self.stay += 1
+            self._give_up_at = None
+        elif self.state == "away":
+            return
+        elif self._is_late(now):
+            self._fail(f"the access point at {self.access} cannot be reached: {reason}")
+            return
+        self._step, self._waiting = "dialling", None
+        self._retry_at = now + RETRY_NS
+
+    def _is_late(self, now: int) -> bool:
+        return self._give_up_at is not None and now >= self._give_up_at
+
+    def _retry(self, now: int) -> None:
+        if self._step == "dialling":
+            self._begin(now)
+            return
+        self._out.append(e.Dial(self.proxy))
+        if self._step == "downloading":
+            self._download(now)
+        elif self._step == "waiting":
+            self._reach()
+        elif self.state == "attached":
+            self._say(m.Hello(self.client))
+        elif self.state == "moving-out":
+            self._ask_to_move_out()
+
+    def _say(self, message: Any) -> None:
+        self._out.append(e.Send(self.proxy, message))

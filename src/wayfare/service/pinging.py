@@ -1,0 +1,97 @@
+"""Ping: whether what one access point has subscribed to is known where another one is.
+
+Who has new subscriptions publishes requests, through the system itself, at intervals; who has the old
+ones publishes a response to each. A response has come by the paths that the new subscriptions made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+
+from wayfare.service.messages import Sync
+from wayfare.service.system import Language, Publication
+
+
+class Ping:
+    """The topics of one client's pings, in one direction: `in` or `out`."""
+
+    __slots__ = ("_language", "_request", "_response")
+
+    def __init__(self, language: Language, client: str, direction: str) -> None:
+        plain = client.isascii() and client.replace("-", "a").replace("_", "a").isalnum()
+        word = client if plain else blake2b(client.encode(), digest_size=16).hexdigest()
+        self._language = language
+        self._request = language.topic("wayfare-service", "ping", word, f"{direction}-request")
+        self._response = language.topic("wayfare-service", "ping", word, f"{direction}-response")
+
+    @property
+    def requests(self) -> str:
+        """The subscription of who answers."""
+        return self._language.subscription(self._request)
+
+    @property
+    def responses(self) -> str:
+        """The subscription of who asks."""
+        return self._language.subscription(self._response)
+
+    def request(self, nonce: str) -> Publication:
+        return Publication(self._request, nonce.encode())
+
+    def answer(self, publication: Publication, name: str) -> Publication | None:
+        """The response to a request, by who has this name; None if it is none."""
+        if publication.topic != self._request:
+            return None
+        return Publication(self._response, publication.payload[:64] + b" " + name.encode())
+
+    def is_response(self, publication: Publication) -> bool:
+        return publication.topic == self._response
+
+    def is_of_us(self, publication: Publication) -> bool:
+        return publication.topic in (self._request, self._response)
+
+
+class Waiting:
+    """One synchronisation under way: what to do when, and whether it is over."""
+
+    __slots__ = ("_due", "_end", "_nonce", "_ping", "_silent", "_sync")
+
+    def __init__(
+        self, sync: Sync, ping: Ping, nonce: str, answerers: Iterable[str], now: int
+    ) -> None:
+        self._sync = sync
+        self._ping = ping
+        self._nonce = nonce
+        # Each of them has to answer; with a delay, it is the time that does.
+        self._silent = {"none": set(), "ping": set(answerers), "delay": {""}}[sync.kind]
+        self._due = now if sync.kind == "ping" else now + sync.delay_ns
+        self._end = now + sync.patience_ns
+
+    @property
+    def over(self) -> bool:
+        return not self._silent
+
+    @property
+    def deadline(self) -> int | None:
+        return None if self.over else self._due
+
+    def due(self, now: int) -> Publication | None:
+        """What to publish now, if anything."""
+        if self.over or now < self._due:
+            return None
+        if self._sync.kind == "delay" or now >= self._end:
+            self._silent.clear()
+            return None
+        self._due = min(now + self._sync.interval_ns, max(self._end, now + 1))
+        return self._ping.request(self._nonce)
+
+    def hear(self, publication: Publication) -> bool:
+        """True if this was the last response that was waited for."""
+        nonce, _, name = publication.payload.partition(b" ")
+        if self._ping.is_response(publication) and nonce == self._nonce.encode():
+            self.give_up(name.decode("utf-8", "replace"))
+        return self.over
+
+    def give_up(self, name: str) -> None:
+        """This one does not answer, or has."""
+        self._silent.discard(name)

@@ -1,0 +1,564 @@
+"""The mobility proxy: stands in for clients that are away.
+
+It has three interfaces: to client libraries, to other proxies, and to the publish/subscribe system. For
+each client there is a client proxy: its subscriptions, its buffer, and whether the client is here.
+
+    here    registered, and heard of within the lease; on standby it is subscribed for all the same,
+            and keeps what the client may not have heard yet
+    out     moving out: the client waits until the client proxy's subscriptions are active
+    away    the client proxy keeps everything
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+from typing import Any
+
+import msgspec
+
+from wayfare.service import effects as e
+from wayfare.service import messages as m
+from wayfare.service.buffer import DEFAULT_LIMITS, Buffer, Kept, Limits
+from wayfare.service.messages import MS_NS, Terms
+from wayfare.service.pinging import Ping, Waiting
+from wayfare.service.system import Language, Publication
+
+CLIENTS_MAX = 10_000  # client proxies at one proxy
+BATCHES_MAX = 4  # on their way to who downloads them, not said to have come
+RETRY_NS = 1000 * MS_NS  # until a broken access is opened again
+_UNKNOWN = "the old proxy does not know the client any more"
+_CUT_OFF = "the client was cut off before the proxy stood in for it"
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True):
+    """What is saved of a client beside its buffer."""
+
+    client: str
+    key: str
+    stay: int
+    subscriptions: tuple[str, ...]
+    terms: Terms
+    last: int
+    lost: int
+
+
+class ClientProxy:
+    """One client, as its proxy knows it."""
+
+    def __init__(
+        self, client: str, key: str, terms: Terms, limits: Limits, language: Language
+    ) -> None:
+        self.client = client
+        self.key = key
+        self.terms = terms
+        self.stay = 0
+        self.subscriptions: dict[str, None] = {}
+        self.buffer = Buffer(limits, terms.copies)
+        self.state = "here"
+        self.since = 0  # heard of, or away
+        self.access = "none"  # "opening", "open", "ready" (subscribed), "broken"
+        self.reopen_at = 0
+        self.hole = ""  # why publications may be missing, nobody knows how many
+        self.told: list[tuple[str, m.Message]] = []  # to whom to say what when it is ready
+        self.asked = Ping(language, client, "in")  # by its library, when it moves in
+        self.asking = Ping(language, client, "out")
+        self.waiting: Waiting | None = None  # until the subscriptions are active, at move-out
+
+    @property
+    def deadline(self) -> int | None:
+        times = []
+        if self.access == "broken":
+            times.append(self.reopen_at)
+        if self.state == "here":
+            times.append(self.since + self.terms.lease_ns)
+        elif self.state == "away":
+            times.append(self.since + self.terms.away_ns)
+        if self.waiting is not None and self.waiting.deadline is not None:
+            times.append(self.waiting.deadline)
+        return min(times, default=None)
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """All that it subscribes to, for the client and for itself; the pings last."""
+        return (*self.subscriptions, self.asking.responses, self.asked.requests)
+
+    def to_download(self, heard: dict[str, int], now: int) -> list[Kept]:
+        kept = self.buffer.since(heard)
+        if self.terms.age_ns is not None:
+            kept = [one for one in kept if one.arrived >= now - self.terms.age_ns]
+        return kept if self.terms.last is None else kept[max(0, len(kept) - self.terms.last) :]
+
+
+class _Sending:
+    """One download on its way."""
+
+    def __init__(self, batches: list[m.Batch], end: m.Downloaded) -> None:
+        self.batches = batches
+        self.end = end
+        self.sent = 0
+
+    def next(self, got: int) -> Iterable[m.Batch | m.Downloaded]:
+        while self.sent < len(self.batches) and self.sent - got < BATCHES_MAX:
+            self.sent += 1
+            yield self.batches[self.sent - 1]
+        if self.sent == len(self.batches):
+            self.sent += 1
+            yield self.end
+
+
+class Proxy:
+    """All client proxies at one access point."""
+
+    def __init__(
+        self,
+        address: str,
+        access: str,
+        language: Language,
+        limits: Limits = DEFAULT_LIMITS,
+        durable: bool = False,
+    ) -> None:
+        self.address = address  # its own, for other proxies
+        self.access = access  # the access point's
+        self.language = language
+        self.limits = limits
+        self.durable = durable
+        self.clients: dict[str, ClientProxy] = {}
+        self._downloads: dict[tuple[str, str], _Sending] = {}  # by peer and client
+        self._relays: dict[tuple[str, str], tuple[str, m.Download]] = {}  # by old proxy and client
+        self._out: list[e.Effect] = []
+        # Of each client with a deadline there is an entry with it; the others are out of date.
+        self._deadlines: list[tuple[int, str]] = []
+        self._touched: list[ClientProxy] = []
+
+    # ---- what hosts call ---------------------------------------------------------------
+
+    def step(self, event: e.Event, now: int) -> list[e.Effect]:
+        self._out = []
+        match event:
+            case e.Received(peer, message):
+                handler: Callable[..., None] | None = _HANDLERS.get(type(message))
+                if handler is None:
+                    self._out.append(e.Hang(peer))
+                else:
+                    handler(self, peer, message, now)
+            case e.Arrived(client, publication):
+                self._arrived(client, publication, now)
+            case e.Opened(client, resumed):
+                self._opened(client, resumed)
+            case e.Subscribed(client, subscriptions):
+                self._subscribed(client, subscriptions, now)
+            case e.AccessGone(client, reason):
+                self._access_gone(client, reason, now)
+            case e.PeerGone(peer, reason):
+                self._peer_gone(peer, reason)
+            case e.Published() | e.Tick():
+                pass
+        self._act(now)
+        return self._out
+
+    def next_deadline(self) -> int | None:
+        for one in self._touched:
+            if (deadline := one.deadline) is not None and self.clients.get(one.client) is one:
+                heappush(self._deadlines, (deadline, one.client))
+        self._touched.clear()
+        while self._deadlines:
+            time, client = self._deadlines[0]
+            found = self.clients.get(client)
+            if found is not None and found.deadline == time:
+                return time
+            heappop(self._deadlines)  # it has another one by now
+        return None
+
+    def record(self, client: str) -> Record:
+        one = self.clients[client]
+        return Record(
+            client,
+            one.key,
+            one.stay,
+            tuple(one.subscriptions),
+            one.terms,
+            one.buffer.last,
+            one.buffer.lost,
+        )
+
+    def restore(self, record: Record, kept: Iterable[Kept], now: int) -> list[e.Effect]:
+        """A client as it was when the proxy ended: away, until it says a word."""
+        self._out = []
+        one = self._create(record.client, record.key, record.terms, now)
+        one.stay = record.stay
+        one.subscriptions = dict.fromkeys(record.subscriptions)
+        one.buffer.last, one.buffer.lost = record.last, record.lost
+        for each in kept:
+            one.buffer.put(each)
+        if not self.language.traits.suspends:
+            one.hole = "the mobility proxy was down for a while"
+        self._stand_in(one, resume=True)
+        return self._out
+
+    # ---- clients come and go ---------------------------------------------------------------
+
+    def _on_hello(self, peer: str, message: m.Hello, now: int) -> None:
+        self._say(peer, m.Welcome(self.address, self.access))
+
+    def _on_register(self, peer: str, message: m.Register, now: int) -> None:
+        one = self._known(peer, message, now, message.terms)
+        if one is None:
+            return
+        self._change_to(one, message.subscriptions, message.terms)
+        self._begin_stay(one, peer, message.stay, now)
+
+    def _begin_stay(self, one: ClientProxy, peer: str, stay: int, now: int) -> None:
+        one.stay, one.state, one.since, one.waiting = stay, "here", now, None
+        if one.terms.standby and one.access == "none":
+            self._stand_in(one)
+        self._when_ready(one, peer, m.Registered(one.client, stay))
+        self._save(one)
+
+    def _on_change(self, peer: str, message: m.Change, now: int) -> None:
+        one = self._known(peer, message, now)
+        if one is None:
+            return
+        now_wanted = dict.fromkeys((*one.subscriptions, *message.added))
+        for subscription in message.removed:
+            now_wanted.pop(subscription, None)
+        self._change_to(one, now_wanted, one.terms)
+        self._save(one)
+
+    def _on_renew(self, peer: str, message: m.Renew, now: int) -> None:
+        one = self._known(peer, message, now)
+        if one is None:
+            return
+        if one.state == "away":
+            one.state = "here"  # its lease had run out, and it has come back by itself
+        one.since = now
+        self._trim(one, one.buffer.drop_heard(message.heard, now - one.terms.lease_ns))
+
+    def _on_move_out(self, peer: str, message: m.MoveOut, now: int) -> None:
+        one = self._known(peer, message, now, message.terms)
+        if one is None:
+            return
+        self._change_to(one, message.subscriptions, message.terms)
+        one.stay, one.state, one.since = message.stay, "out", now
+        one.waiting = None
+        if one.access == "none":
+            self._stand_in(one)
+        one.told = [(peer, m.MovedOut(one.client, one.stay))]
+        if one.access == "ready":
+            self._synchronise(one, now)
+        self._save(one)
+
+    def _on_leave(self, peer: str, message: m.Leave, now: int) -> None:
+        one = self._known(peer, message, now)
+        if one is not None:
+            self._destroy(one)
+
+    def _known(
+        self, peer: str, message: Any, now: int, terms: Terms | None = None
+    ) -> ClientProxy | None:
+        """The client that this is about, and may speak for; made anew if there are terms."""
+        one = self.clients.get(message.client)
+        if one is None and terms is not None:
+            if len(self.clients) >= CLIENTS_MAX:
+                self._refuse(peer, message.client, f"a proxy stands in for {CLIENTS_MAX} clients")
+                return None
+            return self._create(message.client, message.key, terms, now)
+        if one is None:
+            self._refuse(peer, message.client, "this proxy does not know the client: register it")
+        elif one.key != message.key:
+            self._refuse(peer, message.client, "another client has this name: choose another one")
+        elif message.stay < one.stay:
+            pass  # it has moved on since it said so
+        else:
+            return self._touch(one)
+        return None
+
+    def _create(self, client: str, key: str, terms: Terms, now: int) -> ClientProxy:
+        one = ClientProxy(client, key, terms, self.limits, self.language)
+        one.state, one.since = "away", now
+        self.clients[client] = one
+        return self._touch(one)
+
+    def _destroy(self, one: ClientProxy) -> None:
+        if one.access != "none":
+            self._out.append(e.Shut(one.client))
+        del self.clients[one.client]
+        if self.durable:
+            self._out.append(e.Erase(one.client))
+
+    def _change_to(self, one: ClientProxy, wanted: Iterable[str], terms: Terms) -> None:
+        before, one.subscriptions, one.terms = one.subscriptions, dict.fromkeys(wanted), terms
+        one.buffer.copies = terms.copies
+        if one.access in ("open", "ready"):
+            added = tuple(text for text in one.subscriptions if text not in before)
+            removed = tuple(text for text in before if text not in one.subscriptions)
+            if added:
+                one.access = "open"
+                self._out.append(e.Subscribe(one.client, (*added, one.asked.requests)))
+            if removed:
+                self._out.append(e.Unsubscribe(one.client, removed))
+
+    # ---- standing in -------------------------------------------------------------------------
+
+    def _stand_in(self, one: ClientProxy, resume: bool = False) -> None:
+        one.access = "opening"
+        resume = resume and self.language.traits.suspends
+        self._out.append(e.Open(one.client, self.access, resume))
+
+    def _opened(self, client: str, resumed: bool) -> None:
+        one = self.clients.get(client)
+        if one is not None:
+            one.access = "open"
+            self._out.append(e.Subscribe(client, one.wanted))
+
+    def _subscribed(self, client: str, subscriptions: tuple[str, ...], now: int) -> None:
+        one = self.clients.get(client)
+        if one is None or one.access != "open" or one.asked.requests not in subscriptions:
+            return
+        one.access = "ready"
+        self._touch(one)
+        if one.state == "out":
+            self._synchronise(one, now)
+        else:
+            self._tell(one)
+
+    def _synchronise(self, one: ClientProxy, now: int) -> None:
+        one.waiting = Waiting(one.terms.sync, one.asking, f"{one.stay}", [one.client], now)
+
+    def _when_ready(self, one: ClientProxy, peer: str, message: m.Message) -> None:
+        one.told.append((peer, message))
+        if one.access in ("none", "ready"):
+            self._tell(one)
+
+    def _tell(self, one: ClientProxy) -> None:
+        told, one.told = one.told, []
+        for peer, message in told:
+            self._say(peer, message)
+
+    def _access_gone(self, client: str, reason: str, now: int) -> None:
+        one = self.clients.get(client)
+        if one is not None:
+            if one.access != "broken" and not self.language.traits.suspends:
+                one.hole = f"the proxy had no access to the system for a while: {reason}"[:1000]
+            one.access, one.reopen_at = "broken", now + RETRY_NS
+            self._touch(one)
+
+    def _arrived(self, client: str, publication: Publication, now: int) -> None:
+        one = self.clients.get(client)
+        if one is None:
+            return
+        if (answer := one.asked.answer(publication, self.address)) is not None:
+            self._out.append(e.Publish(client, answer))
+        elif one.asking.is_of_us(publication):
+            if one.waiting is not None and one.waiting.hear(publication):
+                self._wait(self._touch(one), one.waiting, now)
+        elif not one.asked.is_of_us(publication):
+            kept, dropped = one.buffer.add(publication, now)
+            if kept is not None and self.durable:
+                self._out.append(e.Keep(client, kept.number, now, publication))
+            self._trim(one, dropped)
+
+    def _act(self, now: int) -> None:
+        """What the time has come for."""
+        while (deadline := self.next_deadline()) is not None and deadline <= now:
+            one = self.clients[self._deadlines[0][1]]
+            self._touch(one)
+            if one.access == "broken" and now >= one.reopen_at:
+                self._stand_in(one, resume=True)
+            if one.waiting is not None:
+                self._wait(one, one.waiting, now)
+            if one.state == "here" and now >= one.since + one.terms.lease_ns:
+                self._go_away(one, now)
+                if one.access == "none":
+                    one.hole = _CUT_OFF
+                    self._stand_in(one)
+            elif one.state == "away" and now >= one.since + one.terms.away_ns:
+                self._destroy(one)
+
+    def _touch(self, one: ClientProxy) -> ClientProxy:
+        """Its deadline may be another one."""
+        self._touched.append(one)
+        return one
+
+    def _wait(self, one: ClientProxy, waiting: Waiting, now: int) -> None:
+        request = waiting.due(now)
+        if request is not None:
+            self._out.append(e.Publish(one.client, request))
+        if waiting.over:
+            self._go_away(one, now)
+            self._tell(one)
+
+    def _go_away(self, one: ClientProxy, now: int) -> None:
+        one.state, one.since, one.waiting = "away", now, None
+
+    # ---- downloads ---------------------------------------------------------------------------
+
+    def _on_reach(self, peer: str, message: m.Reach, now: int) -> None:
+        reach = m.Download(message.client, "-", 0, 0, message.at, {})
+        if message.at not in ("", self.address):
+            self._relay_to(message.at, peer, reach)
+            self._say(message.at, m.Reach(message.client, ""))
+        elif message.client not in self.clients:
+            self._say(peer, _not_found(reach, message.at, _UNKNOWN))
+
+    def _relay_to(self, at: str, peer: str, download: m.Download) -> None:
+        self._relays[at, download.client] = (peer, download)
+        self._out.append(e.Dial(at))
+
+    def _on_download(self, peer: str, message: m.Download, now: int) -> None:
+        if message.at not in ("", self.address):
+            self._relay_to(message.at, peer, message)
+            self._say(message.at, msgspec.structs.replace(message, at="", terms=None))
+            return
+        one = self.clients.get(message.client)
+        if one is None:
+            self._say(peer, _not_found(message, self.address, _UNKNOWN))
+            return
+        if one.key != message.key:
+            self._refuse(peer, message.client, "another client has this name: choose another one")
+            return
+        if message.stay < one.stay:
+            return  # the client is here again already
+        self._touch(one)
+        reason, lost = one.hole, None if one.hole else one.buffer.lost
+        if one.access == "none":
+            reason, lost = _CUT_OFF, None
+        elif not reason and lost:
+            reason = "the proxy keeps no more for one client"
+        one.hole, one.buffer.lost = "", 0
+        kept = one.to_download(message.heard, now)
+        end = m.Downloaded(
+            one.client,
+            message.download,
+            message.at or self.address,
+            one.stay,
+            one.buffer.last,
+            lost,
+            reason,
+            subscriptions=tuple(one.subscriptions),
+        )
+        pieces = m.batches([each.publication for each in kept])
+        numbered = [
+            m.Batch(one.client, message.download, number, piece)
+            for number, piece in enumerate(pieces, 1)
+        ]
+        self._downloads[peer, one.client] = sending = _Sending(numbered, end)
+        if message.at and message.terms is not None:
+            self._change_to(one, one.subscriptions, message.terms)
+            self._begin_stay(one, peer, message.stay, now)
+        elif one.state != "away":
+            self._go_away(one, now)
+        self._send(peer, one.client, sending, 0)
+
+    def _send(self, peer: str, client: str, sending: _Sending, got: int) -> None:
+        for message in sending.next(got):
+            self._say(peer, message)
+            if message is sending.end:
+                del self._downloads[peer, client]
+
+    def _on_got(self, peer: str, message: m.Got, now: int) -> None:
+        sending = self._downloads.get((peer, message.client))
+        if sending is not None and sending.end.download == message.download:
+            self._send(peer, message.client, sending, message.number)
+            return
+        for (at, client), (listener, _) in self._relays.items():
+            if client == message.client and listener == peer:
+                self._say(at, message)
+
+    def _on_release(self, peer: str, message: m.Release, now: int) -> None:
+        if message.at not in ("", self.address):
+            self._relay_to(message.at, peer, _nothing_of(message))
+            self._say(message.at, msgspec.structs.replace(message, at=""))
+            return
+        one = self.clients.get(message.client)
+        if one is not None and one.key == message.key:
+            self._trim(one, one.buffer.drop_upto(message.upto))
+            if one.stay <= message.stay and one.state == "away":
+                self._destroy(one)
+        self._say(peer, m.Released(message.client, message.at or self.address, message.stay))
+
+    # ---- what old proxies say ------------------------------------------------------------------
+
+    def _relay(self, peer: str, message: Any, now: int) -> None:
+        found = self._relays.get((peer, message.client))
+        if found is None:
+            return
+        listener, download = found
+        if isinstance(message, m.Batch):
+            self._say(listener, message)
+            return
+        if isinstance(message, m.Downloaded) and message.download != download.download:
+            return
+        if isinstance(message, m.Downloaded):
+            message = msgspec.structs.replace(message, at=peer)
+            if message.found and download.terms is not None:
+                one = self._known(listener, download, now, download.terms)
+                if one is not None:
+                    self._change_to(one, message.subscriptions, download.terms)
+                    self._begin_stay(one, listener, download.stay, now)
+        elif isinstance(message, m.Released):
+            message = msgspec.structs.replace(message, at=peer)
+        self._say(listener, message)
+        self._end_relay(peer, message.client)
+
+    def _end_relay(self, at: str, client: str) -> None:
+        del self._relays[at, client]
+        if not any(other == at for other, _ in self._relays):
+            self._out.append(e.Hang(at))
+
+    def _peer_gone(self, peer: str, reason: str) -> None:
+        for key in [key for key in self._downloads if key[0] == peer]:
+            del self._downloads[key]
+        for (at, client), (listener, download) in list(self._relays.items()):
+            if at == peer:
+                del self._relays[at, client]
+                why = f"the old proxy at {at} cannot be reached: {reason}"[:1000]
+                end = _not_found(download, at, why)
+                self._say(listener, msgspec.structs.replace(end, reached=False))
+            elif listener == peer:
+                self._end_relay(at, client)
+
+    # ---- small things ----------------------------------------------------------------------------
+
+    def _say(self, peer: str, message: m.Message) -> None:
+        self._out.append(e.Send(peer, message))
+
+    def _refuse(self, peer: str, client: str, reason: str) -> None:
+        self._say(peer, m.Refused(client, reason))
+
+    def _save(self, one: ClientProxy) -> None:
+        if self.durable:
+            self._out.append(e.Save(one.client))
+
+    def _trim(self, one: ClientProxy, numbers: list[int]) -> None:
+        if numbers and self.durable:
+            self._out.append(e.Trim(one.client, tuple(numbers)))
+
+
+def _not_found(message: m.Download, at: str, reason: str) -> m.Downloaded:
+    return m.Downloaded(
+        message.client, message.download, at, message.stay, 0, None, reason, found=False
+    )
+
+
+def _nothing_of(message: m.Release) -> m.Download:
+    """A release is relayed as a download is, and brings nothing."""
+    return m.Download(message.client, message.key, message.stay, 0, message.at, {})
+
+
+_HANDLERS: dict[type, Callable[..., None]] = {
+    m.Hello: Proxy._on_hello,
+    m.Register: Proxy._on_register,
+    m.Change: Proxy._on_change,
+    m.Renew: Proxy._on_renew,
+    m.MoveOut: Proxy._on_move_out,
+    m.Reach: Proxy._on_reach,
+    m.Download: Proxy._on_download,
+    m.Got: Proxy._on_got,
+    m.Release: Proxy._on_release,
+    m.Leave: Proxy._on_leave,
+    m.Batch: Proxy._relay,
+    m.Downloaded: Proxy._relay,
+    m.Released: Proxy._relay,
+    m.Refused: Proxy._relay,
+}
