@@ -1,11 +1,15 @@
-"""What every test may count on: the Hypothesis profiles, the `--rewrite` option, a Spark session."""
+"""What every test may count on: Hypothesis profiles, the `--rewrite` option, a Spark session, overlays."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from wayfare.net.background import Background
+from wayfare.service.overlays import Overlay, missing, overlay
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,15 +41,24 @@ def rewrite(request: pytest.FixtureRequest) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests with Spark go to one worker: a session takes a while to start, and much memory.
+    """Tests with Spark go to one worker, and so do those with one overlay: both take a while to start.
 
-    The first of them also waits for Java to load and compile everything, on a busy machine for minutes.
+    The first of them waits for that, on a busy machine for minutes.
     """
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+        if (group := _group(item)) is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(300))
+
+
+def _group(item: pytest.Item) -> str | None:
+    fixtures = getattr(item, "fixturenames", ())
+    if "overlay_of" in fixtures:
+        if "system" not in fixtures:
+            raise pytest.UsageError(f"{item.nodeid}: say which with parametrize('system', [...])")
+        return f"overlay of {item.callspec.params['system']}"  # type: ignore[attr-defined]
+    return "spark" if "spark" in fixtures else None
 
 
 @pytest.fixture(scope="session")
@@ -56,3 +69,39 @@ def spark() -> Iterator["SparkSession"]:
     session = start("local[2]", spark_sql_shuffle_partitions="4", **SHORT)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def need_server() -> Callable[[str], None]:
+    """Ends a test that needs a system which is not installed. In CI, that is a failure."""
+
+    def need(system: str) -> None:
+        if (sentence := missing(system)) is not None:
+            (pytest.fail if os.environ.get("CI") else pytest.skip)(sentence)
+
+    return need
+
+
+@pytest.fixture(scope="session")
+def overlay_of(
+    need_server: Callable[[str], None], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Overlay]]:
+    """Gives the one overlay of a system, which lasts until the end of the run: `overlay_of("mqtt")`.
+
+    Tests share it, so let each have topics of its own, and start again what it has killed. They
+    are parametrized with `system`: all that have the same one are run by the same worker.
+    """
+    running: dict[str, Overlay] = {}
+    stack = AsyncExitStack()
+    background = Background("overlays")
+
+    def of(system: str) -> Overlay:
+        need_server(system)
+        if system not in running:
+            place = overlay(system, tmp_path_factory.mktemp(system))
+            running[system] = background.call(lambda: stack.enter_async_context(place))
+        return running[system]
+
+    yield of
+    background.call(stack.aclose)
+    background.stop()
