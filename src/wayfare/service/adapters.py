@@ -9,10 +9,16 @@ from wayfare.errors import UsageError
 from wayfare.service.addresses import scheme_of
 from wayfare.service.system import System
 
-# scheme: module and class of the adapter
+# scheme: module, and what makes the adapter
 ADAPTERS = {
     "mqtt": ("mqtt", "Mqtt"),
     "mqtts": ("mqtt", "Mqtt"),
+    "nats": ("nats", "Nats"),
+    "nats+tls": ("nats", "Nats"),
+    "redis": ("redis", "Redis"),
+    "rediss": ("redis", "Redis"),
+    "redis+envelope": ("redis", "enveloped"),
+    "rediss+envelope": ("redis", "enveloped"),
 }
 
 

@@ -10,9 +10,6 @@ import msgspec
 
 from wayfare.errors import CannotConnect, UsageError
 
-ANSWER_S = 10.0  # seconds that an access point may take for an answer
-CLOSING_S = 2.0  # ... to a goodbye
-
 
 class Scheme(msgspec.Struct, frozen=True):
     port: int  # where the system listens unless told otherwise
@@ -31,8 +28,12 @@ class Place(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         """Without user and password: this goes into messages and logs."""
+        return f"{self.scheme}://{self.netloc}"
+
+    @property
+    def netloc(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}"
+        return f"{host}:{self.port}"
 
     def security(self) -> ssl.SSLContext | None:
         """What to check a certificate with: what this machine trusts, or SSL_CERT_FILE."""

@@ -52,11 +52,15 @@ class Inbox(Generic[Item]):
         self._ended = True
         self._wake.set()
 
-    def stop(self) -> None:
-        """Forget what is here, and end; in the midst of giving on, if need be."""
+    def drop(self) -> None:
+        """Forget what is here, and end when what is being given on is."""
         self._items.clear()
         self._room.set()
         self.finish()
+
+    def stop(self) -> None:
+        """Forget what is here, and end, in the midst of giving on, if need be."""
+        self.drop()
         if self._task is not asyncio.current_task():
             self._task.cancel()
 

@@ -26,9 +26,11 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from wayfare.errors import Closed, Refused, UsageError
-from wayfare.service.addresses import ANSWER_S, CLOSING_S, Place, Scheme, place
+from wayfare.service import line
+from wayfare.service.addresses import Place, Scheme, place
 from wayfare.service.headers import headers, read
 from wayfare.service.inbox import Inbox
+from wayfare.service.line import CLOSING_S, Line
 from wayfare.service.system import Access, Deliver, Lost, Publication, Traits
 
 SCHEMES = {"mqtt": Scheme(1883), "mqtts": Scheme(8883, tls=True)}
@@ -90,9 +92,10 @@ def packed(kind: int, **values: object) -> Properties:
     return made
 
 
-class MqttAccess:
+class MqttAccess(Line):
     def __init__(self, place: Place, name: str, deliver: Deliver, lost: Lost) -> None:
-        self._place, self._name, self._deliver, self._lost = place, name, deliver, lost
+        super().__init__(place, lost)
+        self._name, self._deliver = name, deliver
         self._loop = asyncio.get_running_loop()
         self._client = Client(
             CallbackAPIVersion.VERSION2,
@@ -105,8 +108,6 @@ class MqttAccess:
         self._answers: dict[int, asyncio.Future[Sequence[ReasonCode]]] = {}
         self._sending = asyncio.Semaphore(SENT_MAX)
         self._packet_max = 0
-        self._welcome = False  # whether somebody has this access, to be told when it is lost
-        self._gone: str | None = None  # why there is no connection
         self._dropped = 0
         self._moved = False  # whether the last read gave a packet
         self._socket: socket.socket | None = None
@@ -117,16 +118,16 @@ class MqttAccess:
 
     async def connect(self, resume: bool) -> None:
         client = self._client
-        client.connect_timeout = ANSWER_S
+        client.connect_timeout = line.ANSWER_S
         client.max_inflight_messages_set(SENT_MAX)
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
         client.on_message = self._on_message
         client.on_publish = self._on_publish
         client.on_subscribe = client.on_unsubscribe = self._on_answer
-        if self._place.user is not None:
-            client.username_pw_set(self._place.user, self._place.password)
-        security = self._place.security()
+        if self.place.user is not None:
+            client.username_pw_set(self.place.user, self.place.password)
+        security = self.place.security()
         if security is not None:
             client.tls_set_context(security)
         asked = packed(
@@ -135,8 +136,8 @@ class MqttAccess:
         connecting = self._loop.run_in_executor(
             None,
             lambda: client.connect(
-                self._place.host,
-                self._place.port,
+                self.place.host,
+                self.place.port,
                 KEEP_ALIVE_S,
                 clean_start=not resume,
                 properties=asked,
@@ -145,32 +146,26 @@ class MqttAccess:
         try:
             await asyncio.shield(connecting)
         except OSError as error:
-            raise self._place.unanswered(error) from None
+            raise self.place.unanswered(error) from None
         except asyncio.CancelledError:
-            connecting.add_done_callback(self._given_up)
+            connecting.add_done_callback(self._given_up)  # the thread goes on
             raise
         self._watch()
         try:
-            async with asyncio.timeout(ANSWER_S):
-                granted = await self._connected
-        except TimeoutError:
-            self._end("no answer")
-            raise self._place.unanswered(f"no answer within {ANSWER_S:.0f} s") from None
-        except Closed as error:
-            raise self._place.unanswered(error) from None
+            granted = await self.answer(self._connected)
+        except Closed:
+            raise self.place.unanswered(self.gone) from None
         except asyncio.CancelledError:
-            self._end("given up")
+            self.end("given up")
             raise
-        if self._gone is not None:
-            raise self._place.unanswered(self._gone)
-        self._welcome = True
+        self.welcome()
         self._packet_max = getattr(granted, "MaximumPacketSize", 0)
         ahead = min(SENT_MAX, getattr(granted, "ReceiveMaximum", SENT_MAX))
         self._sending = asyncio.Semaphore(ahead)
 
     def _given_up(self, connecting: asyncio.Future[Any]) -> None:
         connecting.exception()
-        self._cut()
+        self.cut()
 
     def _watch(self) -> None:
         """From here on the event loop reads and writes."""
@@ -178,7 +173,7 @@ class MqttAccess:
         assert isinstance(found, socket.socket)
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = found
-        self._inbox = Inbox(self._give, failed=self._end)
+        self._inbox = Inbox(self._give, failed=self.end)
         self._client.on_socket_register_write = self._on_writing
         self._client.on_socket_close = lambda *_: self._unwatch()
         self._loop.add_reader(found, self._read)
@@ -194,22 +189,19 @@ class MqttAccess:
             self._socket = None
 
     async def close(self, *, suspend: bool = False) -> None:
-        if self._gone is not None:
-            if self._inbox is not None:
-                self._inbox.stop()
+        if self._inbox is not None:
+            self._inbox.stop()
+        if not self.leave("it was closed"):
             return
         left = packed(PacketTypes.DISCONNECT, SessionExpiryInterval=SESSION_S if suspend else 0)
-        assert self._socket is not None
         # The library closes its socket at once. If there is something that was not read, the
         # goodbye may be lost by that; with a copy of the socket we can wait for the server.
-        copy = None if self._place.tls else self._socket.dup()
-        self._gone = "it was closed"
-        self._forget()
+        copy = None if self.place.tls or self._socket is None else self._socket.dup()
         self._client.disconnect(properties=left)
         self._write()
         if copy is not None:
             await self._drain(copy)
-        self._cut()
+        self.cut()
 
     async def _drain(self, copy: socket.socket) -> None:
         """Wait until the server has closed its side."""
@@ -224,32 +216,13 @@ class MqttAccess:
         finally:
             copy.close()
 
-    def _forget(self) -> None:
-        """Whoever waits for an answer gets none, and nothing more is given on."""
-        reason = Closed(f"the connection to {self._place} is gone: {self._gone}")
-        waiting: list[asyncio.Future[Any]] = [self._connected, *self._answers.values()]
-        for answer in waiting:
-            if not answer.done():
-                answer.set_exception(reason)
-        self._answers.clear()
-        if self._inbox is not None:
-            self._inbox.stop()
-
-    def _cut(self) -> None:
-        """Close what may be left of the connection, without a goodbye."""
+    def cut(self) -> None:
         self._unwatch()
+        if self._inbox is not None:
+            self._inbox.drop()  # what is not acknowledged comes again
         left = self._client.socket()
         if left is not None:
             left.close()
-
-    def _end(self, reason: str) -> None:
-        """The connection is gone, but not by `close`."""
-        if self._gone is None:
-            self._gone = reason
-            self._forget()
-            self._cut()
-            if self._welcome:
-                self._lost(reason)
 
     # ---- reading and writing ----------------------------------------------------------
 
@@ -259,6 +232,7 @@ class MqttAccess:
             self._client.loop_read()
             if not self._moved or self._socket is None:
                 return
+        self._loop.call_soon(self._read)  # with TLS, what is left may have been received already
 
     def _write(self) -> None:
         if self._socket is None:
@@ -287,17 +261,20 @@ class MqttAccess:
         if self._connected.done():
             return
         if code.is_failure:
-            self._connected.set_exception(Closed(f"it says {code}"))
-            self._loop.call_soon(self._end, f"it says {code}")
+            self._loop.call_soon(self.end, f"it says {code}")
         else:
             self._connected.set_result(granted)
 
     def _on_disconnect(
         self, client: Client, data: Any, flags: Any, code: ReasonCode, _: Properties | None
     ) -> None:
-        said = f"the server says {code}" if flags.is_disconnect_packet_from_server else str(code)
+        said = (
+            f"the server says {code}"
+            if flags.is_disconnect_packet_from_server
+            else f"it broke: {code}"
+        )
         # Not from within the library, which is still busy with its socket.
-        self._loop.call_soon(self._end, said)
+        self._loop.call_soon(self.end, said)
 
     def _on_answer(
         self,
@@ -319,7 +296,7 @@ class MqttAccess:
 
     def _on_message(self, client: Client, data: Any, message: MQTTMessage) -> None:
         self._moved = True
-        if self._inbox is None or self._gone is not None:
+        if self._inbox is None or self.gone is not None:
             return
         number = message.mid if message.qos else 0
         try:
@@ -340,18 +317,20 @@ class MqttAccess:
     async def _give(self, item: tuple[Publication, int]) -> None:
         publication, number = item
         await self._deliver(publication)
-        if number and self._gone is None:
+        if number and self.gone is None:
             self._client.ack(number, 1)
 
     # ---- what the service calls -------------------------------------------------------
 
     async def subscribe(self, subscriptions: Sequence[str]) -> None:
-        if self._open() and subscriptions:
+        self.alive()
+        if subscriptions:
             _, number = self._client.subscribe([(text, 1) for text in subscriptions])
             await self._settled(number, subscriptions)
 
     async def unsubscribe(self, subscriptions: Sequence[str]) -> None:
-        if self._open() and subscriptions:
+        self.alive()
+        if subscriptions:
             _, number = self._client.unsubscribe(list(subscriptions))
             await self._settled(number, subscriptions)
 
@@ -364,33 +343,22 @@ class MqttAccess:
         properties = packed(PacketTypes.PUBLISH, UserProperty=pairs) if pairs else None
         size = len(publication.payload)
         if 0 < self._packet_max <= size:
-            raise UsageError(f"{self._place} takes {self._packet_max} bytes, not {size}")
+            raise UsageError(f"{self.place} takes {self._packet_max} bytes, not {size}")
         async with self._sending:
-            self._open()
+            self.alive()
             sent = self._client.publish(
                 publication.topic, publication.payload, qos=1, properties=properties
             )
             await self._settled(sent.mid, [publication.topic])
 
-    def _open(self) -> bool:
-        if self._gone is not None:
-            raise Closed(f"the connection to {self._place} is gone: {self._gone}")
-        return True
-
     async def _settled(self, number: int | None, texts: Sequence[str]) -> None:
         """Wait for the server's answer to packet `number`, which is about these texts."""
-        if number is None:
-            raise Closed(f"the connection to {self._place} is gone")
-        answer = self._answers[number] = self._loop.create_future()
+        key = number or 0  # none, if the library has just lost its socket: we are told soon
+        answer = self._answers[key] = self._loop.create_future()
         try:
-            async with asyncio.timeout(ANSWER_S):
-                codes = await answer
-        except TimeoutError:
-            self._end(f"no answer within {ANSWER_S:.0f} s")
-            self._open()
-            raise
+            codes = await self.answer(answer)
         finally:
-            self._answers.pop(number, None)
+            self._answers.pop(key, None)
         for text, code in zip(texts, codes, strict=False):
             if code.is_failure:
-                raise Refused(f"{self._place} refuses {text!r:.80}: {code}")
+                raise Refused(f"{self.place} refuses {text!r:.80}: {code}")

@@ -1,0 +1,218 @@
+"""NATS, without JetStream.
+
+Properties and the id of a publication are headers. The library neither reconnects nor queues for
+us: what comes is taken in the order in which it comes, over all subscriptions, and nothing is
+read while the inbox is full. A server cuts off who does not read for long (write_deadline, 10 s).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from nats import errors
+from nats.aio.client import Client
+from nats.aio.subscription import Subscription
+
+from wayfare.errors import UsageError
+from wayfare.service import line
+from wayfare.service.addresses import Place, Scheme, place
+from wayfare.service.headers import headers, read
+from wayfare.service.inbox import Inbox
+from wayfare.service.line import CLOSING_S, Line
+from wayfare.service.system import Access, Deliver, Lost, Publication, Traits
+
+SCHEMES = {"nats": Scheme(4222), "nats+tls": Scheme(4222, tls=True)}
+TEXT_MAX = 4_000  # bytes of a subject: a server cuts off who sends a line of more than 4,096
+PING_S = 20  # without three answers in a row the server is gone
+PINGS = 3
+
+
+class Nats:
+    scheme = "nats"
+    traits = Traits()
+
+    def check(self, subscription: str) -> None:
+        words = subscription.split(".")
+        reason = complaint(subscription)
+        if reason is None and ">" in words[:-1]:
+            reason = "> stands at the end"
+        if reason is None and any(len(word) > 1 and {"*", ">"} & {*word} for word in words):
+            reason = "* and > stand alone between dots"
+        if reason:
+            raise UsageError(f"{subscription!r:.80} is no NATS subscription: {reason}")
+
+    def topic(self, *words: str) -> str:
+        return ".".join(words)
+
+    def subscription(self, topic: str) -> str:
+        return topic
+
+    async def open(
+        self, address: str, name: str, deliver: Deliver, lost: Lost, *, resume: bool = False
+    ) -> Access:
+        access = NatsAccess(place(address, SCHEMES), name, deliver, lost)
+        await access.connect()
+        return access
+
+
+def complaint(text: str) -> str | None:
+    """Say why this can be neither subject nor subscription."""
+    if not all(text.split(".")):
+        return "there is nothing before, after or between its dots" if text else "it is empty"
+    if any(character.isspace() or character < " " for character in text):
+        return "it has spaces or control characters"
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        return "it cannot be written in UTF-8"
+    return f"it has more than {TEXT_MAX} bytes" if size > TEXT_MAX else None
+
+
+class Wire(Client):
+    """The library's client, but for what it does with messages.
+
+    It has a queue and a task for each subscription, which mixes up the order of messages of
+    different ones, and drops what does not fit.
+    """
+
+    access: NatsAccess
+
+    async def _process_msg(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
+    ) -> None:
+        await self.access.received(subject, data, headers)
+
+
+class NatsAccess(Line):
+    def __init__(self, place: Place, name: str, deliver: Deliver, lost: Lost) -> None:
+        super().__init__(place, lost)
+        self._name = name
+        self._wire = Wire()
+        self._wire.access = self
+        self._inbox: Inbox[Publication] = Inbox(deliver, failed=self.end)
+        self._subscriptions: dict[str, Subscription] = {}
+        self._error: Exception | None = None  # the last one that the library told
+        self._closing: asyncio.Task[None] | None = None
+
+    # ---- coming and going -------------------------------------------------------------
+
+    async def connect(self) -> None:
+        scheme = "tls" if self.place.tls else "nats"
+        try:
+            async with asyncio.timeout(line.ANSWER_S):
+                await self._wire.connect(
+                    f"{scheme}://{self.place.netloc}",
+                    name=self._name,
+                    user=self.place.user,
+                    password=self.place.password,
+                    tls=self.place.security(),
+                    error_cb=self._on_error,
+                    closed_cb=self._on_closed,
+                    allow_reconnect=False,
+                    max_reconnect_attempts=1,  # fewer mean that it tries for ever
+                    reconnect_time_wait=0,
+                    ping_interval=PING_S,
+                    max_outstanding_pings=PINGS,
+                )
+        except TimeoutError:
+            await self._give_up()
+            raise self.place.unanswered(f"no answer within {line.ANSWER_S:g} s") from None
+        except (OSError, errors.Error) as error:
+            await self._give_up()
+            raise self.place.unanswered(self._error or error) from None
+        except asyncio.CancelledError:
+            await self._give_up()
+            raise
+        self.welcome()
+
+    async def _give_up(self) -> None:
+        self.leave("given up")
+        self._inbox.stop()
+        await self._wire.close()
+
+    async def close(self, *, suspend: bool = False) -> None:
+        self._inbox.stop()
+        if self.gone is None:
+            # The server has everything that was published when it has answered.
+            with contextlib.suppress(errors.Error, TimeoutError):
+                async with asyncio.timeout(CLOSING_S):
+                    await self._wire.flush()
+            self.leave("it was closed")
+            await self._wire.close()
+
+    def cut(self) -> None:
+        self._inbox.finish()
+        self._closing = asyncio.create_task(self._wire.close())
+
+    # ---- what the library calls -------------------------------------------------------
+
+    async def _on_error(self, error: Exception) -> None:
+        self._error = error
+
+    async def _on_closed(self) -> None:
+        self.end(f"the server closed the connection: {self._wire.last_error or self._error}")
+
+    async def received(self, subject: bytes, payload: bytes, lines: bytes | None) -> None:
+        try:
+            topic = subject.decode()
+        except UnicodeDecodeError:
+            return
+        properties, mark = read(pairs(lines)) if lines else ({}, None)
+        self._inbox.put(Publication(topic, payload, properties, mark))
+        await self._inbox.room()
+
+    # ---- what the service calls -------------------------------------------------------
+
+    async def subscribe(self, subscriptions: Sequence[str]) -> None:
+        self.alive()
+        for text in subscriptions:
+            if text not in self._subscriptions:
+                self._subscriptions[text] = await self._wire.subscribe(text)
+        if subscriptions:
+            await self._flush()
+
+    async def unsubscribe(self, subscriptions: Sequence[str]) -> None:
+        self.alive()
+        for text in subscriptions:
+            if (subscription := self._subscriptions.pop(text, None)) is not None:
+                await subscription.unsubscribe()
+        if subscriptions:
+            await self._flush()
+
+    async def publish(self, publication: Publication) -> None:
+        """Publish. The server does not say when it has it; nothing is lost by `close`."""
+        topic, payload = publication.topic, publication.payload
+        if reason := complaint(topic):
+            raise UsageError(f"{topic!r:.80} is no NATS subject: {reason}")
+        self.alive()
+        try:
+            await self._wire.publish(topic, payload, headers=dict(headers(publication)) or None)
+        except errors.MaxPayloadError:
+            limit = self._wire.max_payload
+            raise UsageError(f"{self.place} takes {limit} bytes, not {len(payload)}") from None
+        except errors.BadHeaderError as error:
+            raise UsageError(f"NATS cannot carry a property of this name: {error}") from None
+        except errors.Error:
+            self.alive()
+            raise
+
+    async def _flush(self) -> None:
+        """Wait until the server has what was sent."""
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        flush = asyncio.create_task(self._wire.flush(3600))  # `answer` has its own patience
+        flush.add_done_callback(lambda _: None if answer.done() else answer.set_result(None))
+        try:
+            await self.answer(answer)
+        finally:
+            flush.cancel()
+        self.alive()
+
+
+def pairs(lines: bytes) -> Iterator[tuple[str, str]]:
+    """Read headers. The first line is the version; what is no header is left out."""
+    for each in lines.decode("utf-8", "replace").split("\r\n")[1:]:
+        name, colon, value = each.partition(":")
+        if colon:
+            yield name.strip(), value.strip()
