@@ -23,6 +23,7 @@ from typing import NamedTuple, get_args
 import pytest
 
 from wayfare import cli, eventlog
+from wayfare.channel import SETTINGS
 from wayfare.core import messages
 from wayfare.core.history import Limits
 from wayfare.net import config
@@ -295,6 +296,16 @@ def test_tables_of_costs_are_what_their_commands_print(command, shown, capsys):
     assert cli.main([*command, "--brokers", "7"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert [row for row in printed if row.startswith("|       7 ")] == shown
+
+
+def test_the_table_of_profiles_is_what_its_command_prints(capsys):
+    assert cli.main(["emulate", "--profile", "list"]) == 0
+    assert capsys.readouterr().out in (DOCS / "emulator.md").read_text("utf-8")
+
+
+def test_every_setting_of_a_profile_is_described():
+    described = {name for row in rows(DOCS / "emulator.md") for name in row[0].split(", ")}
+    assert set(SETTINGS) <= described
 
 
 # ---- tables: messages, limits, modules, statements, events --------------------------------------

@@ -63,7 +63,8 @@ LAYERS = {
     "bench": Layer("errors core net sim studies pipeline", "msgspec pyspark duckdb"),
     "": Layer("errors core eventlog net sim"),
     "cli": Layer(
-        "errors core eventlog net sim service gateways studies pipeline bench", "msgspec rich"
+        "errors core channel eventlog net sim service gateways studies pipeline bench",
+        "msgspec rich",
     ),
     "__main__": Layer("cli"),
 }

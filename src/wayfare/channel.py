@@ -7,7 +7,7 @@
 A message is cut into packets. They leave one after the other, as fast as the channels (the time
 slots of GPRS) of this moment allow; a broken one arrives later by the time that the link takes to
 send it again, and those behind it do not overtake it. So an error costs time, never data. The line
-itself goes on meanwhile: the delay stands for all of the resending, as in Seawind's DELAY_ITERATE.
+itself goes on meanwhile: the delay stands for all of the resending, as we read Seawind's DELAY_ITERATE.
 
 How many channels there are is a function of the seed and of the time, and the errors are drawn
 packet by packet: so the same bytes at the same times arrive at the same times, whoever plays it.
@@ -108,7 +108,7 @@ def _even(bps: int, latency_ms: float, **more: float) -> Direction:
     return msgspec.convert({"bps": bps, "latency_ns": round(latency_ms * MS_NS), **more}, Direction)
 
 
-_WPT = "WebPageTest's connectivity profile, half its round trip each way; errors are in its rates"
+_WPT = "WebPageTest's profile for Mobile Edge, 3G and LTE: half its round trip each way, no errors"
 _WIFI = Direction(
     30_000_000,
     overhead=76,

@@ -22,6 +22,7 @@ EXAMPLES = """examples:
   wayfare sub 127.0.0.1:7410 "free > 0" what is published, as it comes
   wayfare pub 127.0.0.1:7411 "free=3"   publish something at another broker
   wayfare thin 127.0.0.1:7410           devices that speak lines of JSON, beside a broker
+  wayfare emulate --listen 7500 --to 127.0.0.1:7410   ... as over GPRS
   wayfare top city.toml                 what these brokers do, live
   wayfare doctor --config site.toml     what is wrong, and what to do
   wayfare history city "kmh > 120"      what was published, of an archive
@@ -45,6 +46,7 @@ PARTS = (
     "sub",
     "roam",
     "thin",
+    "emulate",
     "history",
     "top",
     "doctor",

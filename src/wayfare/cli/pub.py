@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from itertools import count, islice
 from typing import Any
@@ -95,30 +94,11 @@ async def _repeated(
 
 
 async def _lines() -> AsyncIterator[Publication]:
-    """Of stdin, without a thread that nobody could stop."""
-    rest, number = b"", 0
-    while True:
-        await _readable(0)
-        data = os.read(0, 65536)
-        *lines, rest = (rest + data).split(b"\n")
-        for line in lines if data else [rest]:
-            number += 1
-            if line.strip():
-                yield notation.of_json(line, number)
-        if not data:
-            return
-
-
-async def _readable(file: int) -> None:
-    loop, ready = asyncio.get_running_loop(), asyncio.Event()
-    try:
-        loop.add_reader(file, ready.set)
-    except (PermissionError, NotImplementedError):
-        return  # a file, which always is
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_reader(file)
+    number = 0
+    async for line in running.lines():
+        number += 1
+        if line.strip():
+            yield notation.of_json(line, number)
 
 
 async def _publish(

@@ -7,7 +7,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from math import isfinite
 from typing import Any
@@ -72,6 +72,31 @@ async def _heed(
         if told.is_set():
             return when_told()
         raise
+
+
+async def lines() -> AsyncIterator[bytes]:
+    """Of stdin, without a thread that nobody could stop."""
+    rest = b""
+    while True:
+        await _readable(0)
+        data = os.read(0, 65536)
+        *whole, rest = (rest + data).split(b"\n")
+        for line in whole if data else [rest]:
+            yield line
+        if not data:
+            return
+
+
+async def _readable(file: int) -> None:
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    try:
+        loop.add_reader(file, ready.set)
+    except (PermissionError, NotImplementedError):
+        return  # a file, which always is
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(file)
 
 
 def add_log_options(parser: argparse.ArgumentParser) -> None:
