@@ -21,7 +21,7 @@ export PIP_USER := 0
 unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check cover bench lock clean
+.PHONY: help setup demo servers test check cover bench lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -32,13 +32,13 @@ setup: .venv/.ready ## create .venv with everything in it (the others do this wh
 demo: .venv/.ready ## the whole system, once
 	@$(BIN)/wayfare demo --out build/demo
 
-test: .venv/.ready ## everything that CI runs: format, lint, types, all tests
+test: .venv/.ready servers ## everything that CI runs: format, lint, types, all tests
 	@$(BEGIN) \
 	$(STATIC) \
 	run tests $(PYTEST); \
 	$(END)
 
-check: .venv/.ready ## the quick round before a commit: as `test`, without slow tests
+check: .venv/.ready servers ## the quick round before a commit: as `test`, without slow tests
 	@$(BEGIN) \
 	$(STATIC) \
 	run tests $(PYTEST) -m "not slow"; \
@@ -70,6 +70,31 @@ STATIC = run format $(BIN)/ruff format --check .; \
 	run types $(BIN)/mypy --strict;
 END = if [ -n "$$failed" ]; then echo "make $@: FAILED:$$failed" >&2; exit 1; fi; \
 	echo "make $@: all passed"
+
+# ---- other people's servers -------------------------------------------------------------
+
+# Tests of the mobility service run on real systems. What cannot be installed is named, and its tests
+# are skipped (in CI they fail). Installed servers are not started: a policy says so, for as long as
+# it takes, where the machine has none of its own.
+POLICY := /usr/sbin/policy-rc.d
+SAY = $(BIN)/python -c "from wayfare.service import overlays; [print(one) for one in overlays.$(1)()]"
+APT = DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=1 -o Acquire::http::Timeout=20
+
+servers: .venv/.ready ## install servers that are missing, as root on Debian or Ubuntu
+	@missing=$$($(call SAY,packages)); \
+	[ -n "$$missing" ] || exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing" $$missing "(a minute or two)"; \
+		if [ ! -e $(POLICY) ]; then \
+			trap "rm -f $(POLICY)" EXIT; trap "exit 1" INT TERM HUP; \
+			printf "#!/bin/sh\nexit 101\n" >$(POLICY) && chmod 755 $(POLICY); \
+		fi; \
+		install() { $(APT) install -y --no-install-recommends $$missing; }; \
+		if { install || { $(APT) update && install; }; } </dev/null >$(LOG) 2>&1; \
+		then rm -f $(LOG); \
+		else tail -n 5 $(LOG); fi; \
+	fi; \
+	$(call SAY,sentences)
 
 # ---- .venv ------------------------------------------------------------------------------
 

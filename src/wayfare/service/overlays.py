@@ -31,6 +31,11 @@ def packages() -> list[str]:
     return [one.package for one in SERVERS.values() if one.missing()]
 
 
+def sentences() -> list[str]:
+    """One for each system that cannot be started."""
+    return [sentence for one in SERVERS.values() if (sentence := one.missing())]
+
+
 def _known(system: str) -> Server:
     if system not in SERVERS:
         raise UsageError(f"there is no system {system!r}: there are {', '.join(SERVERS)}")
