@@ -108,14 +108,14 @@ class World:
             ]:
                 self._perform(name, owners[name].step(e.Tick(), self.now))
 
-    def cut(self, client: str) -> None:
-        """Its connections are gone, and nobody is told: as in a tunnel."""
-        for key in [key for key in self.queues if client in key[1:]]:
-            self.queues[key].clear()
+    def cut_off(self, client: str) -> None:
+        """What it says or is told does not arrive any more, until it moves in elsewhere."""
+        library = self.libraries[client]
+        library._open, library._renew_at = False, None
         for table in self.tables:
-            table.pop(("access", client), None)
-        if self.propagates:
-            self._tell_all()
+            table.pop(("access", client, client), None)
+        for node in range(len(self.tables)):
+            self._propagate(node)
 
     # ---- hosts -------------------------------------------------------------------------
 
@@ -223,7 +223,3 @@ class World:
                     for text in table
                 }
                 self._put(("link", node, other), node, other, "subscriptions", texts)
-
-    def _tell_all(self) -> None:
-        for node in range(len(self.tables)):
-            self._propagate(node)

@@ -72,6 +72,7 @@ class Library:
         self._suspended = ""  # the access point where the client is suspended
         self._suspended_with: tuple[str, ...] = ()
         self._open = False
+        self._connected = False  # to its proxy
         self._renew_at: int | None = None
         self._retry_at: int | None = None
         self._give_up_at: int | None = None
@@ -93,9 +94,7 @@ class Library:
     def move_in(self, proxy: str, now: int) -> list[e.Effect]:
         """Appear at this proxy, and its access point: for the first time, again, or elsewhere."""
         self._out = []
-        if self.state == "moving-out":
-            raise UsageError("the client is moving out: wait until it has")
-        if self.state == "attached":
+        if self.state in ("attached", "moving-out"):
             self._cut_off()
         elif self.state == "moving-in":
             self._abandon()
@@ -119,10 +118,7 @@ class Library:
         self._give_up_at = now + self.patience_ns + self.terms.sync.patience_ns
         self._suspended = self.access if suspend and self.language.traits.suspends else ""
         self._suspended_with = tuple(self.subscriptions)
-        if self.terms.sync.kind == "ping":
-            self._out.append(e.Subscribe(self.client, (self._asked.requests,)))
-        else:
-            self._ask_to_move_out()
+        self._ask_to_move_out()
         return self._out
 
     def subscribe(self, subscription: str, local: bool, now: int) -> list[e.Effect]:
@@ -230,8 +226,12 @@ class Library:
         self._received.clear()
         self._adopted = False
         self._waiting = None
-        self._out.append(e.Dial(self.proxy))
+        self._dial()
         self._say(m.Hello(self.client))
+
+    def _dial(self) -> None:
+        self._connected = True  # until the host says otherwise
+        self._out.append(e.Dial(self.proxy))
 
     def _abandon(self) -> None:
         """Another proxy is nearer by now. This one may have adopted the client already."""
@@ -257,6 +257,8 @@ class Library:
         before = self._suspended_with if resumed else ()
         removed = tuple(text for text in before if text not in self.subscriptions)
         added = [text for text in self.subscriptions if text not in before]
+        if self.terms.sync.kind == "ping":
+            added.append(self._asked.requests)
         if self.sync.kind == "ping" and self._to_download:
             added.append(self._asking.responses)
         for publication in self._outbox:
@@ -270,10 +272,8 @@ class Library:
             self._step = "waiting"
             sync = self.sync if self._to_download else m.NO_SYNC
             self._waiting = Waiting(sync, self._asking, f"{self.stay}", self._to_download, now)
-            self._reach()
+            self._reach(now)
             self._wait(self._waiting, now)
-        elif self.state == "moving-out" and self._asked.requests in subscriptions:
-            self._ask_to_move_out()
 
     def _wait(self, waiting: Waiting, now: int) -> None:
         """Between: the subscriptions have to be active everywhere."""
@@ -282,23 +282,23 @@ class Library:
             self._out.append(e.Publish(self.client, request))
         if waiting.over:
             self._waiting = None
+            if self._connected:
+                self._retry_at = None
             if self.sync.kind == "ping" and self._to_download:
                 self._out.append(e.Unsubscribe(self.client, (self._asking.responses,)))
             self._step = "downloading"
             self._download(now)
 
-    def _reach(self) -> None:
-        """Nobody answers pings for a proxy that is down: let the new one find out."""
+    def _reach(self, now: int) -> None:
+        """Nobody answers pings for a proxy that is down, or has let go: let the new one find out."""
+        self._retry_at = now + RETRY_NS
         for at in self._to_download if self.sync.kind == "ping" else ():
             self._say(m.Reach(self.client, at))
 
     def _not_reached(self, end: m.Downloaded, now: int) -> None:
-        if self._waiting is not None:
-            if end.reached or self._is_late(now):
-                self._waiting.give_up(end.at)
-                self._wait(self._waiting, now)
-            else:
-                self._retry_at = now + RETRY_NS
+        if self._waiting is not None and (end.reached or self._is_late(now)):
+            self._waiting.give_up(end.at)
+            self._wait(self._waiting, now)
 
     def _download(self, now: int) -> None:
         """Steps 3 and 4: what the old proxies have kept, one after the other."""
@@ -484,6 +484,7 @@ class Library:
 
     def _proxy_gone(self, reason: str, now: int) -> None:
         """Without its proxy a client that is attached goes on."""
+        self._connected = False
         if self.state in ("moving-in", "moving-out") and self._is_late(now):
             self._fail(f"the proxy at {self.proxy} cannot be reached: {reason}")
         elif self.state != "away":
@@ -512,11 +513,11 @@ class Library:
         if self._step == "dialling":
             self._begin(now)
             return
-        self._out.append(e.Dial(self.proxy))
+        self._dial()
         if self._step == "downloading":
             self._download(now)
         elif self._step == "waiting":
-            self._reach()
+            self._reach(now)
         elif self.state == "attached":
             self._say(m.Hello(self.client))
         elif self.state == "moving-out":

@@ -125,7 +125,8 @@ class Proxy:
         self.durable = durable
         self.clients: dict[str, ClientProxy] = {}
         self._downloads: dict[tuple[str, str], _Sending] = {}  # by peer and client
-        self._relays: dict[tuple[str, str], tuple[str, m.Download]] = {}  # by old proxy and client
+        # Who listens to what an old proxy says: by that proxy, the client, and what it was asked.
+        self._relays: dict[tuple[str, str, type], tuple[str, m.Download]] = {}
         self._out: list[e.Effect] = []
         # Of each client with a deadline there is an entry with it; the others are out of date.
         self._deadlines: list[tuple[int, str]] = []
@@ -317,13 +318,17 @@ class Proxy:
             return
         one.access = "ready"
         self._touch(one)
-        if one.state == "out":
+        if one.told:
             self._synchronise(one, now)
-        else:
-            self._tell(one)
 
     def _synchronise(self, one: ClientProxy, now: int) -> None:
+        """Before it says that it stands in.
+
+        What the system had given to the client only is on its way then no more: it is in front of
+        the ping, and if the client is cut off now, the old proxy still has it.
+        """
         one.waiting = Waiting(one.terms.sync, one.asking, f"{one.stay}", [one.client], now)
+        self._wait(one, one.waiting, now)
 
     def _when_ready(self, one: ClientProxy, peer: str, message: m.Message) -> None:
         one.told.append((peer, message))
@@ -385,7 +390,9 @@ class Proxy:
         if request is not None:
             self._out.append(e.Publish(one.client, request))
         if waiting.over:
-            self._go_away(one, now)
+            one.waiting = None
+            if one.state == "out":
+                self._go_away(one, now)
             self._tell(one)
 
     def _go_away(self, one: ClientProxy, now: int) -> None:
@@ -396,18 +403,20 @@ class Proxy:
     def _on_reach(self, peer: str, message: m.Reach, now: int) -> None:
         reach = m.Download(message.client, "-", 0, 0, message.at, {})
         if message.at not in ("", self.address):
-            self._relay_to(message.at, peer, reach)
+            self._relay_to(message, peer, reach)
             self._say(message.at, m.Reach(message.client, ""))
         elif message.client not in self.clients:
             self._say(peer, _not_found(reach, message.at, _UNKNOWN))
 
-    def _relay_to(self, at: str, peer: str, download: m.Download) -> None:
-        self._relays[at, download.client] = (peer, download)
-        self._out.append(e.Dial(at))
+    def _relay_to(
+        self, asked: m.Reach | m.Download | m.Release, peer: str, download: m.Download
+    ) -> None:
+        self._relays[asked.at, asked.client, type(asked)] = (peer, download)
+        self._out.append(e.Dial(asked.at))
 
     def _on_download(self, peer: str, message: m.Download, now: int) -> None:
         if message.at not in ("", self.address):
-            self._relay_to(message.at, peer, message)
+            self._relay_to(message, peer, message)
             self._say(message.at, msgspec.structs.replace(message, at="", terms=None))
             return
         one = self.clients.get(message.client)
@@ -461,13 +470,13 @@ class Proxy:
         if sending is not None and sending.end.download == message.download:
             self._send(peer, message.client, sending, message.number)
             return
-        for (at, client), (listener, _) in self._relays.items():
-            if client == message.client and listener == peer:
+        for (at, client, asked), (listener, _) in self._relays.items():
+            if client == message.client and listener == peer and asked is m.Download:
                 self._say(at, message)
 
     def _on_release(self, peer: str, message: m.Release, now: int) -> None:
         if message.at not in ("", self.address):
-            self._relay_to(message.at, peer, _nothing_of(message))
+            self._relay_to(message, peer, _nothing_of(message))
             self._say(message.at, msgspec.structs.replace(message, at=""))
             return
         one = self.clients.get(message.client)
@@ -480,43 +489,54 @@ class Proxy:
     # ---- what old proxies say ------------------------------------------------------------------
 
     def _relay(self, peer: str, message: Any, now: int) -> None:
-        found = self._relays.get((peer, message.client))
+        asked: type = m.Download
+        if isinstance(message, m.Released):
+            asked = m.Release
+        elif isinstance(message, m.Downloaded) and message.download == 0:
+            asked = m.Reach
+        found = self._relays.get((peer, message.client, asked))
         if found is None:
             return
         listener, download = found
         if isinstance(message, m.Batch):
             self._say(listener, message)
             return
-        if isinstance(message, m.Downloaded) and message.download != download.download:
-            return
         if isinstance(message, m.Downloaded):
-            message = msgspec.structs.replace(message, at=peer)
+            if message.download != download.download:
+                return
             if message.found and download.terms is not None:
-                one = self._known(listener, download, now, download.terms)
-                if one is not None:
-                    self._change_to(one, message.subscriptions, download.terms)
-                    self._begin_stay(one, listener, download.stay, now)
-        elif isinstance(message, m.Released):
+                self._adopt(listener, download, message.subscriptions, now)
+        if not isinstance(message, m.Refused):
             message = msgspec.structs.replace(message, at=peer)
         self._say(listener, message)
-        self._end_relay(peer, message.client)
+        self._end_relay((peer, message.client, asked))
 
-    def _end_relay(self, at: str, client: str) -> None:
-        del self._relays[at, client]
-        if not any(other == at for other, _ in self._relays):
-            self._out.append(e.Hang(at))
+    def _adopt(
+        self, peer: str, download: m.Download, subscriptions: tuple[str, ...], now: int
+    ) -> None:
+        """Stand in for a client from now on, with what the old proxy has subscribed to."""
+        one = self._known(peer, download, now, download.terms)
+        if one is not None and download.terms is not None:
+            self._change_to(one, subscriptions, download.terms)
+            self._begin_stay(one, peer, download.stay, now)
+
+    def _end_relay(self, key: tuple[str, str, type]) -> None:
+        del self._relays[key]
+        if not any(at == key[0] for at, _, _ in self._relays):
+            self._out.append(e.Hang(key[0]))
 
     def _peer_gone(self, peer: str, reason: str) -> None:
-        for key in [key for key in self._downloads if key[0] == peer]:
-            del self._downloads[key]
-        for (at, client), (listener, download) in list(self._relays.items()):
-            if at == peer:
-                del self._relays[at, client]
-                why = f"the old proxy at {at} cannot be reached: {reason}"[:1000]
-                end = _not_found(download, at, why)
-                self._say(listener, msgspec.structs.replace(end, reached=False))
+        for download in [key for key in self._downloads if key[0] == peer]:
+            del self._downloads[download]
+        for key, (listener, asked) in list(self._relays.items()):
+            if key[0] == peer:
+                del self._relays[key]
+                why = f"the old proxy at {peer} cannot be reached: {reason}"[:1000]
+                end = _not_found(asked, peer, why)
+                if key[2] is not m.Release:
+                    self._say(listener, msgspec.structs.replace(end, reached=False))
             elif listener == peer:
-                self._end_relay(at, client)
+                self._end_relay(key)
 
     # ---- small things ----------------------------------------------------------------------------
 
