@@ -538,9 +538,10 @@ def test_a_wireless_link_that_was_cut_sends_again_what_did_not_arrive():
 
 
 def test_a_client_takes_its_wireless_link_along_and_leaves_the_queue_behind():
-    world = World(client_link=wireless(find("gprs")))
+    world = World()
     world.add_brokers([("porto", "faro")])
-    ticker, anna = world.add_client("ticker", "faro"), world.add_client("anna", "porto")
+    ticker = world.add_client("ticker", "faro")
+    anna = world.add_client("anna", "porto", link=wireless(find("gprs")))
     ticker.advertise("price > 0")
     anna.subscribe("price > 0")
     world.settle()
@@ -551,11 +552,23 @@ def test_a_client_takes_its_wireless_link_along_and_leaves_the_queue_behind():
     waiting = down.free_at - world.now
     anna.attach("faro")
     assert anna.connection.down._channel is down
-    assert anna.channels[0] is not ticker.channels[0]
+    assert ticker.channels == (None, None)
     assert waiting > 0 >= down.free_at - world.now
     world.settle()
     assert [one.notification.number for one in anna.received] == [*range(1, 200)]
     assert check(world).violations == ()
+
+
+def test_all_clients_may_be_wireless_each_with_a_link_of_its_own_and_a_later_process_too():
+    spec = wireless(find("gprs"))
+    world = World(client_link=spec)
+    world.add_brokers([("porto", "faro")])
+    hosts = [world.add_client(name, "porto") for name in ("anna", "bert")]
+    world.begin_anew("anna", "faro")
+    channels = [one for host in (*hosts, world.client("anna")) for one in host.channels]
+    assert len(set(channels)) == 6
+    assert {one.direction for one in channels[::2]} == {spec.profile.up}
+    assert {one.direction for one in channels[1::2]} == {spec.profile.down}
 
 
 def test_between_brokers_up_is_from_the_one_named_later():

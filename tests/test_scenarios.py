@@ -278,7 +278,9 @@ def test_help_has_every_statement_and_the_help_is_right():
     assert [line.split()[0] for line in lines] == list(scenario.STATEMENTS)
     examples = {line.split()[0]: line for line in lines}
     played(examples["brokers"])
-    for word in ("attach", "subscribe", "unsubscribe", "detach", "note", "wait", "settle"):
+    plain, _, optional = examples["attach"].rstrip("]").partition("[")
+    played(f"brokers porto - lisbon\n{plain}{optional}\n{plain}")
+    for word in ("subscribe", "unsubscribe", "detach", "note", "wait", "settle"):
         played(f"brokers porto - lisbon\nattach anna porto\n{examples[word]}")
     for word in ("cut", "heal", "slow", "crash", "show"):
         statement = examples[word].replace("[", "").replace("]", "")
@@ -378,6 +380,12 @@ def test_attributes_print_as_they_are_read():
         ("client_link profile", 1, "this is written: client_link 2ms"),
         ("client_link profile umts", 1, "there is no profile 'umts': take one of gprs,"),
         ("client_link profile gprs error=2", 1, "error is a share from 0 to below 1"),
+        ("brokers porto\nattach anna porto profile umts", 2, "there is no profile 'umts'"),
+        (
+            "brokers porto\nattach anna porto\nattach anna porto profile gprs",
+            3,
+            "this is written: attach anna porto [profile gprs]",
+        ),
         ("client_link soon profile gprs", 1, "this is written: client_link 2ms"),
         ("client_link", 1, "this is written: client_link 2ms"),
         (

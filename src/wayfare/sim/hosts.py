@@ -254,13 +254,14 @@ class Connection:
 class ClientHost(Host):
     """A client, and what its application does."""
 
-    __slots__ = ("channels", "connection", "home", "left", "received", "replaced")
+    __slots__ = ("channels", "connection", "home", "left", "link", "received", "replaced")
     core: Client
 
-    def __init__(self, world: World, core: Client, home: str) -> None:
+    def __init__(self, world: World, core: Client, home: str, link: LinkSpec) -> None:
         super().__init__(world, core)
         self.home = home  # the broker that it attaches to when none is named
-        self.channels = world.client_link.channels(world.random)  # its own, wherever it is
+        self.link = link
+        self.channels = link.channels(world.random)  # its own, wherever it is
         self.connection: Connection | None = None
         self.left = False
         self.replaced = False  # a later process has its name: of this one only brokers hear
@@ -284,7 +285,7 @@ class ClientHost(Host):
             world.agenda.at(world.now + RETRY_NS, world.come_back, self)
             return
         link = LinkId(f"{self.name}#{self.core.epoch + 1}")
-        self.connection = Connection(self, host, link, world.client_link)
+        self.connection = Connection(self, host, link, self.link)
         effects = self.core.attach(BrokerId(self.home), link)
         self.log("attached")
         self.perform(effects)

@@ -271,11 +271,13 @@ class Stage:
     # What clients do
 
     def attach(self, rest: str) -> None:
-        name, *broker = rest.split() or [""]
-        if name in self.world.clients and len(broker) < 2:
+        where, wireless, given = rest.partition(" profile ")
+        link = _link_spec(f"profile {given}") if wireless else None
+        name, *broker = where.split() or [""]
+        if name in self.world.clients and len(broker) < 2 and link is None:
             self.world.client(name).attach(broker[0] if broker else None)
-        elif len(broker) == 1:
-            self.world.add_client(name, broker[0])
+        elif name not in self.world.clients and len(broker) == 1:
+            self.world.add_client(name, broker[0], link=link)
         else:
             raise Misread
 
@@ -405,7 +407,7 @@ STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {
     "trace": ("all", Stage.trace_all),
     "places": ("porto - lisbon - faro, lisbon - braga", Stage.places),
     "brokers": ("porto - lisbon - faro, lisbon - braga", Stage.brokers),
-    "attach": ("anna porto", Stage.attach),
+    "attach": ("anna porto [profile gprs]", Stage.attach),
     "begin": ("anna faro", Stage.begin),
     "detach": ("anna", Stage.detach),
     "leave": ("anna", Stage.leave),

@@ -153,11 +153,14 @@ class World:
                 assert isinstance(effect, Send)
                 steps.append((effect.link, Received(LinkId(name), effect.message)))
 
-    def add_client(self, name: str, broker: str, *, attach: bool = True) -> ClientHost:
+    def add_client(
+        self, name: str, broker: str, *, attach: bool = True, link: LinkSpec | None = None
+    ) -> ClientHost:
+        """A client at that broker, over a link of its own kind if one is given."""
         _check_name(name)
         if name in self.clients or name in self.brokers:
             raise UsageError(f"{name} is there already")
-        client = self._add_process(name, broker)
+        client = self._add_process(name, broker, link or self.client_link)
         if attach:
             client.attach()
         return client
@@ -167,19 +170,19 @@ class World:
         old = self.client(name)
         self.broker(broker)
         old.replace()
-        new = self._add_process(name, broker).core
+        new = self._add_process(name, broker, old.link).core
         # As if by a clock: above all that the earlier one can have reached.
         new.epoch, new.published = old.core.epoch + LIFE, old.core.published + LIFE
         self.clients[name].attach()
         return old
 
-    def _add_process(self, name: str, broker: str) -> ClientHost:
+    def _add_process(self, name: str, broker: str, link: LinkSpec) -> ClientHost:
         self.broker(broker)
         once = not issubclass(ALL_RELOCATIONS[self.relocation], Naive)
         core = Client(
             ClientId(name), outbox_max=self.outbox_max, once=once, digest_from=self.digest_from
         )
-        client = self.clients[name] = ClientHost(self, core, broker)
+        client = self.clients[name] = ClientHost(self, core, broker, link)
         return client
 
     def broker(self, name: str) -> BrokerHost:
