@@ -265,6 +265,34 @@ def test_only_who_began_with_a_name_goes_on_with_it() -> None:
     )
 
 
+def test_a_client_whose_name_is_taken_is_told_once() -> None:
+    world, _ = here()
+    other = Library("ann", "another key", world.language)
+    world.libraries["other"], world.told["other"] = other, []
+    world.do("other", other.move_in("proxy0", world.now))
+    other.step(e.Received("proxy0", m.Welcome("proxy0", "node0")), 0)
+    other.step(e.Opened("ann"), 0)
+    other.step(e.Subscribed("ann", ()), 0)
+    assert other.state == "attached"
+    refused = m.Refused("ann", "another client has this name: choose another one")
+    assert other.step(e.Received("proxy0", refused), 0) == [e.Failed(refused.reason)]
+    assert other.next_deadline() is None
+
+
+def test_a_proxy_that_forgot_the_client_hears_of_it_again() -> None:
+    world, _ = here()
+    del world.proxies["proxy0"].clients["ann"]
+    world.wait(10_000)
+    assert world.proxies["proxy0"].clients["ann"].access == "ready"
+
+
+def test_what_nobody_could_download_is_not_kept() -> None:
+    world, _ = here()
+    buffer = world.proxies["proxy0"].clients["ann"].buffer
+    assert buffer.add(Publication("news", bytes(m.FRAME_MAX)), 0) == (None, [])
+    assert buffer.lost == 1
+
+
 def test_the_last_so_many_are_replayed_and_none_that_is_too_old() -> None:
     world, ann = here(terms=Terms(last=3, age_ns=10 * SECOND_NS))
     world.do("ann", ann.move_out(world.now))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from wayfare.service.messages import size_of
+from wayfare.service.messages import PUBLICATION_BYTES_MAX, size_of
 from wayfare.service.system import Id, Publication
 
 BUFFER_MAX = 100_000  # publications for one client
@@ -45,6 +45,9 @@ class Buffer:
 
     def add(self, publication: Publication, now: int) -> tuple[Kept | None, list[int]]:
         """What is kept now, if it is no copy; and the numbers of what had to go for it."""
+        if size_of(publication) > PUBLICATION_BYTES_MAX:  # nobody could download it
+            self.lost += 1
+            return None, []
         if not self.copies and publication.id is not None:
             if publication.id in self._ids:
                 return None, []

@@ -440,8 +440,8 @@ class Library:
                 self._on_released(message)
             case m.MovedOut():
                 self._moved_out()
-            case m.Refused(_, reason):
-                self._refused(reason)
+            case m.Refused(_, reason, unknown):
+                self._refused(reason, unknown)
 
     def _arrived(self, publication: Publication, now: int) -> None:
         if (answer := self._asked.answer(publication, self.client)) is not None:
@@ -465,9 +465,12 @@ class Library:
 
     # ---- trouble -----------------------------------------------------------------------------------
 
-    def _refused(self, reason: str) -> None:
-        if self.state == "attached":
-            self._register()  # the proxy forgot the client, or never knew it
+    def _refused(self, reason: str, unknown: bool) -> None:
+        if self.state == "attached" and unknown:
+            self._register()
+        elif self.state == "attached":
+            self._renew_at = None  # it goes on, and nobody stands in for it
+            self._out.append(e.Failed(reason))
         elif self.state != "away":
             self._fail(reason)
 

@@ -22,6 +22,7 @@ from wayfare.service.system import Publication
 MS_NS = 1_000_000
 SECOND_NS = 1_000_000_000
 FRAME_MAX = 8 * 1024 * 1024  # bytes of one message
+PUBLICATION_BYTES_MAX = FRAME_MAX - 64 * 1024  # of one publication: it fits a Batch
 NAME_MAX = 128  # characters of a client's name, and of its key
 SUBSCRIPTION_MAX = 8_192  # characters of one subscription
 SUBSCRIPTIONS_MAX = 10_000  # of one client
@@ -233,6 +234,7 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag=16):
 
     client: Name
     reason: Reason
+    unknown: bool = False  # the proxy does not know the client: it may register
 
 
 Message = (

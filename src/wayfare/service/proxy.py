@@ -41,6 +41,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     terms: Terms
     last: int
     lost: int
+    hole: str = ""
 
 
 class ClientProxy:
@@ -181,6 +182,7 @@ class Proxy:
             one.terms,
             one.buffer.last,
             one.buffer.lost,
+            one.hole,
         )
 
     def restore(self, record: Record, kept: Iterable[Kept], now: int) -> list[e.Effect]:
@@ -192,6 +194,7 @@ class Proxy:
         one.buffer.last, one.buffer.lost = record.last, record.lost
         for each in kept:
             one.buffer.put(each)
+        one.hole = record.hole
         if not self.language.traits.suspends:
             one.hole = "the mobility proxy was down for a while"
         self._stand_in(one, resume=True)
@@ -265,7 +268,8 @@ class Proxy:
                 return None
             return self._create(message.client, message.key, terms, now)
         if one is None:
-            self._refuse(peer, message.client, "this proxy does not know the client: register it")
+            reason = "this proxy does not know the client: register it"
+            self._say(peer, m.Refused(message.client, reason, unknown=True))
         elif one.key != message.key:
             self._refuse(peer, message.client, "another client has this name: choose another one")
         elif message.stay < one.stay:
@@ -345,6 +349,7 @@ class Proxy:
         if one is not None:
             if one.access != "broken" and not self.language.traits.suspends:
                 one.hole = f"the proxy had no access to the system for a while: {reason}"[:1000]
+                self._save(one)
             one.access, one.reopen_at = "broken", now + RETRY_NS
             self._touch(one)
 
@@ -358,10 +363,13 @@ class Proxy:
             if one.waiting is not None and one.waiting.hear(publication):
                 self._wait(self._touch(one), one.waiting, now)
         elif not one.asked.is_of_us(publication):
+            lost = one.buffer.lost
             kept, dropped = one.buffer.add(publication, now)
             if kept is not None and self.durable:
                 self._out.append(e.Keep(client, kept.number, now, publication))
             self._trim(one, dropped)
+            if one.buffer.lost != lost:
+                self._save(one)
 
     def _act(self, now: int) -> None:
         """What the time has come for."""
@@ -377,6 +385,7 @@ class Proxy:
                 if one.access == "none":
                     one.hole = _CUT_OFF
                     self._stand_in(one)
+                    self._save(one)
             elif one.state == "away" and now >= one.since + one.terms.away_ns:
                 self._destroy(one)
 
@@ -434,7 +443,9 @@ class Proxy:
             reason, lost = _CUT_OFF, None
         elif not reason and lost:
             reason = "the proxy keeps no more for one client"
-        one.hole, one.buffer.lost = "", 0
+        if one.hole or one.buffer.lost:
+            one.hole, one.buffer.lost = "", 0
+            self._save(one)
         kept = one.to_download(message.heard, now)
         end = m.Downloaded(
             one.client,
