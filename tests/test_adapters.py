@@ -16,15 +16,20 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import aio_pika
 import pytest
 from paho.mqtt.client import MQTTMessage
 
+import wayfare
 from wayfare.errors import CannotConnect, Closed, UsageError
 from wayfare.service import line
 from wayfare.service.adapters import ADAPTERS, adapter
 from wayfare.service.addresses import Scheme, place
 from wayfare.service.inbox import QUEUE_MAX
+from wayfare.service.nodes import Node
+from wayfare.service.overlays import missing
 from wayfare.service.redis import MAGIC, Redis
+from wayfare.service.servers import SERVERS as OVERLAYS
 from wayfare.service.system import ID_PROPERTY, Access, Id, Publication, System
 
 QUIET_S = 0.3  # nothing more comes after so long
@@ -61,6 +66,7 @@ SERVERS = {
     "redis": REDIS,
     "redis+envelope": REDIS,
 }
+NODES = ("amqp", "stomp", "wayfare")  # of which one node of an overlay is started
 
 
 def free_port() -> int:
@@ -83,8 +89,12 @@ def found(program: str, package: str) -> str:
 @contextlib.contextmanager
 def running(
     scheme: str, directory: Path, more: str = ""
-) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+) -> Iterator[tuple[str, subprocess.Popen[bytes] | Node]]:
     """A server of its own, with more settings: its address and process."""
+    if scheme in NODES:
+        with running_node(scheme, directory) as node:
+            yield f"{scheme}://127.0.0.1:{node.port}", node
+        return
     server = SERVERS[scheme]
     path = found(server.program, server.package)
     port = free_port()
@@ -103,16 +113,48 @@ def running(
         process.wait()
 
 
+@contextlib.contextmanager
+def running_node(scheme: str, directory: Path) -> Iterator[Node]:
+    """Node a of an overlay, alone, with what it needs to start."""
+    if sentence := missing(scheme):
+        pytest.fail(sentence) if os.environ.get("CI") else pytest.skip(sentence)
+    nodes = [one for one in OVERLAYS[scheme].nodes(directory) if one.first or one.name == "a"]
+    try:
+        for one in nodes:
+            one.start()
+            end = time.monotonic() + 100
+            while not listens(one.port):
+                assert time.monotonic() < end, one.last_words()
+                time.sleep(0.05)
+        yield nodes[-1]
+    finally:
+        for one in nodes:
+            one.kill()
+
+
+def listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
+
+
 def wait_until_it_listens(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
     end = time.monotonic() + 60
     while time.monotonic() < end and process.poll() is None:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        if listens(port):
             return
         time.sleep(0.05)
     raise AssertionError(f"the server does not listen: {log.read_text()[-2000:]}")
 
 
-@pytest.fixture(scope="session", params=SERVERS)
+# A server takes a while to start: all tests with one go to the same worker.
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param(one, marks=pytest.mark.xdist_group(f"server of {one}"))
+        for one in [*SERVERS, *NODES]
+    ],
+)
 def address(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
@@ -252,8 +294,8 @@ def test_a_publication_arrives_as_it_was_published(system, address, word):
             await bert.access.publish(published)
             await bert.access.publish(Publication(system.topic(word, "b"), b"not asked for"))
             assert await anna.has(1) == [published]
-            kinds = [type(value) for value in anna.got[0].properties.values()]
-            assert kinds == [type(value) for value in properties.values()]
+            kinds = {name: type(value) for name, value in anna.got[0].properties.items()}
+            assert kinds == {name: type(value) for name, value in properties.items()}
             assert bert.got == []
 
     run(story())
@@ -313,7 +355,14 @@ def test_a_hundred_subscriptions_at_once(system, address, word):
 
 
 # Copies of one publication for a subscription to its topic and another one that covers it.
-WILD = {"mqtt": ("{word}/#", 2), "nats": ("{word}.>", 2), "redis": ("{word}:*", 2)}
+WILD = {
+    "amqp": ("{word}.#", 1),
+    "mqtt": ("{word}/#", 2),
+    "nats": ("{word}.>", 2),
+    "redis": ("{word}:*", 2),
+    "stomp": ("/topic/{word}.>", 2),
+    "wayfare": ("topic prefix '{word}/'", 1),
+}
 
 
 def test_overlapping_subscriptions(system, address, word):
@@ -453,7 +502,7 @@ def test_what_was_not_given_on_comes_again(system, address, word, way):
             anna.hold = None
             anna.got.clear()
             before = anna.access
-            await anna.open(resume=True)
+            await anna.open(resume=True, address=relay.address)
             kept = sent[1:] if system.traits.keeps else []
             assert await anna.has(len(kept)) == kept
             await anna.access.close()
@@ -575,7 +624,7 @@ def test_somebody_listens_who_never_says_a_word(system, monkeypatch):
             mute.bind(("127.0.0.1", 0))
             mute.listen()
             address = f"{system.scheme}://127.0.0.1:{mute.getsockname()[1]}"
-            with pytest.raises(CannotConnect, match=r"no answer|[Tt]imeout"):
+            with pytest.raises(CannotConnect, match=r"no answer|[Tt]imeout|says nothing"):
                 await Client(system, address, "anna").open()
 
     run(story())
@@ -598,6 +647,13 @@ def test_somebody_listens_who_speaks_another_language(system):
 
 # Subscriptions that are none, and why.
 WRONG = {
+    "amqp": {
+        "": "empty",
+        "a.b#": "alone",
+        "a*.b": "alone",
+        "\ud800": "UTF-8",
+        "ä" * 128: "255",
+    },
     "mqtt": {
         "": "empty",
         "a/#/b": "at the end",
@@ -619,11 +675,38 @@ WRONG = {
         "a" * 4_001: "4000",
     },
     "redis": {"": "empty", "a[b": "no ]", "a\\": "nothing behind", "\ud800": "UTF-8"},
+    "stomp": {
+        "": "destination is empty",
+        "/topic/": "destination is empty",
+        "/topic/ ? price > 40": "destination is empty",
+        "news": "destination is empty",
+        "/topic/a ?": "no selector",
+        "/topic/a ? shop = 'Anna": "quote",
+        "/topic/a ? shop = 'Anna''s": "quote",
+        "/topic/a,/topic/b": "comma",
+        "/topic/a\n\nb": "control character",
+        "/topic/\ud800": "UTF-8",
+        "/topic/" + "a" * 8_000: "8000",
+    },
+    "wayfare": {
+        "": "column 1",
+        "price >": "no filter of Wayfare: .* at column 8",
+        "price > 'x": "column 9",
+        "near(myloc, 100)": "follows its client",
+    },
 }
 RIGHT = {
+    "amqp": ["a", "a.b", "*.b", "a.#.b", "#", "a..b", "ä b"],
     "mqtt": ["a", "/", "a/b", "+/b", "a/+/#", "#", "$share/x/a/#", "ä b"],
     "nats": ["a", "a.b", "*.b", "a.*.>", ">", "ä"],
     "redis": ["a", "a*", "a?[bc]", "a\\[", "a b", "[a\\]]", "]", "ä"],
+    "stomp": [
+        "/topic/a",
+        "/topic/a.>",
+        "/topic/a ? shop = 'Anna''s' and price > 40",
+        "/topic/ä?x=1",
+    ],
+    "wayfare": ["true", "topic = 'a'", "topic prefix 'a' and price > 40 or price is null"],
 }
 
 
@@ -701,9 +784,31 @@ def speak_redis(topic: bytes, payload: bytes, pairs: dict[str, str]) -> tuple[by
     return b"PING\r\n", b"*3\r\n" + b"".join(lines)
 
 
-SPEAK = {"mqtt": speak_mqtt, "nats": speak_nats, "redis": speak_redis}
+def speak_stomp(topic: bytes, payload: bytes, pairs: dict[str, str]) -> tuple[bytes, bytes]:
+    head = "".join(f"{name}:{pairs[name]}\n" for name in pairs).encode()
+    size = b"content-length:%d\n" % len(payload)
+    hello = b"CONNECT\naccept-version:1.2\nhost:here\n\n\0"
+    return hello, b"SEND\ndestination:" + topic + b"\n" + size + head + b"\n" + payload + b"\0"
+
+
+async def publish_by_amqp(address: str, topic: bytes, payload: bytes, pairs: dict[str, str]):
+    async with await aio_pika.connect(address) as connection:
+        exchange = await (await connection.channel()).get_exchange("amq.topic")
+        headers = {**pairs, "odd": [1, {"x": None}], "none": None}
+        await exchange.publish(aio_pika.Message(payload, headers=headers), topic.decode())
+
+
+async def publish_by_wayfare(address: str, topic: bytes, payload: bytes, pairs: dict[str, str]):
+    async with await wayfare.connect(address) as client:
+        await client.advertise("true")
+        await client.publish({"topic": topic.decode(), **pairs}, payload, confirm=True)
+
+
+OTHERS = {"amqp": publish_by_amqp, "wayfare": publish_by_wayfare}
+SPEAK = {"mqtt": speak_mqtt, "nats": speak_nats, "redis": speak_redis, "stomp": speak_stomp}
 PING = {"mqtt": (b"\xc0\x00", b"\xd0\x00"), "nats": (b"PING\r\n", b"PONG")}
 PING["redis"] = (b"PING\r\n" * 2, b"+PONG")
+PING["stomp"] = (b"SEND\ndestination:/topic/ping\nreceipt:1\n\n\0", b"RECEIPT")
 
 
 async def others_publish(
@@ -714,7 +819,10 @@ async def others_publish(
     pairs: dict[str, str] | None = None,
     times: int = 1,
 ) -> None:
-    """Publish without any library. Returns when the server has it."""
+    """Publish without our adapter. Returns when the server has it."""
+    if system.scheme in OTHERS:
+        await OTHERS[system.scheme](address, topic, payload, pairs or {})
+        return
     hello, publish = SPEAK[system.scheme](topic, payload, pairs or {})
     ping, pong = PING[system.scheme]
     reader, writer = await asyncio.open_connection("127.0.0.1", int(address.rpartition(":")[2]))
@@ -742,8 +850,8 @@ def test_ids_and_types_that_make_no_sense_are_no_harm(system, address, word):
 
 
 def test_a_topic_that_is_no_text_is_left_out(system, address, word):
-    if system.scheme == "mqtt":
-        return  # no server of MQTT lets it through: see below
+    if system.scheme in ("amqp", "mqtt", "stomp", "wayfare"):
+        return  # the servers let no such topic through, or make it one: see below
     wild = WILD[system.scheme][0].format(word=word)
     good = system.topic(word, "a")
 

@@ -13,12 +13,15 @@ from wayfare.service.system import System
 ADAPTERS = {
     "mqtt": ("mqtt", "Mqtt"),
     "mqtts": ("mqtt", "Mqtt"),
+    "amqp": ("amqp", "Amqp"),
     "nats": ("nats", "Nats"),
     "nats+tls": ("nats", "Nats"),
     "redis": ("redis", "Redis"),
     "rediss": ("redis", "Redis"),
     "redis+envelope": ("redis", "enveloped"),
     "rediss+envelope": ("redis", "enveloped"),
+    "stomp": ("stomp", "Stomp"),
+    "wayfare": ("wayfare", "Wayfare"),
 }
 
 

@@ -48,7 +48,7 @@ def headers(publication: Publication) -> list[tuple[str, str]]:
     return made
 
 
-def read(pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, Property], Id | None]:
+def read(pairs: Iterable[tuple[str, Property]]) -> tuple[dict[str, Property], Id | None]:
     """Read what `headers` wrote, or anybody else. What makes no sense stays a text."""
     properties: dict[str, Property] = dict(pairs)
     if not properties:

@@ -1,0 +1,250 @@
+"""Wayfare itself, as a system like any other: without its own ways to move.
+
+A subscription is a filter, and a publication is a notification with an attribute `topic`; its
+properties are the other attributes. A client is another one at each access point, so that nothing
+moves: what is suspended waits at the broker where that was said, and is resumed there, by the process
+that suspended it: brokers ask a client that comes back how far it got.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from wayfare.core import client as core
+from wayfare.core.conditions import attr
+from wayfare.core.filters import Filter
+from wayfare.core.messages import ClientId, Publish
+from wayfare.core.templates import Template, parse, where
+from wayfare.errors import (
+    Closed,
+    FilterError,
+    InvalidNotification,
+    Refused,
+    UsageError,
+    WayfareError,
+)
+from wayfare.net.client import Client, clock
+from wayfare.net.subscription import Notification
+from wayfare.service import line
+from wayfare.service.addresses import Place, Scheme, place
+from wayfare.service.headers import TYPES_PROPERTY, headers, read
+from wayfare.service.inbox import Inbox
+from wayfare.service.line import CLOSING_S, Line
+from wayfare.service.system import Access, Deliver, Lost, Publication, Traits
+
+SCHEMES = {"wayfare": Scheme(7410)}
+TOPIC = "topic"
+LEFT_MAX = 10_000  # clients that were suspended, or cut off, and may come back
+
+
+class Left(NamedTuple):
+    """What a client has to know when it comes back."""
+
+    memory: core.Memory
+    held: core.Held
+    outbox: list[Publish]
+
+
+# Who is away, and how far it got; the longest first.
+LEFT: dict[ClientId, Left] = {}
+
+
+class Wayfare:
+    scheme = "wayfare"
+    traits = Traits(suspends=True, keeps=True)
+
+    def check(self, subscription: str) -> None:
+        parsed(subscription)
+
+    def topic(self, *words: str) -> str:
+        return "/".join(words)
+
+    def subscription(self, topic: str) -> str:
+        return str(where(attr(TOPIC) == topic))
+
+    async def open(
+        self, address: str, name: str, deliver: Deliver, lost: Lost, *, resume: bool = False
+    ) -> Access:
+        access = WayfareAccess(place(address, SCHEMES), name, deliver, lost)
+        await access.connect(resume)
+        return access
+
+
+def parsed(subscription: str) -> Filter:
+    try:
+        wanted = parse(subscription)
+    except FilterError as error:
+        raise UsageError(f"{subscription!r:.80} is no filter of Wayfare: {error}") from None
+    if isinstance(wanted, Template):
+        raise UsageError(f"{subscription!r:.80} follows its client, which only Wayfare can do")
+    return wanted
+
+
+class Settled(Client):
+    """A client that stays where it is, and is done with a notification when that was given on."""
+
+    def __init__(
+        self,
+        place: Place,
+        name: str,
+        give: Callable[[Notification], Awaitable[None]],
+        lost: Lost,
+    ) -> None:
+        super().__init__(
+            str(place),
+            f"{name}@{place.host}:{place.port}",
+            account=place.user,
+            password=place.password,
+            timeout=line.ANSWER_S,
+        )
+        self._inbox, self._on_gone = Inbox(give, failed=lost), lost
+        self._leaves = False
+
+    def go_on(self, left: Left | None) -> None:
+        """Where the last one of that name was; or anew."""
+        self._core = core.Client(ClientId(self.name), confirms=True)
+        self._core.epoch = self._core.published = clock()
+        if left is not None:
+            self._core.remember(*left, {})
+        self._confirmed = self._core.published
+
+    def trouble(self) -> str:
+        """Why there is no connection."""
+        return self._trouble.removeprefix(f"{self.addresses[0]}: ") or "no answer"
+
+    async def want(self, wanted: Filter) -> None:
+        if not self._core.asks_for(wanted):
+            await self.subscribe(wanted)
+
+    def unwant(self, wanted: Filter) -> None:
+        while self._core.asks_for(wanted):
+            self._drop(wanted)
+
+    def done_with(self, notification: Notification) -> None:
+        self._perform(self._core.confirm_to(notification.delivery, time.monotonic_ns()))
+        self._turn.ask()
+        self._take_held()
+
+    async def go(self, *, leave: bool) -> Left:
+        """Close, for good or to go on with what is left."""
+        self._leaves = leave
+        self._inbox.stop()
+        await self.close(CLOSING_S)
+        return Left(self._core.memory(), self._core.held(), list(self._core.outbox))
+
+    async def _keep_connected(self) -> None:
+        """Once; when the connection is gone, it is for good."""
+        welcomed = await self._visit(self.addresses[0])
+        why = self.trouble()
+        if self._error is None:
+            self._error = lambda: Closed(why)
+        self._wake_all()
+        if welcomed:
+            self._on_gone(why)
+
+    def _may_take(self) -> bool:
+        return not self._inbox.full
+
+    def _hand_out(self, notification: Notification, _: object) -> None:
+        self._inbox.put(notification)
+
+
+class WayfareAccess(Line):
+    def __init__(self, place: Place, name: str, deliver: Deliver, lost: Lost) -> None:
+        super().__init__(place, lost)
+        self._deliver = deliver
+        self._client = Settled(place, name, self._give, self.end)
+        self._name = ClientId(self._client.name)
+        self._leaving: asyncio.Task[None] | None = None
+
+    # ---- coming and going -------------------------------------------------------------
+
+    async def connect(self, resume: bool) -> None:
+        left = LEFT.pop(self._name, None)
+        self._client.go_on(left if resume else None)
+        try:
+            await self._client.open()
+            await self._client.advertise("true")
+            await self._client.flush(line.ANSWER_S)
+            self.welcome()
+        except BaseException as error:
+            self.leave("given up")
+            await self._client.go(leave=False)
+            if left is not None and resume:
+                LEFT[self._name] = left
+            if isinstance(error, WayfareError | TimeoutError):
+                raise self.place.unanswered(self._client.trouble()) from None
+            raise
+
+    async def close(self, *, suspend: bool = False) -> None:
+        if self._leaving is not None:
+            await self._leaving
+        elif self.leave("it was closed"):
+            await self._leave(suspend)
+
+    async def _leave(self, suspend: bool) -> None:
+        left = await self._client.go(leave=not suspend)
+        if suspend:
+            LEFT[self._name] = left
+            while len(LEFT) > LEFT_MAX:
+                del LEFT[next(iter(LEFT))]
+
+    def cut(self) -> None:
+        self._leaving = asyncio.create_task(self._leave(suspend=True))
+
+    # ---- what the service calls, and is called with -----------------------------------
+
+    async def _give(self, notification: Notification) -> None:
+        pairs = dict(notification.attributes)
+        topic = pairs.pop(TOPIC, "")
+        properties, mark = read(pairs.items())
+        await self._deliver(Publication(str(topic), notification.payload, properties, mark))
+        if self.gone is None:
+            self._client.done_with(notification)
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        self.alive()
+        try:
+            yield
+        except FilterError as error:
+            raise UsageError(f"too many subscriptions: {error}") from None
+        except TimeoutError:
+            self.end(f"no answer within {line.ANSWER_S:g} s")
+            self.alive()
+        except (Closed, Refused) as error:
+            self.end(str(error))
+            self.alive()
+
+    async def subscribe(self, subscriptions: Sequence[str]) -> None:
+        wanted = [parsed(text) for text in subscriptions]
+        with self._asking():
+            for one in wanted:
+                await self._client.want(one)
+            await self._client.flush(line.ANSWER_S)
+
+    async def unsubscribe(self, subscriptions: Sequence[str]) -> None:
+        wanted = [parsed(text) for text in subscriptions]
+        with self._asking():
+            for one in wanted:
+                self._client.unwant(one)
+            await self._client.flush(line.ANSWER_S)
+
+    async def publish(self, publication: Publication) -> None:
+        if TOPIC in publication.properties:
+            raise UsageError(f"a property cannot be called {TOPIC!r}: Wayfare has the topic there")
+        attributes = {
+            TOPIC: publication.topic,
+            **dict(headers(publication)),
+            **publication.properties,
+        }
+        attributes.pop(TYPES_PROPERTY, None)
+        with self._asking():
+            try:
+                await self._client.publish(attributes, publication.payload, confirm=True)
+            except InvalidNotification as error:
+                raise UsageError(f"Wayfare cannot publish this: {error}") from None
