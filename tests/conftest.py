@@ -43,10 +43,12 @@ def rewrite(request: pytest.FixtureRequest) -> bool:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests with Spark go to one worker, and so do those with one overlay: both take a while to start.
 
-    The first of them waits for that, on a busy machine for minutes.
+    The first of them waits for that, on a busy machine for minutes. RabbitMQ takes more than a few seconds.
     """
     for item in items:
         if (group := _group(item)) is not None:
+            if group == "overlay of amqp":
+                item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.xdist_group(group))
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(300))

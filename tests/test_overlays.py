@@ -2,7 +2,10 @@
 
 import asyncio
 import contextlib
+import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -171,6 +174,34 @@ def test_an_error_inside_leaves_nothing_behind(system, need_server, tmp_path):
 
     with pytest.raises(ValueError, match="mine"):
         asyncio.run(fail())
+    assert nothing_works_in(tmp_path)
+
+
+STARTS = """
+import asyncio, pathlib, sys
+from wayfare.service.overlays import overlay
+
+async def main():
+    async with overlay(sys.argv[1], pathlib.Path(sys.argv[2])):
+        print("ready", flush=True)
+        await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda one: one.name)
+@pytest.mark.parametrize("system", ["mqtt", "nats"])
+def test_whoever_is_interrupted_or_killed_takes_the_nodes_along(
+    system, number, need_server, tmp_path
+):
+    need_server(system)
+    command = [sys.executable, "-c", STARTS, system, str(tmp_path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        assert len(processes_in(tmp_path)) == 3
+        process.send_signal(number)
     assert nothing_works_in(tmp_path)
 
 
