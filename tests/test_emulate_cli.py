@@ -1,9 +1,11 @@
 """`wayfare emulate`: real processes, what they say, and what they say when it makes no sense."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from contextlib import contextmanager
 
@@ -12,6 +14,7 @@ import pytest
 from test_live_cli import broker, program, subscriber, wayfare
 from wayfare import cli
 from wayfare.channel import PROFILES
+from wayfare.cli import emulate
 
 
 @contextmanager
@@ -129,6 +132,18 @@ def test_a_target_that_does_not_answer_is_told_in_a_sentence():
         )
         code, out, _ = one.stop()
         assert (code, json.loads(out)["refused"]) == (0, 1)
+
+
+def test_it_does_not_read_the_terminal_of_a_shell_in_its_background(monkeypatch):
+    monkeypatch.setattr(os, "tcgetpgrp", lambda _: os.getpgrp())
+    assert emulate._has_stdin()
+    monkeypatch.setattr(os, "tcgetpgrp", lambda _: os.getpgrp() + 1)
+    assert not emulate._has_stdin()
+
+
+def test_it_needs_no_stdin(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    assert not emulate._has_stdin()
 
 
 def test_a_port_in_use_is_told_in_a_sentence(capsys):

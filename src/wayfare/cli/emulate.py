@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import signal
+import sys
 from contextlib import suppress
 from typing import Any
 
@@ -106,12 +108,23 @@ async def _serve(emulator: Emulator, listen: list[tuple[str, int]], a: argparse.
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGUSR1, _turn, emulator, a.json)
         try:
-            async for line in running.lines():
-                _heed(emulator, line.decode(errors="replace").strip(), a.json)
+            if _has_stdin():
+                async for line in running.lines():
+                    _heed(emulator, line.decode(errors="replace").strip(), a.json)
             await asyncio.Event().wait()  # nobody says anything any more
         finally:
             _show(emulator.facts(), a.json)
     return 0
+
+
+def _has_stdin() -> bool:
+    """Whether it is ours: a shell stops a process in its background that reads from the terminal."""
+    if sys.stdin is None:
+        return False
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:  # not the terminal that we were started from
+        return True
 
 
 def _turn(emulator: Emulator, as_json: bool) -> None:

@@ -183,6 +183,7 @@ class Emulator:
         self._targets: dict[int, Place] = {}  # by the port where we listen
         self._servers: list[asyncio.Server] = []
         self._open: set[asyncio.Task[None]] = set()
+        self._stopped = False
 
     async def __aenter__(self) -> Emulator:
         await self.start()
@@ -226,6 +227,7 @@ class Emulator:
 
     async def stop(self) -> None:
         """Reset all connections."""
+        self._stopped = True
         for server in self._servers:
             server.close()
         self._break_all()
@@ -262,6 +264,9 @@ class Emulator:
     # One connection
 
     def _accept(self, near: Streams, to: Place) -> None:
+        if self._stopped:  # it was accepted while we closed
+            _reset(near[1])
+            return
         if len(self._open) >= CONNECTIONS_MAX:
             self._tell(f"{CONNECTIONS_MAX} connections are open, so another one was reset")
             _reset(near[1])
