@@ -5,9 +5,7 @@ What a system does not have (its traits) is not asked of it; everything else is.
 
 import asyncio
 import contextlib
-import os
 import random
-import shutil
 import socket
 import subprocess
 import sys
@@ -21,13 +19,12 @@ import pytest
 from paho.mqtt.client import MQTTMessage
 
 import wayfare
-from wayfare.errors import CannotConnect, Closed, UsageError
+from wayfare.errors import CannotConnect, Closed, Refused, UsageError
 from wayfare.service import line
 from wayfare.service.adapters import ADAPTERS, adapter
 from wayfare.service.addresses import Scheme, place
 from wayfare.service.inbox import QUEUE_MAX
-from wayfare.service.nodes import Node
-from wayfare.service.overlays import missing
+from wayfare.service.nodes import Node, free_ports, program
 from wayfare.service.redis import MAGIC, Redis
 from wayfare.service.servers import SERVERS as OVERLAYS
 from wayfare.service.system import ID_PROPERTY, Access, Id, Publication, System
@@ -39,86 +36,41 @@ QUIET_S = 0.3  # nothing more comes after so long
 
 
 class Server(NamedTuple):
-    """How a server of one system is started: `files` are written to its directory before."""
+    """How one server of a system is started; what stands in `config` is written to a file before."""
 
-    program: str
-    package: str  # of Debian
     command: str
-    files: dict[str, str] = {}  # noqa: RUF012
+    config: str = ""
 
 
-REDIS = Server(
-    "redis-server",
-    "redis-server",
-    "redis-server --bind 127.0.0.1 --port {port} --dir {dir} --save {more}",
-)
+REDIS = Server("redis-server --bind 127.0.0.1 --port {port} --dir {dir} --save {more}")
 SERVERS = {
     "mqtt": Server(
-        "mosquitto",
-        "mosquitto",
-        "mosquitto -c {dir}/mosquitto.conf",
-        {
-            "mosquitto.conf": "user root\nlistener {port} 127.0.0.1\nallow_anonymous true\n"
-            "max_queued_messages 0\nset_tcp_nodelay true\n{more}"
-        },
+        "mosquitto -c {dir}/config",
+        "user root\nlistener {port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\n"
+        "set_tcp_nodelay true\n{more}",
     ),
-    "nats": Server("nats-server", "nats-server", "nats-server -a 127.0.0.1 -p {port} {more}"),
+    "nats": Server("nats-server -a 127.0.0.1 -p {port} {more}"),
     "redis": REDIS,
     "redis+envelope": REDIS,
 }
 NODES = ("amqp", "stomp", "wayfare")  # of which one node of an overlay is started
 
 
-def free_port() -> int:
-    """A port nobody listens on, below those that the system gives to clients."""
-    for port in random.sample(range(20_000, 32_000), 100):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError("no port is free")
-
-
-def found(program: str, package: str) -> str:
-    path = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
-    if path is None:
-        sentence = f"{program} is not installed: apt-get install {package}"
-        pytest.fail(sentence) if os.environ.get("CI") else pytest.skip(sentence)
-    return path
-
-
-@contextlib.contextmanager
-def running(
-    scheme: str, directory: Path, more: str = ""
-) -> Iterator[tuple[str, subprocess.Popen[bytes] | Node]]:
-    """A server of its own, with more settings: its address and process."""
+def nodes_of(scheme: str, directory: Path, more: str) -> list[Node]:
+    """One server, and what it needs to start."""
     if scheme in NODES:
-        with running_node(scheme, directory) as node:
-            yield f"{scheme}://127.0.0.1:{node.port}", node
-        return
-    server = SERVERS[scheme]
-    path = found(server.program, server.package)
-    port = free_port()
-    for name, text in server.files.items():
-        (directory / name).write_text(
-            text.format(port=port, dir=directory, more=more.format(dir=directory))
-        )
-    words = server.command.format(port=port, dir=directory, more=more).split()[1:]
-    with (directory / "log").open("wb") as log:
-        process = subprocess.Popen([path, *words], stdout=log, stderr=log, cwd=directory)
-    try:
-        wait_until_it_listens(port, process, directory / "log")
-        yield f"{scheme}://127.0.0.1:{port}", process
-    finally:
-        process.kill()
-        process.wait()
+        return [one for one in OVERLAYS[scheme].nodes(directory) if one.first or one.name == "a"]
+    (port,) = free_ports(1)
+    words = {"port": port, "dir": directory, "more": more}
+    (directory / "config").write_text(SERVERS[scheme].config.format_map(words))
+    name, *options = SERVERS[scheme].command.format_map(words).split()
+    return [Node(scheme, port, directory, [program(name), *options])]
 
 
 @contextlib.contextmanager
-def running_node(scheme: str, directory: Path) -> Iterator[Node]:
-    """Node a of an overlay, alone, with what it needs to start."""
-    if sentence := missing(scheme):
-        pytest.fail(sentence) if os.environ.get("CI") else pytest.skip(sentence)
-    nodes = [one for one in OVERLAYS[scheme].nodes(directory) if one.first or one.name == "a"]
+def running(scheme: str, directory: Path, more: str = "") -> Iterator[tuple[str, Node]]:
+    """A server of its own, with more settings: its address and process."""
+    nodes = nodes_of(scheme, directory, more)
     try:
         for one in nodes:
             one.start()
@@ -126,7 +78,7 @@ def running_node(scheme: str, directory: Path) -> Iterator[Node]:
             while not listens(one.port):
                 assert time.monotonic() < end, one.last_words()
                 time.sleep(0.05)
-        yield nodes[-1]
+        yield f"{scheme}://127.0.0.1:{nodes[-1].port}", nodes[-1]
     finally:
         for one in nodes:
             one.kill()
@@ -138,15 +90,6 @@ def listens(port: int) -> bool:
     return False
 
 
-def wait_until_it_listens(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + 60
-    while time.monotonic() < end and process.poll() is None:
-        if listens(port):
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"the server does not listen: {log.read_text()[-2000:]}")
-
-
 # A server takes a while to start: all tests with one go to the same worker.
 @pytest.fixture(
     scope="session",
@@ -156,9 +99,12 @@ def wait_until_it_listens(port: int, process: subprocess.Popen[bytes], log: Path
     ],
 )
 def address(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    need_server: Callable[[str], None],
 ) -> Iterator[str]:
     """Where a server of each kind listens, in turn."""
+    need_server(request.param.partition("+")[0])
     with running(request.param, tmp_path_factory.mktemp(request.param)) as (where, _):
         yield where
 
@@ -384,6 +330,41 @@ def test_overlapping_subscriptions(system, address, word):
     run(story())
 
 
+def test_the_same_subscription_twice_is_one_subscription(system, address, word):
+    topic = system.topic(word)
+    text = system.subscription(topic)
+
+    async def story():
+        async with clients(system, address, "anna") as (anna,):
+            await anna.access.subscribe([text])
+            await anna.access.subscribe([text])
+            await anna.access.publish(Publication(topic))
+            assert await anna.has(1) == [Publication(topic)]
+            await anna.access.unsubscribe([text])
+            await anna.access.publish(Publication(topic))
+            assert await anna.has(1) == [Publication(topic)]
+
+    run(story())
+
+
+def test_what_was_published_before_the_goodbye_arrives(system, address, word):
+    """... even if the one who leaves has not read everything that was for him."""
+    topic = system.topic(word)
+
+    async def story():
+        async with clients(system, address, "anna") as (anna,):
+            await anna.access.subscribe([system.subscription(topic)])
+            bert = await Client(system, address, f"bert{word}").open()
+            bert.hold = asyncio.Event()
+            await bert.access.subscribe([system.subscription(topic)])
+            for _ in range(500):
+                await bert.access.publish(Publication(topic, b"x" * 1_000))
+            await bert.access.close()
+            assert len(await anna.has(500)) == 500
+
+    run(story())
+
+
 def test_publications_of_one_sender_arrive_in_order(system, address, word):
     """... over subscriptions of their own, published one by one and all at once."""
     topics = [system.topic(word, name) for name in "abc"]
@@ -414,6 +395,8 @@ def test_a_slow_client_gets_everything(system, address, word):
                 await asyncio.gather(*map(bert.access.publish, batch))
             await asyncio.sleep(QUIET_S)
             assert len(anna.got) == 1
+            if system.scheme != "wayfare":  # whose client has a window of its own
+                assert len(anna.access._inbox._items) <= QUEUE_MAX
             anna.hold.set()
             assert [int(each.payload) for each in await anna.has(count)] == list(range(count))
             assert anna.lost == []
@@ -512,26 +495,26 @@ def test_what_was_not_given_on_comes_again(system, address, word, way):
 
 
 def test_lost_is_called_once_when_the_server_is_killed(system, tmp_path, word):
-    async def story():
-        with running(system.scheme, tmp_path) as (address, process):
-            anna = await Client(system, address, "anna").open()
-            await anna.access.subscribe([system.subscription(system.topic(word))])
-            process.kill()
-            await until(lambda: anna.lost)
-            await asyncio.sleep(QUIET_S)
-            assert len(anna.lost) == 1 and anna.lost[0]
-            for refused in (
-                anna.access.publish(Publication(system.topic(word))),
-                anna.access.subscribe([system.subscription(system.topic(word))]),
-                anna.access.unsubscribe([system.subscription(system.topic(word))]),
-            ):
-                with pytest.raises(Closed, match="gone"):
-                    await refused
-            await anna.access.close()
-            await anna.access.close()
-            assert len(anna.lost) == 1
+    async def story(address, server):
+        anna = await Client(system, address, "anna").open()
+        await anna.access.subscribe([system.subscription(system.topic(word))])
+        server.kill()
+        await until(lambda: anna.lost)
+        await asyncio.sleep(QUIET_S)
+        assert len(anna.lost) == 1 and anna.lost[0]
+        for refused in (
+            anna.access.publish(Publication(system.topic(word))),
+            anna.access.subscribe([system.subscription(system.topic(word))]),
+            anna.access.unsubscribe([system.subscription(system.topic(word))]),
+        ):
+            with pytest.raises(Closed, match="gone"):
+                await refused
+        await anna.access.close()
+        await anna.access.close()
+        assert len(anna.lost) == 1
 
-    run(story())
+    with running(system.scheme, tmp_path) as (address, server):
+        run(story(address, server))
 
 
 def test_who_waits_for_an_answer_is_told_when_the_connection_goes(system, address, word):
@@ -546,8 +529,9 @@ def test_who_waits_for_an_answer_is_told_when_the_connection_goes(system, addres
             await asyncio.sleep(0.1)
             assert not waiting.done()
             await relay.cut()
-            with pytest.raises(Closed):
-                await waiting
+            async with asyncio.timeout(5):
+                with pytest.raises(Closed):
+                    await waiting
             assert len(anna.lost) == 1
             await anna.access.close()
 
@@ -611,7 +595,7 @@ def test_nobody_listens(system):
         with pytest.raises(
             CannotConnect, match=r"cannot connect to \w+://127.0.0.1:\d+: .*; is the"
         ):
-            await Client(system, f"{system.scheme}://127.0.0.1:{free_port()}", "anna").open()
+            await Client(system, f"{system.scheme}://127.0.0.1:{free_ports(1)[0]}", "anna").open()
 
     run(story())
 
@@ -869,7 +853,10 @@ def test_a_topic_that_is_no_text_is_left_out(system, address, word):
 
 
 @pytest.fixture(scope="session")
-def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def mosquitto(
+    tmp_path_factory: pytest.TempPathFactory, need_server: Callable[[str], None]
+) -> Iterator[str]:
+    need_server("mqtt")
     with running("mqtt", tmp_path_factory.mktemp("mosquitto")) as (where, _):
         yield where
 
@@ -926,7 +913,10 @@ def test_a_second_client_of_the_same_name_takes_over(mosquitto):
 
 
 @pytest.fixture(scope="session")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def redis(
+    tmp_path_factory: pytest.TempPathFactory, need_server: Callable[[str], None]
+) -> Iterator[str]:
+    need_server("redis")
     with running("redis", tmp_path_factory.mktemp("redis")) as (where, _):
         yield where
 
@@ -980,53 +970,100 @@ def test_redis_properties_that_are_too_large_are_refused(redis, word):
 
 def test_what_is_published_at_a_replica_of_redis_reaches_everybody(redis, word, tmp_path):
     system = Redis()
-    port = redis.rpartition(":")[2]
 
-    async def story():
-        with running("redis", tmp_path, f"--replicaof 127.0.0.1 {port}") as (replica, _):
-            (tmp_path / "second").mkdir()
-            far = replica.rpartition(":")[2]
-            with running("redis", tmp_path / "second", f"--replicaof 127.0.0.1 {far}") as (last, _):
-                async with (
-                    clients(system, redis, "anna") as (anna,),
-                    clients(system, last, "bert") as (bert,),
-                ):
-                    await anna.access.subscribe([word])
-                    await bert.access.publish(Publication(word))
-                    assert await anna.has(1) == [Publication(word)]
+    async def story(replica):
+        async with (
+            clients(system, redis, "anna") as (anna,),
+            clients(system, replica, "bert") as (bert,),
+        ):
+            await anna.access.subscribe([word])
+            await bert.access.publish(Publication(word))
+            assert await anna.has(1) == [Publication(word)]
 
-    run(story())
+    with contextlib.ExitStack() as stack:
+        where = redis
+        for name in ("replica", "of a replica"):
+            (folder := tmp_path / name.replace(" ", "")).mkdir()
+            above = f"--replicaof 127.0.0.1 {where.rpartition(':')[2]}"
+            where, _ = stack.enter_context(running("redis", folder, above))
+        run(story(where))
 
 
 # ---- users and passwords ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scheme", SERVERS)
-def test_users_and_passwords(scheme, tmp_path):
+def test_users_and_passwords(scheme, tmp_path, need_server):
+    need_server(scheme.partition("+")[0])
     if scheme == "mqtt":
-        passwords = [found("mosquitto_passwd", "mosquitto"), "-b", "-c", str(tmp_path / "users")]
+        passwords = [program("mosquitto_passwd"), "-b", "-c", str(tmp_path / "users")]
         subprocess.run([*passwords, "anna", "se:cret"], check=True, capture_output=True)
     more = {
-        "mqtt": "allow_anonymous false\npassword_file {dir}/users\n",
+        "mqtt": f"allow_anonymous false\npassword_file {tmp_path}/users\n",
         "nats": "--user anna --pass se:cret",
         "redis": "--user default off --user anna on >se:cret ~* &* +@all",
     }[scheme.partition("+")[0]]
 
-    async def story():
-        with running(scheme, tmp_path, more) as (address, _):
-            system = adapter(address)
-            place = address.partition("://")[2]
-            anna = await Client(system, f"{scheme}://anna:se%3Acret@{place}", "anna").open()
-            await anna.access.subscribe(["a"])
-            await anna.access.publish(Publication("a"))
-            assert await anna.has(1) == [Publication("a")]
-            await anna.access.close()
-            for user in ("", "anna:wrong@"):
-                with pytest.raises(CannotConnect, match="cannot connect") as caught:
-                    await Client(system, f"{scheme}://{user}{place}", "anna").open()
-                assert "wrong" not in str(caught.value).replace("wrong number", "")
+    async def story(address):
+        system = adapter(address)
+        place = address.partition("://")[2]
+        anna = await Client(system, f"{scheme}://anna:se%3Acret@{place}", "anna").open()
+        await anna.access.subscribe(["a"])
+        await anna.access.publish(Publication("a"))
+        assert await anna.has(1) == [Publication("a")]
+        await anna.access.close()
+        for user in ("", "anna:another@"):
+            with pytest.raises(CannotConnect, match="cannot connect") as caught:
+                await Client(system, f"{scheme}://{user}{place}", "anna").open()
+            assert "another" not in str(caught.value)
 
-    run(story())
+    with running(scheme, tmp_path, more) as (address, _):
+        run(story(address))
+
+
+# What lets anna do what is hers, and nothing else.
+ALLOWED = {
+    "mqtt": "acl_file {dir}/rights\n",
+    "nats": "-c {dir}/rights",
+    "redis": "--user anna on >x &mine -@all +subscribe +publish +client --user default off",
+}
+RIGHTS = {
+    "mqtt": "topic readwrite mine\n",
+    "nats": "authorization {users: [{user: anna, password: x, permissions: {publish: mine, "
+    "subscribe: mine}}]}\n",
+    "redis": "",
+}
+
+
+@pytest.mark.parametrize("scheme", ALLOWED)
+def test_what_a_client_may_not_do_is_refused(scheme, tmp_path, need_server, caplog):
+    need_server(scheme)
+    (tmp_path / "rights").write_text(RIGHTS[scheme])
+    user = "" if scheme == "mqtt" else "anna:x@"
+
+    async def story(address):
+        place = address.partition("://")[2]
+        anna = await Client(adapter(address), f"{scheme}://{user}{place}", "anna").open()
+        await anna.access.subscribe(["mine"])
+        await anna.access.publish(Publication("mine"))
+        assert await anna.has(1) == [Publication("mine")]
+        if scheme != "mqtt":  # mosquitto says yes, and sends nothing
+            with pytest.raises(Refused, match="refuses"):
+                await anna.access.subscribe(["yours"])
+        if scheme == "nats":  # which does not answer publications
+            await anna.access.publish(Publication("yours"))
+            await until(lambda: "refuses a publication" in caplog.text)
+        else:
+            with pytest.raises(Refused, match="refuses"):
+                await anna.access.publish(Publication("yours"))
+        if scheme != "mqtt":  # mosquitto 2.0.11 closes the connection after its refusal
+            await anna.access.publish(Publication("mine"))
+            assert await anna.has(2) == [Publication("mine")] * 2
+            assert anna.lost == []
+        await anna.access.close()
+
+    with running(scheme, tmp_path, ALLOWED[scheme].format(dir=tmp_path)) as (address, _):
+        run(story(address))
 
 
 # ---- addresses and the table of adapters -----------------------------------------------

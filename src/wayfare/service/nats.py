@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Iterator, Sequence
 
 from nats import errors
 from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 
-from wayfare.errors import UsageError
+from wayfare.errors import Refused, UsageError
 from wayfare.service import line
 from wayfare.service.addresses import Place, Scheme, place
 from wayfare.service.headers import headers, read
@@ -27,6 +28,8 @@ SCHEMES = {"nats": Scheme(4222), "nats+tls": Scheme(4222, tls=True)}
 TEXT_MAX = 4_000  # bytes of a subject: a server cuts off who sends a line of more than 4,096
 PING_S = 20  # without three answers in a row the server is gone
 PINGS = 3
+
+log = logging.getLogger(__name__)
 
 
 class Nats:
@@ -150,6 +153,8 @@ class NatsAccess(Line):
 
     async def _on_error(self, error: Exception) -> None:
         self._error = error
+        if "permissions violation for publish" in str(error).lower():
+            log.warning("%s refuses a publication: %s", self.place, error)
 
     async def _on_closed(self) -> None:
         self.end(f"the server closed the connection: {self._wire.last_error or self._error}")
@@ -172,6 +177,10 @@ class NatsAccess(Line):
                 self._subscriptions[text] = await self._wire.subscribe(text)
         if subscriptions:
             await self._flush()
+            # The server's complaints come before its answer to the flush.
+            if "permissions violation for subscription" in str(self._error).lower():
+                refusal, self._error = self._error, None
+                raise Refused(f"{self.place} refuses: {refusal}")
 
     async def unsubscribe(self, subscriptions: Sequence[str]) -> None:
         self.alive()
