@@ -265,6 +265,36 @@ def test_only_who_began_with_a_name_goes_on_with_it() -> None:
     )
 
 
+def test_what_was_asked_before_the_last_move_comes_too_late() -> None:
+    world, _ = here()
+    one = world.proxies["proxy0"].clients["ann"]
+    one.stay = 3  # it was elsewhere, and is back
+    old = [
+        m.Download("ann", "key", 2, 1, "", {}),
+        m.Register("ann", "key", 2, ("old",), Terms()),
+        m.MoveOut("ann", "key", 2, (), Terms()),
+        m.Release("ann", "key", "", 1, 99),
+    ]
+    for message in old:
+        effects = world.proxies["proxy0"].step(e.Received("proxy1", message), world.now)
+        assert all(isinstance(effect, e.Send) for effect in effects)
+        assert (one.state, one.stay, list(one.subscriptions)) == ("here", 3, ["*1"])
+
+
+def test_batches_of_an_earlier_download_are_not_kept() -> None:
+    world, ann = here(terms=Terms(copies=True))
+    world.do("ann", ann.move_out(world.now))
+    world.wait(10)
+    kept = world.publish(2)
+    world.wait(10)
+    world.do("ann", ann.move_in("proxy1", world.now))
+    while ann._step != "downloading":
+        world.run(1)
+    ann.step(e.Received("proxy1", m.Batch("ann", 0, 1, (kept,))), world.now)
+    world.wait(1000)
+    assert world.delivered["ann"] == [kept]
+
+
 def test_a_client_whose_name_is_taken_is_told_once() -> None:
     world, _ = here()
     other = Library("ann", "another key", world.language)
