@@ -392,6 +392,7 @@ every_bench = pytest.mark.parametrize(
             ],
         )
         for one in BENCHES
+        if one != "jobs"  # in the session of the other tests: test_bench_jobs.py
     ],
 )
 

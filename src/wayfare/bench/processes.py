@@ -20,6 +20,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
+from wayfare.core.history import Limits
 from wayfare.errors import UsageError
 from wayfare.net.addresses import Address
 from wayfare.net.broker import BrokerHost
@@ -62,7 +63,10 @@ class Process:
 
 @contextlib.contextmanager
 def brokers(
-    edges: Sequence[tuple[str, str]] = (), heartbeat_s: float = QUIET_S, delay_s: float = 0.0
+    edges: Sequence[tuple[str, str]] = (),
+    heartbeat_s: float = QUIET_S,
+    delay_s: float = 0.0,
+    limits: Limits | None = None,
 ) -> Iterator[dict[str, Process]]:
     """A process for each broker of a tree; of an edge, the second one calls the first.
 
@@ -81,7 +85,7 @@ def brokers(
                         near[a] = _start(stop, _delay, running[a].port, delay_s).port
                 elif name == a:
                     near[b] = None
-            running[name] = _start(stop, _broker, name, near, heartbeat_s)
+            running[name] = _start(stop, _broker, name, near, heartbeat_s, limits)
         yield running
     finally:
         for pipe, _ in stop:
@@ -119,11 +123,20 @@ async def _until_stopped(pipe: Pipe, port: int) -> None:
 
 
 async def _broker(
-    pipe: Pipe, name: str, near: Mapping[str, int | None], heartbeat_s: float
+    pipe: Pipe,
+    name: str,
+    near: Mapping[str, int | None],
+    heartbeat_s: float,
+    limits: Limits | None,
 ) -> None:
     neighbours = {one: None if port is None else Address(HERE, port) for one, port in near.items()}
-    limits = NetLimits(messages_per_second=RATE)
-    broker = BrokerHost(name, neighbours, heartbeat_s=heartbeat_s, net_limits=limits)
+    broker = BrokerHost(
+        name,
+        neighbours,
+        heartbeat_s=heartbeat_s,
+        limits=limits or Limits(),
+        net_limits=NetLimits(messages_per_second=RATE),
+    )
     address = await broker.start(Address(HERE, 0))
     await _until_stopped(pipe, address.port)
     await broker.stop()

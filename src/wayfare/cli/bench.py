@@ -27,6 +27,7 @@ EXAMPLES = """examples:
   wayfare bench sweep               simulations on Spark beside a pool of processes
   wayfare bench analyse             1 and 10 million deliveries on Spark beside DuckDB
   wayfare bench history             few notifications of an archive of many, on Spark
+  wayfare bench jobs                what each job on Spark takes, at three sizes
 """
 
 BENCHES = (
@@ -41,6 +42,7 @@ BENCHES = (
     "sweep",
     "analyse",
     "history",
+    "jobs",
 )
 # A module is imported when it is asked for: some need Spark, and most do not.
 MODULES = {"cover": "covering"}  # others are named as they are called

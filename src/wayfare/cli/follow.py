@@ -82,7 +82,8 @@ def follow(arguments: argparse.Namespace, job: Job, name: str | None = None) -> 
             **{key: connection[key] for key in ("timeout", "ca", "account", "password")},
         }
         with Console(stderr=True).status("starting Spark ..."):
-            source = spark.start(a.master, **SETTINGS).readStream.format("wayfare")
+            session = spark.start(a.master, **SETTINGS, **spark.SHORT)
+        source = session.readStream.format("wayfare")
         with spark.explained(f"following {a.follow}"), _shown(a.json) as tell, _told() as stop:
             rows = source.options(**{key: one for key, one in given.items() if one}).load()
             log = events.of_clients(events.of_notifications(rows), name)
