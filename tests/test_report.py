@@ -461,3 +461,18 @@ def test_what_live_logs_do_not_have_is_no_column(folder: Path) -> None:
     assert "control messages" in columns()
     pq.write_table(pa.Table.from_pylist([row | {"control": 0} for row in rows]), path)
     assert "control messages" not in columns()
+
+
+@pytest.mark.parametrize(
+    ("values", "scale", "lowest"),
+    [([0.5, 40.0], "log", None), ([0.0, 0.5, 40.0], "symlog", 0), ([2.5, 13.0], "linear", 0)],
+)
+def test_an_axis_is_logarithmic_if_values_are_far_apart(
+    values: list[float | None], scale: str, lowest: float | None
+) -> None:
+    line = Line("handoff", list(range(len(values))), values)
+    names = {"x": "publishers", "y": "messages", "names": ["handoff"]}
+    figure = Figure(name="cost", title="Cost", panels=[Panel([line])], log=True, **names)
+    (axes,) = figures.draw(figure).axes
+    assert axes.get_yscale() == scale
+    assert lowest is None or axes.get_ylim()[0] == lowest

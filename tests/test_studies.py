@@ -16,6 +16,7 @@ from wayfare.cli import main
 from wayfare.errors import PipelineError
 from wayfare.pipeline import results, study, sweep
 from wayfare.studies import STUDIES
+from wayfare.studies.publishers import carried
 from wayfare.studies.study import (
     Check,
     Experiment,
@@ -74,6 +75,22 @@ ROWS = Rows(
 )
 def test_checks_can_fail(check: Check, holds: bool, measured: str) -> None:
     assert check.verdict(ROWS) == Verdict(holds, measured)
+
+
+@pytest.mark.parametrize(
+    ("runs", "holds", "measured"),
+    [
+        ([(0.9, 0), (0.8, 0)], True, "0 in 2 runs"),
+        ([(0.9, 0), (1.2, 7)], True, "0 in 1 runs; with more than a link can carry, 7 in 1"),
+        ([(0.9, 1), (1.2, 7)], False, "1 in 1 runs; with more than a link can carry, 7 in 1"),
+        ([(1.0, 0)], False, "0 in 0 runs; with more than a link can carry, 0 in 1"),
+    ],
+)
+def test_what_overload_loses_breaks_no_promise(
+    runs: list[tuple[float, int]], holds: bool, measured: str
+) -> None:
+    rows = [{"algorithm": "handoff", "link_load_max": load, "lost": lost} for load, lost in runs]
+    assert carried(Rows(rows, "algorithm", "speed_kmh")) == Verdict(holds, measured)
 
 
 TINY = Study(

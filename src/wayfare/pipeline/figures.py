@@ -190,14 +190,15 @@ def _draw_panel(axes: Axes, figure: Figure, panel: Panel) -> None:
 
 
 def _scale(axes: Axes, figure: Figure, values: list[float]) -> None:
-    """The y axis: logarithmic if that is wanted, from 0 if that is not far away, no share above 1."""
+    """The y axis: logarithmic if that is wanted and worth it, from 0 if that is not far away, no share above 1."""
     low, high = min(values), max(values)
     least = min((value for value in values if value > 0), default=high)
-    if figure.log and low > 0:
+    wide = figure.log and high > LOG_FROM * least
+    if wide and low > 0:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_minor_locator(NullLocator())
-    elif figure.log and high > LOG_FROM * least:
+    elif wide:
         axes.set_yscale("symlog", linthresh=least)
         axes.set_ylim(bottom=0)
     elif low < 0.5 * high:
