@@ -1,6 +1,7 @@
 """The core of the mobility service: proxies and libraries in random orders of events."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import binary
 
-from service_bench import Plain, World
+from service_bench import MS, Plain, World
 from wayfare.errors import CodecError, UsageError
 from wayfare.service import effects as e
 from wayfare.service import messages as m
@@ -16,6 +17,7 @@ from wayfare.service.buffer import Limits
 from wayfare.service.library import Library
 from wayfare.service.merging import RECENT, Seen, merged
 from wayfare.service.messages import NO_SYNC, PING, SECOND_NS, Sync, Terms
+from wayfare.service.pinging import Ping, Waiting
 from wayfare.service.proxy import Proxy
 from wayfare.service.system import Id, Publication, Traits
 
@@ -426,6 +428,35 @@ def test_what_a_durable_proxy_is_to_write_down() -> None:
     assert proxy.step(e.Arrived("ann", news), 5) == []
     effects = proxy.step(e.Received("ann", m.Release("ann", "key", "", 1, 1)), 6)
     assert e.Trim("ann", (1,)) in effects
+
+
+def test_requests_do_not_pile_up_on_a_slow_link() -> None:
+    ping = Ping(Plain(), "ann", "in")
+    waiting = Waiting(PING, ping, "1", ["proxy0"], 0)
+    request = waiting.due(0)
+    assert request is not None
+    assert waiting.due(700 * MS) is None, "the first one is not out"
+    waiting.published(request, 750 * MS)
+    assert waiting.deadline == 800 * MS
+    times = []
+    for _ in range(8):
+        assert waiting.deadline is not None
+        times.append(waiting.deadline)
+        assert waiting.due(times[-1]) == request
+        waiting.published(request, times[-1])
+    gaps = [(after - before) // MS for before, after in pairwise(times)]
+    assert gaps == [200, 400, 800, 1600, 3200, 3200, 3200]
+    assert not waiting.hear(Publication(request.topic, b"1 proxy0")), "a request is no response"
+    answer = ping.answer(request, "proxy0")
+    assert answer is not None and waiting.hear(answer)
+
+
+def test_who_never_hears_a_response_goes_on_after_a_while() -> None:
+    waiting = Waiting(PING, Ping(Plain(), "ann", "in"), "1", ["proxy0"], 0)
+    while waiting.deadline is not None:
+        now = waiting.deadline
+        waiting.due(now)
+    assert now == PING.patience_ns
 
 
 # ---- the merge queue -------------------------------------------------------------------------------

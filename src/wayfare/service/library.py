@@ -191,6 +191,8 @@ class Library:
             case e.Published(_, publication):
                 if self._outbox and self._outbox[0] is publication:
                     self._outbox.popleft()
+                elif self._waiting is not None:
+                    self._waiting.published(publication, now)
             case e.AccessGone(_, reason):
                 self._access_gone(reason, now)
             case e.PeerGone(peer, reason):
@@ -234,9 +236,13 @@ class Library:
         self._out.append(e.Dial(self.proxy))
 
     def _abandon(self) -> None:
-        """Another proxy is nearer by now. This one may have adopted the client already."""
+        """Another proxy is nearer by now."""
+        self._leave_behind()
         if self._open:
             self._shut()
+
+    def _leave_behind(self) -> None:
+        """The new proxy may have adopted the client already, who goes on without it."""
         if self._step == "downloading":
             self.behind.setdefault(self.at, (self.stay, False))
 
@@ -479,6 +485,7 @@ class Library:
         if self.state == "moving-out":
             self.state = "attached"
         else:
+            self._leave_behind()
             if self._open:
                 self._shut()
             self._out.append(e.Hang(self.proxy))
@@ -496,6 +503,7 @@ class Library:
     def _access_gone(self, reason: str, now: int) -> None:
         """Cut off. Until somebody says where else to go, come back to where it was."""
         self._open = False
+        self._leave_behind()
         if self.state in ("attached", "moving-out"):
             self._go_away()
             self.state = "moving-in"

@@ -12,6 +12,9 @@ from hashlib import blake2b
 from wayfare.service.messages import Sync
 from wayfare.service.system import Language, Publication
 
+SLOWEST = 32  # intervals grow up to so many times the first
+UNHEARD = 8  # intervals until a request is repeated of which nobody knows whether it is out
+
 
 class Ping:
     """The topics of one client's pings, in one direction: `in` or `out`."""
@@ -54,7 +57,7 @@ class Ping:
 class Waiting:
     """One synchronisation under way: what to do when, and whether it is over."""
 
-    __slots__ = ("_due", "_end", "_nonce", "_ping", "_silent", "_sync")
+    __slots__ = ("_due", "_end", "_interval", "_nonce", "_ping", "_silent", "_sync")
 
     def __init__(
         self, sync: Sync, ping: Ping, nonce: str, answerers: Iterable[str], now: int
@@ -66,6 +69,7 @@ class Waiting:
         self._silent = {"none": set(), "ping": set(answerers), "delay": {""}}[sync.kind]
         self._due = now if sync.kind == "ping" else now + sync.delay_ns
         self._end = now + sync.patience_ns
+        self._interval = sync.interval_ns
 
     @property
     def over(self) -> bool:
@@ -82,8 +86,17 @@ class Waiting:
         if self._sync.kind == "delay" or now >= self._end:
             self._silent.clear()
             return None
-        self._due = min(now + self._sync.interval_ns, max(self._end, now + 1))
+        self._next(now + UNHEARD * self._interval, now)
         return self._ping.request(self._nonce)
+
+    def published(self, publication: Publication, now: int) -> None:
+        """A request is out, and another one may follow. On a slow link they must not pile up."""
+        if not self.over and publication == self._ping.request(self._nonce):
+            self._next(min(self._due, now + self._interval), now)
+            self._interval = min(2 * self._interval, SLOWEST * self._sync.interval_ns)
+
+    def _next(self, due: int, now: int) -> None:
+        self._due = min(due, max(self._end, now + 1))
 
     def hear(self, publication: Publication) -> bool:
         """True if this was the last response that was waited for."""

@@ -154,7 +154,12 @@ class Proxy:
                 self._access_gone(client, reason, now)
             case e.PeerGone(peer, reason):
                 self._peer_gone(peer, reason)
-            case e.Published() | e.Tick():
+            case e.Published(client, publication):
+                found = self.clients.get(client)
+                if found is not None and found.waiting is not None:
+                    found.waiting.published(publication, now)
+                    self._touch(found)
+            case e.Tick():
                 pass
         self._act(now)
         return self._out
