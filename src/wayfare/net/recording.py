@@ -69,6 +69,8 @@ class Recorder:
         reason: str | None = None,
         location: str | None = None,
         follows: Template | None = None,
+        publisher: str | None = None,
+        delivery: int | None = None,
     ) -> None:
         self._put(
             Event(
@@ -76,8 +78,10 @@ class Recorder:
                 kind,
                 self._client,
                 broker,
-                number=number,
-                epoch=epoch,
+                publisher,
+                number,
+                delivery,
+                epoch,
                 filter=filter,
                 attributes=attributes,
                 count=count,

@@ -108,6 +108,7 @@ class MqttAccess(Line):
         self._answers: dict[int, asyncio.Future[Sequence[ReasonCode]]] = {}
         self._sending = asyncio.Semaphore(SENT_MAX)
         self._packet_max = 0
+        self.resumed = False  # whether the server had kept the session
         self._dropped = 0
         self._moved = False  # whether the last read gave a packet
         self._socket: socket.socket | None = None
@@ -263,6 +264,7 @@ class MqttAccess(Line):
         if code.is_failure:
             self._loop.call_soon(self.end, f"it says {code}")
         else:
+            self.resumed = flags.session_present
             self._connected.set_result(granted)
 
     def _on_disconnect(

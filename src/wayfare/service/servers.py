@@ -76,7 +76,7 @@ set_tcp_nodelay true
 BRIDGE = """connection {name}-to-b
 address 127.0.0.1:{port}
 topic # both 1
-bridge_protocol_version mqttv311
+bridge_protocol_version mqttv50
 try_private true
 cleansession false
 notifications_local_only true

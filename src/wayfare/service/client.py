@@ -1,0 +1,452 @@
+"""A client of somebody else's publish/subscribe system that moves.
+
+    async with connect("ann", proxy="127.0.0.1:7500") as ann:
+        await ann.subscribe("news/#")
+        async for message in ann:
+            ...
+
+and when the machine moves: `await ann.move_out()`, later `await ann.move_in("10.0.0.7:7500")`. Who is cut off
+calls `move_in` only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from os import PathLike
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from wayfare.errors import CannotConnect, Closed, UsageError
+from wayfare.service import effects as e
+from wayfare.service import messages as m
+from wayfare.service.adapters import adapter
+from wayfare.service.addresses import scheme_of
+from wayfare.service.effects import Gap
+from wayfare.service.errands import Errands
+from wayfare.service.library import PATIENCE_NS, Library
+from wayfare.service.messages import SECOND_NS, Sync, Terms
+from wayfare.service.system import Id, Property, Publication, System
+from wayfare.service.wire import Wires, ask, where
+
+if TYPE_CHECKING:
+    from wayfare.eventlog import Event
+    from wayfare.net.recording import Recorder
+
+INBOX_MAX = 1_000  # messages that the application has not taken: then no more is read
+
+log = logging.getLogger(__name__)
+
+Message = Publication
+Record = Callable[["Event"], object] | str | PathLike[str]
+
+
+class Client:
+    """Made by `connect`."""
+
+    def __init__(
+        self,
+        name: str,
+        proxy: str,
+        *,
+        key: str,
+        terms: Terms,
+        sync: Sync,
+        patience_ns: int,
+        login: str,
+        record: Record | None,
+    ) -> None:
+        self.name = name
+        self._first = proxy
+        self._key = key
+        self._terms = terms
+        self._sync = sync
+        self._patience_ns = patience_ns
+        self._login = login
+        self._record = record
+        self._recorder: Recorder | None = None
+        self._wires = Wires(self._step)
+        self._timer: asyncio.TimerHandle | None = None
+        self._inbox: deque[Message | Gap] = deque()
+        self._changed = asyncio.Event()  # something is in the inbox, or it is closed
+        self._room = asyncio.Event()
+        self._moving: asyncio.Future[None] | None = None
+        self._turn = asyncio.Lock()  # one move after the other
+        self._asking: dict[str, asyncio.Future[None]] = {}  # by subscription
+        self._publishing: dict[int, tuple[Publication, asyncio.Future[None]]] = {}
+        self._closed = False
+        self._sender = f"{name}~{secrets.token_hex(4)}"
+        self._published = self._delivered = 0
+        self.system: System
+        self._library: Library
+        self._errands: Errands
+
+    # ---- coming and going --------------------------------------------------------------
+
+    async def __aenter__(self) -> Client:
+        welcome = await ask(self._first, self.name)
+        self.system = adapter(welcome.access)
+        # Another process of this name may have been here before: stays go on from it.
+        self._library = Library(
+            self.name,
+            self._key,
+            self.system,
+            self._terms,
+            self._sync,
+            self._patience_ns,
+        )
+        self._library.stay = time.time_ns() // 1_000_000
+        self._errands = Errands(
+            self.name,
+            self.name,
+            self.system,
+            self._step,
+            self._deliver,
+            self._unwanted,
+        )
+        if self._record is not None:
+            from wayfare.net.recording import Recorder  # brings pyarrow, which takes its time
+
+            self._recorder = Recorder(self.name, self._record, _no_network)
+            await self._recorder.open()
+        try:
+            await self.move_in(self._first)
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Leave. Nobody stands in for a client that was attached; what is kept for others stays."""
+        if self._closed:
+            return
+        self._closed = True
+        was_attached = self.state == "attached"
+        self._perform(self._library.leave(now()))
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._errands.stop()
+        self._wires.close()
+        self._changed.set()
+        self._room.set()
+        self._settle()
+        if self._recorder is not None:
+            if was_attached:
+                self._recorder.fact("left", broker=self._library.at, epoch=self._library.stay)
+            await self._recorder.close()
+
+    @property
+    def state(self) -> str:
+        """One of `attached`, `moving-out`, `away`, `moving-in`."""
+        return self._library.state
+
+    @property
+    def proxy(self) -> str:
+        """Where it is, or was last."""
+        return self._library.at
+
+    async def move_in(self, proxy: str = "") -> None:
+        """Appear at this proxy; without one, at the last one. Returns when all that was kept is here.
+
+        A client that was attached elsewhere is cut off there, as it is when it loses its network.
+        CannotConnect: nobody answers there, and the client is away; try again, or another proxy.
+        """
+        self._check_open()
+        proxy = proxy or self._library.proxy or self._first
+        where(proxy)
+        async with self._turn:
+            self._wires.hang(self._library.proxy)  # it may be a connection of another network
+            await self._move(lambda: self._library.move_in(proxy, now()))
+
+    async def move_out(self, *, suspend: bool = False) -> None:
+        """Have the proxy take over, then leave the access point.
+
+        With `suspend`, a system that can is asked to keep the subscriptions of this client, too.
+        """
+        self._check_open()
+        async with self._turn:
+            self._note("detached")
+            await self._move(lambda: self._library.move_out(now(), suspend))
+            await self._errands.done()
+
+    async def _move(self, begin: Callable[[], list[e.Effect]]) -> None:
+        effects = begin()
+        moving = self._moving = asyncio.get_running_loop().create_future()
+        self._perform(effects)
+        self._arm()
+        self._room.set()
+        self._settle()
+        try:
+            await moving
+        finally:
+            self._moving = None
+
+    # ---- what applications do ----------------------------------------------------------
+
+    async def subscribe(self, subscription: str, *, local: bool = False, means: Any = None) -> None:
+        """Subscribe, in the language of the system; if the client is away, when it is back.
+
+        A `local` subscription is not stood in for, and ends when the client moves elsewhere.
+        `means`: the same as a filter of Wayfare's language, for the event log.
+        """
+        self._check_open()
+        self.system.check(subscription)
+        effects = self._library.subscribe(subscription, local, now())
+        asked = any(isinstance(effect, e.Subscribe) for effect in effects)
+        self._perform(effects)
+        if self._recorder is not None and means is not None:
+            self._recorder.fact("subscribed", filter=means)
+        if asked:
+            answer = self._asking.get(subscription)
+            if answer is None:
+                answer = asyncio.get_running_loop().create_future()
+                self._asking[subscription] = answer
+            await answer
+
+    async def unsubscribe(self, subscription: str) -> None:
+        """What is on its way may still come."""
+        self._check_open()
+        self._perform(self._library.unsubscribe(subscription, now()))
+        await self._errands.done()
+
+    async def publish(self, topic: str, payload: bytes = b"", **properties: Property) -> None:
+        """Publish. Returns when the access point has it; if the client is away, it is sent later.
+
+        OutboxFull: too much waits for an access point. UsageError, Refused: the system will not have it.
+        """
+        self._check_open()
+        number = self._published + 1
+        mark = Id(self._sender, number) if self.system.traits.carries_ids else None
+        publication = Publication(topic, payload, properties, mark)
+        effects = self._library.publish(publication, now())
+        self._published = number
+        self._perform(effects)
+        sent = next((effect for effect in effects if isinstance(effect, e.Publish)), None)
+        if self._recorder is not None:
+            self._recorder.fact(
+                "published",
+                number=number,
+                epoch=self._library.stay,
+                attributes={"topic": topic, **properties},
+            )
+        if sent is not None:
+            answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._publishing[id(sent.publication)] = (sent.publication, answer)
+            await answer
+
+    def __aiter__(self) -> Client:
+        return self
+
+    async def __anext__(self) -> Message | Gap:
+        """The next message; or a Gap where some are missing."""
+        while not self._inbox:
+            if self._closed:
+                raise StopAsyncIteration
+            self._changed.clear()
+            await self._changed.wait()
+        message = self._inbox.popleft()
+        if len(self._inbox) == INBOX_MAX // 2 or not self._inbox:
+            self._room.set()
+        return message
+
+    # ---- the host of the core ----------------------------------------------------------
+
+    def _step(self, event: e.Event) -> None:
+        if self._closed:
+            return
+        match event:
+            case e.Subscribed(_, subscriptions):
+                for subscription in subscriptions:
+                    self._answer(self._asking.pop(subscription, None))
+            case e.Published(_, publication):
+                _, answer = self._publishing.pop(id(publication), (None, None))
+                self._answer(answer)
+        self._perform(self._library.step(event, now()))
+        if type(event) is not e.Arrived:
+            self._arm()
+            if isinstance(event, e.AccessGone):
+                self._settle()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self._library.next_deadline()
+        if deadline is not None and not self._closed:
+            delay = max(0, deadline - now()) / 1e9
+            self._timer = asyncio.get_running_loop().call_later(delay, self._step, e.Tick())
+
+    def _perform(self, effects: Sequence[e.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case e.Deliver(publication):
+                    self._hand_out(publication)
+                case e.Send(peer, message):
+                    self._wires.send(peer, message)
+                case e.Dial(peer):
+                    self._wires.dial(peer)
+                case e.Hang(peer):
+                    self._wires.hang(peer)
+                case e.Open(client, access, resume):
+                    self._open(client, access, resume)
+                case e.Shut() | e.Subscribe() | e.Unsubscribe() | e.Publish():
+                    self._errands.ask(effect)
+                case e.Gap():
+                    self._tell(effect)
+                    if self._recorder is not None:
+                        self._recorder.fact("lost", count=effect.lost, reason=effect.reason)
+                case e.Ended(subscription):
+                    log.info("%s: the local subscription %s ended", self.name, subscription)
+                case e.Moved(attached):
+                    if attached:
+                        self._note("attached")
+                    self._answer(self._moving)
+                case e.Failed(reason):
+                    self._answer(self._moving, CannotConnect(reason))
+                case _:
+                    raise AssertionError(f"no effect of a library: {effect}")
+
+    def _open(self, client: str, access: str, resume: bool) -> None:
+        if scheme_of(access) not in (self.system.scheme, f"{self.system.scheme}s"):
+            reason = f"{access} is another kind of system than {self.system.scheme}"
+            asyncio.get_running_loop().call_soon(self._step, e.AccessGone(client, reason))
+            return
+        if self._login:
+            access = access.replace("://", f"://{self._login}@", 1)
+        self._errands.ask(e.Open(client, access, resume))
+
+    async def _deliver(self, publication: Publication) -> None:
+        self._step(e.Arrived(self.name, publication))
+        # A system that notices that somebody is slow is better than a full memory. While the client
+        # moves, pings must not wait.
+        while len(self._inbox) >= INBOX_MAX and self.state == "attached" and not self._closed:
+            self._room.clear()
+            await self._room.wait()
+
+    def _hand_out(self, publication: Publication) -> None:
+        self._tell(publication)
+        self._delivered += 1
+        if self._recorder is not None:
+            mark = publication.id
+            self._recorder.fact(
+                "delivered",
+                publisher=None if mark is None else mark.sender.partition("~")[0],
+                number=None if mark is None else mark.number,
+                delivery=self._delivered,
+                epoch=self._library.stay,
+                attributes={"topic": publication.topic, **publication.properties},
+            )
+
+    def _tell(self, message: Message | Gap) -> None:
+        self._inbox.append(message)
+        self._changed.set()
+
+    def _unwanted(self, what: str | Publication, error: Exception) -> None:
+        if isinstance(what, str):
+            answer = self._asking.pop(what, None)
+        else:
+            _, answer = self._publishing.pop(id(what), (None, None))
+        if answer is None:
+            log.warning("%s: the system will not have it: %s", self.name, error)
+        self._answer(answer, error)
+
+    def _answer(self, future: asyncio.Future[None] | None, error: Exception | None = None) -> None:
+        if future is not None and not future.done():
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+    def _settle(self) -> None:
+        """Without an access point, what was asked waits in the library, and nobody for it."""
+        waiting = [*self._asking.values(), *(answer for _, answer in self._publishing.values())]
+        self._asking.clear()
+        self._publishing.clear()
+        for answer in waiting:
+            self._answer(answer)
+        if self._closed and self._moving is not None:
+            self._answer(self._moving, Closed("the client was closed"))
+
+    def _note(self, kind: str) -> None:
+        if self._recorder is not None:
+            self._recorder.fact(kind, broker=self._library.at, epoch=self._library.stay)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("the client was closed")
+
+
+def connect(
+    name: str,
+    proxy: str,
+    *,
+    sync: str | Sync = "ping",
+    move_out_sync: str | Sync | None = None,
+    duplicates: bool = False,
+    last: int | None = None,
+    age: float | None = None,
+    standby: bool = True,
+    lease: float = 10.0,
+    patience: float = PATIENCE_NS / SECOND_NS,
+    key: str | None = None,
+    login: str = "",
+    record: Record | None = None,
+) -> Client:
+    """Make a client of the system that this proxy stands beside; `async with` connects it.
+
+    `sync` and `move_out_sync`: how it is made sure, when the client moves in and out, that nothing falls
+    between two access points: `ping`, `none`, or `delay 200` (milliseconds). `duplicates`: as the paper has
+    it, copies are kept. `last` and `age` (seconds): replay no more than that. `standby`: the proxy is subscribed
+    all the time, so that nothing is lost when the client is cut off without moving out; that is noticed
+    after `lease` seconds. `patience`: seconds for a proxy that cannot be reached. `key`: who knows it may go on
+    with the client, after a restart. `login`: user:password for the system. `record`: an event log.
+    """
+    if not 0 < len(name) <= m.NAME_MAX:
+        raise UsageError(f"a client's name has 1 to {m.NAME_MAX} characters")
+    for what, value in (("age", age), ("lease", lease), ("patience", patience), ("last", last)):
+        if value is not None and not value >= (0.1 if what == "lease" else 0):
+            raise UsageError(f"{what} cannot be {value}")
+    where(proxy)
+    moving_in = _sync(sync)
+    terms = Terms(
+        sync=moving_in if move_out_sync is None else _sync(move_out_sync),
+        standby=standby,
+        copies=duplicates,
+        last=last,
+        age_ns=None if age is None else round(age * SECOND_NS),
+        lease_ns=round(lease * SECOND_NS),
+    )
+    return Client(
+        name,
+        proxy,
+        key=key or secrets.token_hex(16),
+        terms=terms,
+        sync=moving_in,
+        patience_ns=round(patience * SECOND_NS),
+        login=login,
+        record=record,
+    )
+
+
+def _sync(given: str | Sync) -> Sync:
+    return given if isinstance(given, Sync) else Sync.parse(given)
+
+
+def now() -> int:
+    return time.monotonic_ns()
+
+
+def _no_network(address: str) -> Any:
+    raise UsageError(f"{address!r}: the event log of the service is a file, or a function")

@@ -1,0 +1,236 @@
+"""A mobility proxy as a process: connections, accesses, a clock and a file for `Proxy`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from hashlib import blake2b
+from pathlib import Path
+
+from wayfare.errors import StoreError, UsageError, WayfareError
+from wayfare.net.recording import CLOCK_NS
+from wayfare.service import effects as e
+from wayfare.service.adapters import adapter
+from wayfare.service.buffer import DEFAULT_LIMITS, Limits
+from wayfare.service.errands import Errands
+from wayfare.service.proxy import Proxy, Record
+from wayfare.service.store import Store
+from wayfare.service.system import Publication
+from wayfare.service.wire import Wires, only
+
+log = logging.getLogger(__name__)
+
+
+class Server:
+    """One proxy, beside one access point."""
+
+    def __init__(
+        self,
+        access: str,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        address: str = "",
+        told: str = "",
+        store: Path | None = None,
+        durability: str = "disk",
+        peers: Sequence[str] = (),
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        """`address` is where others reach it, if that is not where it listens; clients are `told`
+        another address of the access point, if theirs is not that of the proxy.
+
+        With a `store`, what it has promised is on disk: it goes on after a crash.
+        """
+        self._access = access
+        self._system = adapter(access)
+        self._listen = (host, port)
+        self._address = address
+        self._told = told or access
+        self._file = store
+        self._durability = durability
+        self._limits = limits
+        self._wires = Wires(self._step, only(peers))
+        self._errands: dict[str, Errands] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._listener: asyncio.Server | None = None
+        self._store: Store | None = None
+        self._unsent: list[e.Send | e.Hang] = []  # until what they say is safe
+        self._safe: asyncio.Future[None] | None = None
+        self._over: asyncio.Future[None] | None = None
+        self.arrived = 0
+        self.proxy: Proxy
+
+    async def start(self) -> str:
+        """Listen, and go on where the last process was; the address where others reach it."""
+        self._over = asyncio.get_running_loop().create_future()
+        host, port = self._listen
+        try:
+            self._listener = await asyncio.get_running_loop().create_server(
+                self._wires.accept, host, port
+            )
+        except OSError as error:
+            raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+        port = self._listener.sockets[0].getsockname()[1]
+        shown = f"[{host}]" if ":" in host else host
+        address = self._address or f"{shown}:{port}"
+        public = without_login(self._told)
+        self.proxy = Proxy(address, public, self._system, self._limits, self._file is not None)
+        if self._file is not None:
+            try:
+                self._store = Store(
+                    self._file, self._durability, f"the proxy {address} at {public}"
+                )
+                for record, kept in self._store.load():
+                    self._perform(self.proxy.restore(record, kept, now()))
+            except WayfareError:
+                await self.stop()
+                raise
+        self._arm()
+        return address
+
+    async def serve(self) -> None:
+        """Until it cannot go on: StoreError says why."""
+        assert self._over is not None
+        await self._over
+
+    async def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._listener is not None:
+            self._listener.close()
+        self._wires.close()
+        suspend = self._store is not None
+        stopping = [errands.stop(suspend=suspend) for errands in self._errands.values()]
+        await asyncio.gather(*stopping)
+        self._errands.clear()
+        if self._store is not None:
+            if self._over is not None and not self._over.done():
+                self._flush()
+            self._store.close()
+            self._store = None
+
+    def status(self) -> dict[str, int]:
+        """What it does, in figures."""
+        clients = self.proxy.clients.values()
+        return {
+            "clients": len(clients),
+            "away": sum(one.state == "away" for one in clients),
+            "kept": sum(len(one.buffer.kept) for one in clients),
+            "kept_bytes": sum(one.buffer.size for one in clients),
+            "connections": len(self._wires),
+            "arrived": self.arrived,
+        }
+
+    # ---- the host of the core ----------------------------------------------------------
+
+    def _step(self, event: e.Event) -> None:
+        if self._over is not None and not self._over.done():
+            self._perform(self.proxy.step(event, now()))
+            self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self.proxy.next_deadline()
+        if deadline is not None:
+            delay = max(0, deadline - now()) / 1e9
+            self._timer = asyncio.get_running_loop().call_later(delay, self._step, e.Tick())
+
+    def _perform(self, effects: Sequence[e.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case e.Send() | e.Hang():
+                    self._unsent.append(effect)
+                case e.Dial(peer):
+                    self._wires.dial(peer)
+                case e.Open(client, _, resume):
+                    self._of(client).ask(e.Open(client, self._access, resume))
+                case e.Shut() | e.Subscribe() | e.Unsubscribe() | e.Publish():
+                    self._of(effect.client).ask(effect)
+                case e.Keep() | e.Trim() | e.Save() | e.Erase():
+                    self._note(effect)
+                case _:
+                    raise AssertionError(f"no effect of a proxy: {effect}")
+        if self._safe is None:
+            self._say()
+
+    def _say(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        for effect in unsent:
+            if isinstance(effect, e.Send):
+                self._wires.send(effect.peer, effect.message)
+            else:
+                self._wires.hang(effect.peer)
+
+    # ---- what is kept ------------------------------------------------------------------
+
+    def _note(self, effect: e.Keep | e.Trim | e.Save | e.Erase) -> None:
+        assert self._store is not None
+        self._store.note(effect)
+        if self._safe is None:
+            loop = asyncio.get_running_loop()
+            self._safe = loop.create_future()
+            loop.call_soon(self._flush)  # with all that happens in this turn
+
+    def _flush(self) -> None:
+        """Nothing is said before what it is about is safe."""
+        safe, self._safe = self._safe, None
+        if self._store is None or safe is None:
+            return
+        try:
+            self._store.commit(self._record)
+        except StoreError as error:
+            safe.cancel()
+            self._unsent.clear()
+            if self._over is not None and not self._over.done():
+                self._over.set_exception(error)
+            return
+        safe.set_result(None)
+        self._say()
+
+    def _record(self, client: str) -> Record | None:
+        return self.proxy.record(client) if client in self.proxy.clients else None
+
+    # ---- accesses ----------------------------------------------------------------------
+
+    def _of(self, client: str) -> Errands:
+        errands = self._errands.get(client)
+        if errands is None:
+            for other in [one for one, each in self._errands.items() if each.idle]:
+                del self._errands[other]
+
+            async def deliver(publication: Publication) -> None:
+                self.arrived += 1
+                self._step(e.Arrived(client, publication))
+                if self._safe is not None:
+                    await asyncio.shield(self._safe)
+
+            def unwanted(_: str | Publication, error: Exception) -> None:
+                log.warning("%s: the system will not have it: %s", client, error)
+
+            name = name_for(client, self.proxy.address)
+            errands = Errands(client, name, self._system, self._step, deliver, unwanted)
+            self._errands[client] = errands
+        return errands
+
+
+def now() -> int:
+    """Nanoseconds since 1970, for a time that is kept has to mean something to the next process."""
+    return time.monotonic_ns() + CLOCK_NS
+
+
+def without_login(access: str) -> str:
+    """An address as everybody may know it."""
+    scheme, _, rest = access.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}"
+
+
+def name_for(client: str, proxy: str) -> str:
+    """What a client proxy is called in the system: like nobody else, and the same after a crash."""
+    mark = blake2b(f"{client} {proxy}".encode(), digest_size=8).hexdigest()
+    plain = "".join(one if one.isascii() and one.isalnum() else "-" for one in client[:40])
+    return f"wayfare-{plain}-{mark}"

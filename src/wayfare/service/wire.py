@@ -1,0 +1,292 @@
+"""Connections between client libraries and mobility proxies: frames of messages over TCP.
+
+A frame is four bytes of length, then a message. Whatever comes is hostile until it was decoded: who sends
+something else, too much at once, or does not read, is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from struct import Struct
+
+from wayfare.errors import CannotConnect, CodecError, UsageError
+from wayfare.service import effects as e
+from wayfare.service import messages as m
+
+PORT = 7500
+UNWRITTEN_MAX = 4 * m.FRAME_MAX  # bytes that the other end has not read: then it is cut off
+WRITE_S = 20.0  # that the other end may take to read on
+DIAL_S = 5.0  # until a proxy that does not answer counts as unreachable
+HELLO_S = 10.0  # that who connects has for a first message
+LINGER_S = 2.0  # that a connection which is left has to get rid of what was sent
+WIRES_MAX = 20_000  # connections of others to one proxy
+
+log = logging.getLogger(__name__)
+_length = Struct(">I")
+
+Place = tuple[str, int]
+# Where to connect to for an address that somebody named; UsageError if that is not permitted.
+Permit = Callable[[str], Awaitable[Place]]
+
+
+def where(address: str) -> Place:
+    """Read `host:port`, or `host`."""
+    host, colon, digits = address.rpartition(":")
+    if not colon or address.endswith("]"):
+        host, digits = address, str(PORT)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not digits.isdecimal() or not 0 < int(digits[:6]) < 65_536 or "/" in host:
+        raise UsageError(f"{address!r:.80} is no address of a mobility proxy: write host:port")
+    return host, int(digits)
+
+
+async def anywhere(address: str) -> Place:
+    return where(address)
+
+
+def only(peers: Sequence[str]) -> Permit:
+    """Permit these addresses; if there are none, hosts of this machine and of private networks.
+
+    Clients say which proxy they come from. None of them is to make a proxy connect to whom it likes.
+    """
+    named = {where(peer) for peer in peers}
+
+    async def permit(address: str) -> Place:
+        host, port = where(address)
+        if (host, port) in named:
+            return host, port
+        if named:
+            raise UsageError(f"{address} is not among the proxies that this one may ask (--peers)")
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        ip = ipaddress.ip_address(found[0][4][0])
+        if not ip.is_private or ip.is_link_local or ip.is_unspecified or ip.is_multicast:
+            raise UsageError(f"{address} is not in a private network: name it in --peers")
+        return str(ip), port
+
+    return permit
+
+
+class Wire(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(
+        self,
+        peer: str,
+        received: Callable[[str, m.Message], None],
+        gone: Callable[[Wire, str], None],
+    ) -> None:
+        self.peer = peer
+        self._received = received
+        self._gone = gone
+        self._bytes = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._reason = "the connection was closed"
+        self._ended = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        connection = transport.get_extra_info("socket")
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(
+            socket, "TCP_USER_TIMEOUT"
+        ):  # who is not there any more is noticed by what is sent
+            timeout = round(WRITE_S * 1000)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout)
+
+    def expect(self) -> None:
+        """Somebody connected: they have to say something soon."""
+        self._limit(HELLO_S, "it said nothing")
+
+    def data_received(self, data: bytes) -> None:
+        if self._ended:
+            return
+        self._bytes += data
+        at = 0
+        while len(self._bytes) - at >= 4 and not self._ended:
+            (length,) = _length.unpack_from(self._bytes, at)
+            if length > m.FRAME_MAX:
+                self.abort(f"a frame of {length} bytes: there are at most {m.FRAME_MAX}")
+                return
+            if len(self._bytes) - at - 4 < length:
+                break
+            try:
+                message = m.decode(bytes(self._bytes[at + 4 : at + 4 + length]))
+            except CodecError as error:
+                self.abort(str(error))
+                return
+            at += 4 + length
+            if self._transport is not None and self._transport.get_write_buffer_size() == 0:
+                self._unlimit()
+            self._received(self.peer, message)
+        del self._bytes[:at]
+
+    def send(self, message: m.Message) -> None:
+        if self._transport is None or self._ended:
+            return
+        frame = m.encode(message)
+        if len(frame) > m.FRAME_MAX:
+            self.abort(f"a message of {len(frame)} bytes cannot be sent: {m.FRAME_MAX} at most")
+            return
+        self._transport.write(_length.pack(len(frame)) + frame)
+        if self._transport.get_write_buffer_size() > UNWRITTEN_MAX:
+            self.abort("it does not read what is sent")
+
+    def pause_writing(self) -> None:
+        self._limit(WRITE_S, f"it did not read on within {WRITE_S:.0f} s")
+
+    def resume_writing(self) -> None:
+        self._unlimit()
+
+    def abort(self, reason: str) -> None:
+        """Cut it off; `gone` is called with the reason."""
+        self._reason = reason
+        self._ended = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """Leave, when what was sent is out. `gone` is not called."""
+        self._gone = lambda *_: None
+        self._ended = True
+        if self._transport is not None:
+            self._transport.close()
+            self._limit(LINGER_S, "")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._unlimit()
+        self._ended = True
+        if error is not None and not isinstance(error, ConnectionError | TimeoutError | OSError):
+            log.error("a message could not be handled", exc_info=error)
+        self._gone(self, str(error) if error is not None else self._reason)
+
+    def _limit(self, seconds: float, reason: str) -> None:
+        self._unlimit()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.abort, reason)
+
+    def _unlimit(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class Wires:
+    """All connections of one library or proxy, by the names of the peers."""
+
+    def __init__(self, step: Callable[[e.Event], None], permit: Permit = anywhere) -> None:
+        self._step = step
+        self._permit = permit
+        self._wires: dict[str, Wire] = {}
+        self._dialling: dict[str, asyncio.Task[None]] = {}
+        self._waiting: dict[str, list[m.Message]] = {}  # until the peer is there
+
+    def __len__(self) -> int:
+        return len(self._wires)
+
+    def accept(self) -> Wire:
+        """For who connects. Nobody can guess the name, and so nobody can name it in a message."""
+        wire = Wire(f"#{secrets.token_hex(8)}", self._received, self._gone)
+        if len(self._wires) >= WIRES_MAX:
+            asyncio.get_running_loop().call_soon(wire.abort, "too many connections")
+        else:
+            self._wires[wire.peer] = wire
+            asyncio.get_running_loop().call_soon(wire.expect)
+        return wire
+
+    def dial(self, peer: str) -> None:
+        if peer not in self._wires and peer not in self._dialling:
+            self._waiting[peer] = []
+            self._dialling[peer] = asyncio.create_task(self._dial(peer))
+
+    async def _dial(self, peer: str) -> None:
+        wire = Wire(peer, self._received, self._gone)
+        try:
+            async with asyncio.timeout(DIAL_S):
+                host, port = await self._permit(peer)
+                await asyncio.get_running_loop().create_connection(lambda: wire, host, port)
+        except (OSError, TimeoutError, UsageError) as error:
+            self._undial(peer)
+            self._step(e.PeerGone(peer, explained(error)))
+            return
+        waiting = self._undial(peer)
+        self._wires[peer] = wire
+        for message in waiting:
+            wire.send(message)
+
+    def _undial(self, peer: str) -> list[m.Message]:
+        del self._dialling[peer]
+        return self._waiting.pop(peer)
+
+    def send(self, peer: str, message: m.Message) -> None:
+        if peer in self._waiting:
+            self._waiting[peer].append(message)
+        elif peer in self._wires:
+            self._wires[peer].send(message)
+
+    def hang(self, peer: str) -> None:
+        if peer in self._dialling:
+            self._dialling[peer].cancel()
+            self._undial(peer)
+        if peer in self._wires:
+            self._wires.pop(peer).close()
+
+    def close(self) -> None:
+        for peer in [*self._wires, *self._dialling]:
+            self.hang(peer)
+
+    def _received(self, peer: str, message: m.Message) -> None:
+        self._step(e.Received(peer, message))
+
+    def _gone(self, wire: Wire, reason: str) -> None:
+        if self._wires.get(wire.peer) is wire:
+            del self._wires[wire.peer]
+            self._step(e.PeerGone(wire.peer, reason))
+
+
+def explained(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {DIAL_S:.0f} s"
+    if isinstance(error, ConnectionRefusedError):
+        return "nobody listens there"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__
+
+
+async def ask(address: str, client: str = "?") -> m.Welcome:
+    """Who is there? CannotConnect if it is no mobility proxy, or nobody."""
+    answer: asyncio.Future[m.Message] = asyncio.get_running_loop().create_future()
+
+    def received(_: str, message: m.Message) -> None:
+        if not answer.done():
+            answer.set_result(message)
+
+    def gone(_: Wire, reason: str) -> None:
+        if not answer.done():
+            answer.set_exception(ConnectionError(reason))
+
+    wire = Wire(address, received, gone)
+    try:
+        async with asyncio.timeout(DIAL_S):
+            host, port = where(address)
+            await asyncio.get_running_loop().create_connection(lambda: wire, host, port)
+            wire.send(m.Hello(client))
+            welcome = await answer
+    except (OSError, TimeoutError) as error:
+        raise CannotConnect(
+            f"no mobility proxy answers at {address}: {explained(error)}; start one there, with:"
+            " wayfare service proxy"
+        ) from None
+    finally:
+        wire.close()
+    if not isinstance(welcome, m.Welcome):
+        raise CannotConnect(f"no mobility proxy is at {address}: it says something else")
+    return welcome
