@@ -126,19 +126,29 @@ def _bound_to_us() -> list[str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports where nobody listens, at random: others look for some at the same time."""
+    """Ports where nobody listens, and which nobody else gets here as long as this process lives."""
     found: list[int] = []
     for port in random.sample(PORTS, len(PORTS)):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HERE, port))
-            except OSError:
-                continue
-        found.append(port)
+        if _claim(port):
+            found.append(port)
         if len(found) == count:
             return found
     raise UsageError(f"no {count} ports of {HERE} are free from {PORTS.start} to {PORTS.stop - 1}")
+
+
+def _claim(port: int) -> bool:
+    """Servers take a while until they listen: meanwhile, that UDP is taken keeps other processes off."""
+    claim = socket.socket(type=socket.SOCK_DGRAM)
+    try:
+        claim.bind((HERE, port))
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((HERE, port))
+    except OSError:
+        claim.close()
+        return False
+    claim.detach()
+    return True
 
 
 def three_ports(purposes: int) -> list[dict[str, int]]:
