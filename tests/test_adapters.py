@@ -7,12 +7,14 @@ import asyncio
 import contextlib
 import random
 import socket
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import aio_pika
 import pytest
@@ -90,23 +92,34 @@ def listens(port: int) -> bool:
     return False
 
 
-# A server takes a while to start: all tests with one go to the same worker.
+@pytest.fixture(scope="session")
+def started(
+    tmp_path_factory: pytest.TempPathFactory, need_server: Callable[[str], None]
+) -> Iterator[Callable[[str], str]]:
+    """Gives the address of the one server of a kind, which is started when it is asked for first."""
+    there: dict[str, str] = {}
+    with contextlib.ExitStack() as stack:
+
+        def start(scheme: str) -> str:
+            if scheme not in there:
+                need_server(scheme.partition("+")[0])
+                server = running(scheme, tmp_path_factory.mktemp(scheme))
+                there[scheme], _ = stack.enter_context(server)
+            return there[scheme]
+
+        yield start
+
+
+# That takes a while: all tests with one server go to the same worker.
 @pytest.fixture(
-    scope="session",
     params=[
         pytest.param(one, marks=pytest.mark.xdist_group(f"server of {one}"))
         for one in [*SERVERS, *NODES]
     ],
 )
-def address(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    need_server: Callable[[str], None],
-) -> Iterator[str]:
+def address(request: pytest.FixtureRequest, started: Callable[[str], str]) -> str:
     """Where a server of each kind listens, in turn."""
-    need_server(request.param.partition("+")[0])
-    with running(request.param, tmp_path_factory.mktemp(request.param)) as (where, _):
-        yield where
+    return started(request.param)
 
 
 @pytest.fixture
@@ -775,11 +788,21 @@ def speak_stomp(topic: bytes, payload: bytes, pairs: dict[str, str]) -> tuple[by
     return hello, b"SEND\ndestination:" + topic + b"\n" + size + head + b"\n" + payload + b"\0"
 
 
-async def publish_by_amqp(address: str, topic: bytes, payload: bytes, pairs: dict[str, str]):
+NO_TEXT = "\ue0ff"  # stands for a byte that is in no text
+
+
+def any_text(size: struct.Struct, value: str) -> bytes:
+    data = value.encode().replace(NO_TEXT.encode(), b"\xff")
+    return size.pack(len(data)) + data
+
+
+async def publish_by_amqp(address: str, topic: bytes, payload: bytes, pairs: dict[str, object]):
     async with await aio_pika.connect(address) as connection:
         exchange = await (await connection.channel()).get_exchange("amq.topic")
         headers = {**pairs, "odd": [1, {"x": None}], "none": None}
-        await exchange.publish(aio_pika.Message(payload, headers=headers), topic.decode())
+        with mock.patch("pamqp.encode._string", any_text):
+            message = aio_pika.Message(payload, headers=headers)
+            await exchange.publish(message, topic.replace(b"\xff", NO_TEXT.encode()).decode())
 
 
 async def publish_by_wayfare(address: str, topic: bytes, payload: bytes, pairs: dict[str, str]):
@@ -834,7 +857,7 @@ def test_ids_and_types_that_make_no_sense_are_no_harm(system, address, word):
 
 
 def test_a_topic_that_is_no_text_is_left_out(system, address, word):
-    if system.scheme in ("amqp", "mqtt", "stomp", "wayfare"):
+    if system.scheme in ("mqtt", "stomp", "wayfare"):
         return  # the servers let no such topic through, or make it one: see below
     wild = WILD[system.scheme][0].format(word=word)
     good = system.topic(word, "a")
@@ -852,13 +875,9 @@ def test_a_topic_that_is_no_text_is_left_out(system, address, word):
 # ---- MQTT ------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="session")
-def mosquitto(
-    tmp_path_factory: pytest.TempPathFactory, need_server: Callable[[str], None]
-) -> Iterator[str]:
-    need_server("mqtt")
-    with running("mqtt", tmp_path_factory.mktemp("mosquitto")) as (where, _):
-        yield where
+@pytest.fixture
+def mosquitto(started: Callable[[str], str]) -> str:
+    return started("mqtt")
 
 
 def test_mqtt_drops_what_nobody_acknowledges_when_the_inbox_is_full(mosquitto, word, caplog):
@@ -912,13 +931,9 @@ def test_a_second_client_of_the_same_name_takes_over(mosquitto):
 # ---- Redis -----------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="session")
-def redis(
-    tmp_path_factory: pytest.TempPathFactory, need_server: Callable[[str], None]
-) -> Iterator[str]:
-    need_server("redis")
-    with running("redis", tmp_path_factory.mktemp("redis")) as (where, _):
-        yield where
+@pytest.fixture
+def redis(started: Callable[[str], str]) -> str:
+    return started("redis")
 
 
 def test_redis_takes_special_characters_as_they_are_when_asked_to(redis, word):
@@ -987,6 +1002,201 @@ def test_what_is_published_at_a_replica_of_redis_reaches_everybody(redis, word, 
             above = f"--replicaof 127.0.0.1 {where.rpartition(':')[2]}"
             where, _ = stack.enter_context(running("redis", folder, above))
         run(story(where))
+
+
+# ---- AMQP, STOMP and Wayfare -----------------------------------------------------------
+
+
+def only(scheme: str):
+    """A test of one system, with the server that the contract has."""
+    return pytest.mark.parametrize(
+        "address",
+        [pytest.param(scheme, marks=pytest.mark.xdist_group(f"server of {scheme}"))],
+        indirect=True,
+    )
+
+
+@only("amqp")
+def test_amqp_headers_that_cannot_be_read_are_left_out(system, address, word):
+    async def story():
+        async with clients(system, address, "anna") as (anna,):
+            await anna.access.subscribe([word])
+            await publish_by_amqp(address, word.encode(), b"1", {f"a{NO_TEXT}": "x"})
+            await publish_by_amqp(address, word.encode(), b"2", {"a": f"x{NO_TEXT}", "b": 1})
+            assert await anna.has(2) == [Publication(word, b"1"), Publication(word, b"2", {"b": 1})]
+            assert anna.lost == []
+
+    run(story())
+
+
+@only("amqp")
+def test_amqp_keeps_numbers_as_they_are(system, address, word):
+    properties = {"a": 0.1, "b": 1e300, "c": 2**63 - 1, "d": 2**63, "e": -(2**63), "f": 0}
+    published = Publication(word, b"", properties)
+
+    async def story():
+        async with clients(system, address, "anna") as (anna,):
+            await anna.access.subscribe([word])
+            await anna.access.publish(published)
+            assert await anna.has(1) == [published]
+            with pytest.raises(UsageError, match="at most 128 bytes"):
+                await anna.access.publish(Publication(word, b"", {"a" * 129: 1}))
+
+    run(story())
+
+
+@only("amqp")
+def test_amqp_wants_the_right_password(system, address):
+    async def story():
+        place = address.partition("://")[2]
+        anna = await Client(system, f"amqp://guest:guest@{place}", "anna").open()
+        await anna.access.close()
+        with pytest.raises(CannotConnect, match="cannot connect") as caught:
+            await Client(system, f"amqp://guest:secret@{place}", "anna").open()
+        assert "secret" not in str(caught.value)
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("address", "takes_over"),
+    [
+        pytest.param(one, taken, marks=pytest.mark.xdist_group(f"server of {one}"))
+        for one, taken in (("amqp", False), ("stomp", False), ("wayfare", True))
+    ],
+    indirect=["address"],
+)
+def test_a_second_client_of_a_name_that_resumes(system, address, takes_over, word):
+    async def story():
+        first = await Client(system, address, f"twin{word}").open()
+        second = Client(system, address, first.name)
+        if takes_over:
+            await second.open(resume=True)
+            await until(lambda: first.lost)
+            await second.access.close()
+        else:
+            with pytest.raises(CannotConnect, match=r"already connected|another client"):
+                await second.open(resume=True)
+            assert first.lost == []
+        await first.access.close()
+
+    run(story())
+
+
+@only("stomp")
+def test_stomp_selectors(system, address, word):
+    topic = system.topic(word)
+    prices = [9, 41, 39, 40.5, 100, "abc"]
+
+    async def story():
+        async with clients(system, address, "anna", "bert") as (anna, bert):
+            await anna.access.subscribe([f"{topic} ? price > 40"])
+            await bert.access.subscribe([f"{topic}?price > 40.0 AND shop = 'Anna''s'"])
+            for price in prices:
+                published = Publication(topic, b"", {"price": price, "shop": "Anna's"})
+                await bert.access.publish(published)
+            assert [one.properties["price"] for one in await anna.has(2)] == [41, 100]
+            assert [one.properties["price"] for one in await bert.has(3)] == [41, 40.5, 100]
+
+    run(story())
+
+
+@only("stomp")
+def test_stomp_goes_on_after_a_subscription_that_is_refused(system, address, word):
+    topic = system.topic(word)
+
+    async def story():
+        async with clients(system, address, "anna") as (anna,):
+            with pytest.raises(Refused, match=r"refuses .* price >>"):
+                await anna.access.subscribe([f"{topic} ? price >> 1", topic])
+            await anna.access.close(suspend=True)
+            await anna.open(resume=True)
+            await anna.access.publish(Publication(topic))
+            assert await anna.has(1) == [Publication(topic)]
+
+    run(story())
+
+
+@only("stomp")
+def test_stomp_carries_properties_that_are_called_like_its_headers(system, address, word):
+    properties = {"priority": "high", "timestamp": 7, "type": "x", "JMSXGroupSeq": "a", "id": 1}
+    properties |= {"wayfare.type": "y", "back\\slash": "a:\\b", "content-length": 3, "ack": True}
+    published = Publication(system.topic(word), b"payload", properties)
+
+    async def story():
+        async with clients(system, address, "anna") as (anna,):
+            await anna.access.subscribe([published.topic])
+            await anna.access.publish(published)
+            assert await anna.has(1) == [published]
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("address", "limit"),
+    [
+        pytest.param(one, limit, marks=pytest.mark.xdist_group(f"server of {one}"))
+        for one, limit in (("amqp", "RECEIVED_MAX"), ("stomp", "AHEAD_MAX"))
+    ],
+    indirect=["address"],
+)
+def test_a_server_that_sends_more_than_asked_for_is_left(system, address, word, limit, monkeypatch):
+    topic = system.topic(word)
+
+    async def story():
+        async with clients(system, address, "anna", "bert") as (anna, bert):
+            anna.hold = asyncio.Event()
+            await anna.access.subscribe([topic])
+            monkeypatch.setattr(sys.modules[type(system).__module__], limit, 3)
+            for _ in range(10):
+                await bert.access.publish(Publication(topic))
+            await until(lambda: anna.lost)
+            assert anna.lost == [
+                f"the {'broker' if limit == 'AHEAD_MAX' else 'server'} sends more than was asked for"
+            ]
+
+    run(story())
+
+
+@only("wayfare")
+def test_wayfare_has_the_topic_among_the_attributes(system, address, word):
+    async def story():
+        async with clients(system, address, "anna") as (anna,):
+            with pytest.raises(UsageError, match="cannot be called 'topic'"):
+                await anna.access.publish(Publication(word, b"", {"topic": "x"}))
+            with pytest.raises(UsageError, match="too large"):
+                await anna.access.publish(Publication(word, b"", {"a": 2**64}))
+            await anna.access.subscribe(
+                [f"price > 40 and topic prefix '{word}'", "free is not null"]
+            )
+            for published in (
+                Publication(word, b"", {"price": 40}),
+                Publication(word, b"", {"price": 41}),
+                Publication("", b"", {"free": True}),
+            ):
+                await anna.access.publish(published)
+            assert [one.properties for one in await anna.has(2)] == [{"price": 41}, {"free": True}]
+
+    run(story())
+
+
+@only("wayfare")
+def test_a_client_of_wayfare_is_another_one_at_each_access_point(system, address, word):
+    """What was suspended here does not follow a client of the same name elsewhere."""
+    topic = system.topic(word)
+
+    async def story():
+        async with Relay(address) as elsewhere, clients(system, address, "anna") as (anna,):
+            await anna.access.subscribe([system.subscription(topic)])
+            await anna.access.close(suspend=True)
+            await anna.open(resume=True, address=elsewhere.address)
+            await anna.access.publish(Publication(topic))
+            assert await anna.has(0) == []
+            await anna.access.close()
+            await anna.open(resume=True)
+            assert await anna.has(1) == [Publication(topic)]
+
+    run(story())
 
 
 # ---- users and passwords ---------------------------------------------------------------

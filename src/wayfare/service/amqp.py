@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 import aio_pika
@@ -24,6 +25,8 @@ from aio_pika.abc import (
     AbstractQueue,
 )
 from aiormq.exceptions import AMQPError, ChannelInvalidStateError
+from pamqp import decode
+from pamqp.common import FieldTable
 
 from wayfare.errors import CannotConnect, UsageError
 from wayfare.service import line
@@ -47,6 +50,36 @@ logging.getLogger("aiormq").setLevel(logging.CRITICAL)
 logging.getLogger("aio_pika").setLevel(logging.CRITICAL)
 
 FAILURES = (AMQPError, ChannelInvalidStateError, OSError)
+
+
+# The library ends the connection when it cannot read something. Anybody could publish that, and it
+# would be given again to every client that it is for, for ever. What it cannot read is left out.
+
+
+def short_text(value: bytes) -> tuple[int, str]:
+    size = value[0] + 1
+    return size, value[1:size].decode("utf-8", "surrogateescape")
+
+
+def table_or_nothing(value: bytes) -> tuple[int, FieldTable]:
+    try:
+        return decode.field_table(value)
+    except Exception:
+        return 4 + int.from_bytes(value[:4], "big"), {}
+
+
+def time_or_nothing(value: bytes) -> tuple[int, datetime | None]:
+    try:
+        return decode.timestamp(value)
+    except Exception:
+        return 8, None
+
+
+decode.METHODS |= {
+    "shortstr": short_text,
+    "table": table_or_nothing,
+    "timestamp": time_or_nothing,
+}
 
 
 class Amqp:
@@ -182,6 +215,10 @@ class AmqpAccess(Line):
     async def _on_message(self, message: AbstractIncomingMessage) -> None:
         if self._inbox is None or self.gone is not None:
             return
+        topic = message.routing_key or ""
+        if topic and complaint(topic):
+            await message.ack()
+            return
         self._unacknowledged += 1
         if self._unacknowledged > RECEIVED_MAX:
             self.end("the server sends more than was asked for")
@@ -191,7 +228,7 @@ class AmqpAccess(Line):
             for name, value in message.headers.items()
             if isinstance(value, str | int | float | bool)
         )
-        publication = Publication(message.routing_key or "", message.body, properties, mark)
+        publication = Publication(topic, message.body, properties, mark)
         self._inbox.put((publication, message))
 
     async def _give(self, item: tuple[Publication, AbstractIncomingMessage]) -> None:
