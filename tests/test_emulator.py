@@ -1,6 +1,7 @@
 """The live wireless link: as the simulator's, to the millisecond, and honest TCP at both ends."""
 
 import asyncio
+import errno
 import socket
 import statistics
 from contextlib import asynccontextmanager, suppress
@@ -73,7 +74,7 @@ async def pair(profile, seed=0):
 def runs(test):
     @wraps(test)
     def run(*arguments, **named):
-        asyncio.run(asyncio.wait_for(test(*arguments, **named), 60))
+        asyncio.run(asyncio.wait_for(test(*arguments, **named), 30))
 
     return run
 
@@ -257,21 +258,20 @@ async def test_a_reset_crosses_the_link_behind_what_was_sent():
         assert emulator.up.now() - start >= 95 * MS_NS
 
 
-async def write_for_ever(writer):
-    while True:
-        writer.write(b"hello?")
-        await writer.drain()
-        await asyncio.sleep(0.02)
-
-
 @runs
 async def test_who_sends_to_somebody_who_is_gone_is_reset():
     async with pair(fast()) as (_, near, far):
         near[1].close()
         await near[1].wait_closed()
         assert await far[0].read(1) == b""
-        with pytest.raises(ConnectionError):
-            await write_for_ever(far[1])
+        for _ in range(2):  # the first one finds out, the second one is too much
+            far[1].write(b"hello?")
+            await asyncio.sleep(0.2)
+        error, sock = 0, far[1].get_extra_info("socket")
+        while not error:  # it is told without a further word
+            await asyncio.sleep(0.01)
+            error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        assert error in (errno.ECONNRESET, errno.EPIPE)
 
 
 @runs
@@ -331,9 +331,23 @@ async def test_in_a_tunnel_connections_are_stuck_and_go_on_afterwards():
         emulator.restore()
         start = emulator.up.now()
         near[1].write(b"after")
-        assert await far[0].readexactly(19) == b"before within after"
+        assert await far[0].readexactly(7) == b"before "
+        assert emulator.up.now() - start >= 100 * MS_NS
+        assert await far[0].readexactly(12) == b"within after"
         assert await near[0].readexactly(6) == b"answer"
         assert emulator.up.now() - start >= 100 * MS_NS
+
+
+@runs
+async def test_what_waited_before_a_tunnel_does_not_hold_up_what_is_sent_again():
+    async with pair(fast("bps=80000")) as (emulator, near, far):
+        start = emulator.up.now()
+        near[1].write(bytes(15_000))  # 1.5 s
+        await asyncio.sleep(0.1)
+        emulator.cut()
+        emulator.restore()
+        await far[0].readexactly(15_000)
+        assert 1500 * MS_NS <= emulator.up.now() - start < 2500 * MS_NS
 
 
 @runs
@@ -344,6 +358,7 @@ async def test_who_connects_in_a_tunnel_is_connected_behind_it():
             writer.write(b"x")
             await asyncio.sleep(0.2)
             assert end.accepted.empty()
+            assert emulator.facts().up.packets == 0
             emulator.restore()
             far = await end.accepted.get()
             assert await far[0].readexactly(1) == b"x"
@@ -429,6 +444,21 @@ async def test_stopping_breaks_what_is_open_even_before_it_began():
             with pytest.raises(ConnectionResetError):
                 await reader.read(1)
         assert not emulator._open
+
+
+@runs
+async def test_a_connection_that_is_cancelled_before_it_began_is_reset_too():
+    async with End() as end, Emulator(fast(), end.place) as emulator:
+        accept = emulator._accept
+
+        def accept_and_cut(near, to):
+            accept(near, to)
+            emulator.cut(reset=True)
+
+        emulator._accept = accept_and_cut
+        async with connected(emulator.port) as (reader, _):
+            with pytest.raises(ConnectionResetError):
+                await asyncio.wait_for(reader.read(1), 10)
 
 
 @runs

@@ -325,15 +325,15 @@ async def _pump(
 ) -> None:
     """Carry what comes, and then that it has ended. A reset crosses the link as everything does."""
     (reader, _), (_, writer) = source, target
+    gone = partial(back.send, 0, partial(_reset, source[1]))
     if when is not None:
         await when
     while True:
         await line.room()
         try:
             await writer.drain()
-        except OSError:  # the target is gone, and tells the source
+        except OSError:  # the target is gone; that it is takes its time to get here
             await back.cross()
-            _reset(source[1])
             return
         try:
             data = await reader.read(line.channel.direction.payload)
@@ -343,16 +343,18 @@ async def _pump(
             return
         if not data:
             break
-        line.send(len(data), partial(_write, writer, data))
+        line.send(len(data), partial(_write, writer, data, gone))
     await line.cross()
     if not writer.is_closing():
         with suppress(OSError):
             writer.write_eof()
 
 
-def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
+def _write(writer: asyncio.StreamWriter, data: bytes, gone: Callable[[], None]) -> None:
     if not writer.is_closing():
         writer.write(data)
+    if writer.is_closing():
+        gone()
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
