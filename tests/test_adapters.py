@@ -363,6 +363,7 @@ def test_the_same_subscription_twice_is_one_subscription(system, address, word):
 def test_what_was_published_before_the_goodbye_arrives(system, address, word):
     """... even if the one who leaves has not read everything that was for him."""
     topic = system.topic(word)
+    count = QUEUE_MAX * 2
 
     async def story():
         async with clients(system, address, "anna") as (anna,):
@@ -370,10 +371,11 @@ def test_what_was_published_before_the_goodbye_arrives(system, address, word):
             bert = await Client(system, address, f"bert{word}").open()
             bert.hold = asyncio.Event()
             await bert.access.subscribe([system.subscription(topic)])
-            for _ in range(500):
-                await bert.access.publish(Publication(topic, b"x" * 1_000))
+            for start in range(0, count, 100):
+                batch = [Publication(topic, b"%d" % (start + each)) for each in range(100)]
+                await asyncio.gather(*map(bert.access.publish, batch))
             await bert.access.close()
-            assert len(await anna.has(500)) == 500
+            assert [int(each.payload) for each in await anna.has(count)] == list(range(count))
 
     run(story())
 
@@ -734,6 +736,40 @@ def test_properties_that_cannot_travel_are_refused(system, address, word, proper
         async with clients(system, address, "anna") as (anna,):
             with pytest.raises(UsageError, match=reason):
                 await anna.access.publish(Publication(system.topic(word), b"", properties))
+
+    run(story())
+
+
+# ---- overlays --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("system", ["mqtt", "nats", "redis"])
+def test_publications_cross_an_overlay_once_and_whole(system, overlay_of, word):
+    """From each node to all: with all they carry, and without going in circles."""
+    adapted = adapter(f"{system}://")
+    topic = adapted.topic(word)
+    places = overlay_of(system).addresses
+
+    async def story():
+        async with contextlib.AsyncExitStack() as stack:
+            found = [
+                (await stack.enter_async_context(clients(adapted, place, "anna")))[0]
+                for place in places
+            ]
+            for client in found:
+                await client.access.subscribe([adapted.subscription(topic)])
+            await asyncio.sleep(1)  # until the nodes have told each other
+            sent = [Publication(topic, b"%d" % number) for number in range(len(found))]
+            if adapted.traits.carries_ids:
+                sent = [
+                    Publication(topic, each.payload, {"price": 42}, Id(f"n{number}", number))
+                    for number, each in enumerate(sent)
+                ]
+            for client, publication in zip(found, sent, strict=True):
+                await client.access.publish(publication)
+            for client in found:
+                got = await client.has(len(sent))
+                assert sorted(got, key=lambda each: each.payload) == sent
 
     run(story())
 

@@ -200,7 +200,8 @@ class RedisAccess(Line):
                     heard(await source.read_response())
                 except ResponseError as error:
                     refused(error)
-                await self._inbox.room()
+                if source is self._listening:  # the answers to publications are read in any case
+                    await self._inbox.room()
         except (OSError, RedisError) as error:
             self.end(f"the server closed the connection: {error}")
 

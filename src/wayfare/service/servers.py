@@ -86,7 +86,10 @@ restart_timeout 1
 
 
 def mqtt(directory: Path) -> list[Node]:
-    """A line of bridges: a and c call b, which has seen their subscriptions when they are ready."""
+    """A line of bridges: a and c call b, which has seen their subscriptions when they are ready.
+
+    Bridges of MQTT 3 would leave out properties, and with them ids.
+    """
     (ports,) = three_ports(1)
     nodes = {}
     for name, port in ports.items():
