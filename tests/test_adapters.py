@@ -319,7 +319,7 @@ WILD = {
     "mqtt": ("{word}/#", 2),
     "nats": ("{word}.>", 2),
     "redis": ("{word}:*", 2),
-    "stomp": ("/topic/{word}.>", 2),
+    "stomp": ("/topic/{word}.>", 1),
     "wayfare": ("topic prefix '{word}/'", 1),
 }
 

@@ -9,6 +9,9 @@ the broker keeps what comes for a client that is away, as long as it runs itself
 are not written to its disk. Nobody can ask it which subscriptions a client has; so they are
 noted in a queue at the broker, of which the newest note counts.
 
+A broker sends a copy for each subscription that matches, and in a network of brokers each hop
+makes more of them, if topics of one client overlap: only the first one counts.
+
 The library has a thread that reads. What it reads goes to the event loop by one bridge, and what
 is sent goes through one thread of our own, for a broker that is short of memory does not read.
 """
@@ -46,6 +49,7 @@ TOPIC = "/topic/"
 AHEAD_MAX = 100  # publications of a subscription that are sent ahead of acknowledgements
 CROSS_MAX = 100  # frames that are taken before others have their turn
 BRIDGE_MAX = 1_000  # frames between the thread that reads and the event loop
+SEEN_MAX = 10_000  # publications whose copies are known
 NOTES_MAX = 1_000  # notes that were left behind
 TEXT_MAX = 8_000  # characters of a destination or a subscription: below the 10 KB of a header
 BEAT_MS = 10_000
@@ -155,6 +159,7 @@ class StompAccess(Line):
         self._answers: dict[str, asyncio.Future[None]] = {}
         self._numbers = count(1)
         self._subscribed: dict[str, str] = {}  # subscription -> its id in this connection
+        self._seen: dict[str, None] = {}  # publications that came last
         self._unacknowledged = 0
         self._notes: list[tuple[str, Note | None]] = []  # that came, and what acknowledges them
         self._notes_at = f"/queue/wayfare.{digest(f'{name}@{place}')}"
@@ -283,6 +288,9 @@ class StompAccess(Line):
             return
         if self.gone is not None:
             return
+        if not self._is_new(found.get("message-id", "")):
+            self._send(self._connection.ack, acknowledgement)
+            return
         self._unacknowledged += 1
         if self._unacknowledged > AHEAD_MAX * (len(self._subscribed) + 1):
             self.end("the broker sends more than was asked for")
@@ -294,6 +302,15 @@ class StompAccess(Line):
         )
         publication = Publication(found.get("destination", ""), body, properties, mark)
         self._inbox.put((publication, acknowledgement))
+
+    def _is_new(self, number: str) -> bool:
+        """Whether no copy of this publication came before."""
+        if number in self._seen:
+            return False
+        self._seen[number] = None
+        if len(self._seen) > SEEN_MAX:
+            del self._seen[next(iter(self._seen))]
+        return True
 
     async def _give(self, item: tuple[Publication, str]) -> None:
         publication, acknowledgement = item
