@@ -65,10 +65,10 @@ def _group(item: pytest.Item) -> str | None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
-    """The one session of the whole test run."""
-    from wayfare.pipeline.spark import SHORT, start
+    """The one session of the whole test run, for little data."""
+    from wayfare.pipeline.spark import TINY, start
 
-    session = start("local[2]", spark_sql_shuffle_partitions="4", **SHORT)
+    session = start("local[2]", spark_sql_shuffle_partitions="4", **TINY)
     yield session
     session.stop()
 

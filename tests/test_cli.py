@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import shlex
@@ -10,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -290,7 +291,7 @@ def test_ctrl_c_stops_cleanly() -> None:
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=30)
         finally:
-            with suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # nothing may outlive the test
     assert process.returncode == 130
     assert err.strip().endswith("wayfare: stopped")
@@ -380,40 +381,51 @@ def test_what_ascii_lacks_is_replaced(tmp_path: Path) -> None:
 # Benches
 
 
-LONG = ("move", "roam", "sweep", "analyse", "history")  # in many processes
+LONG = ("move", "roam")  # in many processes
+ON_SPARK = ("sweep", "analyse", "history")  # in the session of the other tests
 every_bench = pytest.mark.parametrize(
     "what",
     [
         pytest.param(
             one,
             marks=[
-                pytest.mark.xdist_group(f"bench {one}"),  # measured once for all tests
-                *([pytest.mark.slow, pytest.mark.timeout(300)] if one in LONG else []),
+                # measured once for all tests
+                pytest.mark.xdist_group("spark" if one in ON_SPARK else f"bench {one}"),
+                *([pytest.mark.slow, pytest.mark.timeout(300)] if one in LONG + ON_SPARK else []),
             ],
         )
         for one in BENCHES
-        if one != "jobs"  # in the session of the other tests: test_bench_jobs.py
+        if one != "jobs"  # test_bench_jobs.py
     ],
 )
 
 
 @cache
 def measured(what: str) -> list[dict[str, Any]]:
+    if what in ON_SPARK:
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            assert main(["bench", what, "--quick", "--json"]) == 0
+        return [json.loads(line) for line in out.getvalue().splitlines()]
     done = wayfare("bench", what, "--quick", "--json")
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.fixture
+def rows(what: str, request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+    if what in ON_SPARK:
+        request.getfixturevalue("spark")
+    return measured(what)
+
+
 @every_bench
-def test_benches_print_one_json_object_per_line(what: str) -> None:
-    rows = measured(what)
+def test_benches_print_one_json_object_per_line(what: str, rows: list[dict[str, Any]]) -> None:
     assert rows
     assert all(isinstance(row, dict) for row in rows)
 
 
 @every_bench
-def test_no_figure_of_a_bench_is_cut_in_80_columns(what: str) -> None:
-    rows = measured(what)
+def test_no_figure_of_a_bench_is_cut_in_80_columns(what: str, rows: list[dict[str, Any]]) -> None:
     drawn = draw(rows, 80)
     assert max(map(len, drawn.splitlines())) <= 80
     for row in rows:

@@ -37,7 +37,7 @@ SMALL = {
 def run(seed: int, quick: bool) -> Iterator[dict[str, Any]]:
     points = [
         Point("roaming", SMALL | {"seed": seed + i})
-        for i in range(POINTS // 8 if quick else POINTS)
+        for i in range(POINTS // 20 if quick else POINTS)
     ]
     session = spark.start()
     cores = session.sparkContext.defaultParallelism

@@ -319,7 +319,7 @@ def _report(demo: Demo, out: Path, *, as_json: bool) -> dict[str, dict[str, Any]
     except OSError as error:
         raise UsageError(f"{out} cannot take the event logs: {error.strerror}") from None
     with Console(stderr=True).status("the event logs go through Spark ...") as status:
-        session = spark.start(**analyse.SETTINGS, **spark.SHORT)
+        session = spark.start(**spark.TINY)
         with spark.explained("the event logs of the demo cannot be analysed"):
             told = events.read(session, logs)
             with analyse.analyse(told, lambda doing: status.update(f"{doing} ...")) as analysis:

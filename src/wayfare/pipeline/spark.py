@@ -51,6 +51,12 @@ SETTINGS = {
 # For jobs of seconds: half of what they take is Java compiling itself for longer ones. With this, it would
 # also have so little room for what is compiled that it soon stops, and goes on interpreting.
 SHORT = {"spark_driver_extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"}
+# For jobs of some thousand rows: Spark interprets a query, too, instead of writing a program in Java for it.
+TINY = SHORT | {
+    "spark_sql_codegen_wholeStage": "false",
+    "spark_sql_codegen_factoryMode": "NO_CODEGEN",
+    "spark_sql_adaptive_enabled": "false",
+}
 
 # The root logger is no help with "Setting default log level to ...", which is printed all the same.
 LOGGING = """rootLogger.level = error
