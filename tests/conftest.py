@@ -1,6 +1,7 @@
 """What every test may count on: Hypothesis profiles, the `--rewrite` option, a Spark session, overlays."""
 
 import os
+import random
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
@@ -107,3 +108,9 @@ def overlay_of(
     yield of
     background.call(stack.aclose)
     background.stop()
+
+
+@pytest.fixture
+def word() -> str:
+    """The first word of topics, and the end of names, that no other test uses."""
+    return f"t{random.randrange(10**9)}"

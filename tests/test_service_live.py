@@ -1,7 +1,6 @@
 """The mobility service on a real system: proxies, clients, and an overlay of three servers."""
 
 import asyncio
-import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -29,12 +28,6 @@ def run(story: Coroutine[Any, Any, None]) -> None:
         assert not left, f"tasks are left: {left}"
 
     asyncio.run(whole())
-
-
-@pytest.fixture
-def word() -> str:
-    """The first word of topics, and the end of names, that no other test uses."""
-    return f"t{random.randrange(10**9)}"
 
 
 async def next_of(client: Client, count: int) -> list[Publication | Gap]:

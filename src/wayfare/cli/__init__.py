@@ -23,6 +23,7 @@ EXAMPLES = """examples:
   wayfare pub 127.0.0.1:7411 "free=3"   publish something at another broker
   wayfare thin 127.0.0.1:7410           devices that speak lines of JSON, beside a broker
   wayfare emulate --listen 7500 --to 127.0.0.1:7410   ... as over GPRS
+  wayfare service proxy --access mqtt://127.0.0.1:1883    clients of other brokers move, too
   wayfare top city.toml                 what these brokers do, live
   wayfare doctor --config site.toml     what is wrong, and what to do
   wayfare history city "kmh > 120"      what was published, of an archive
@@ -46,6 +47,7 @@ PARTS = (
     "sub",
     "roam",
     "thin",
+    "service",
     "emulate",
     "history",
     "top",

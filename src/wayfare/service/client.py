@@ -6,7 +6,7 @@
             ...
 
 and when the machine moves: `await ann.move_out()`, later `await ann.move_in("10.0.0.7:7500")`. Who is cut off
-calls `move_in` only.
+calls `move_in` only. The agent of a machine (`agent=""`, the usual one) does both for all clients on it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from wayfare.service import effects as e
 from wayfare.service import messages as m
 from wayfare.service.adapters import adapter
 from wayfare.service.addresses import scheme_of
+from wayfare.service.agent import Registration
 from wayfare.service.effects import Gap
 from wayfare.service.errands import Errands
 from wayfare.service.library import PATIENCE_NS, Library
@@ -59,8 +60,11 @@ class Client:
         patience_ns: int,
         login: str,
         record: Record | None,
+        agent: str | None,
     ) -> None:
         self.name = name
+        self._registration = None if agent is None else Registration(agent, name)
+        self._heeding: asyncio.Task[None] | None = None
         self._first = proxy
         self._key = key
         self._terms = terms
@@ -75,7 +79,6 @@ class Client:
         self._changed = asyncio.Event()  # something is in the inbox, or it is closed
         self._room = asyncio.Event()
         self._moving: asyncio.Future[None] | None = None
-        self._turn = asyncio.Lock()  # one move after the other
         self._asking: dict[str, asyncio.Future[None]] = {}  # by subscription
         self._publishing: dict[int, tuple[Publication, asyncio.Future[None]]] = {}
         self._closed = False
@@ -88,7 +91,14 @@ class Client:
     # ---- coming and going --------------------------------------------------------------
 
     async def __aenter__(self) -> Client:
-        welcome = await ask(self._first, self.name)
+        if self._registration is not None:
+            self._first = await self._registration.first()
+        try:
+            welcome = await ask(self._first, self.name)
+        except BaseException:
+            if self._registration is not None:
+                self._registration.close()
+            raise
         self.system = adapter(welcome.access)
         # Another process of this name may have been here before: stays go on from it.
         self._library = Library(
@@ -118,6 +128,8 @@ class Client:
         except BaseException:
             await self.close()
             raise
+        if self._registration is not None:
+            self._heeding = asyncio.create_task(self._registration.heed(self))
         return self
 
     async def __aexit__(
@@ -133,6 +145,9 @@ class Client:
         if self._closed:
             return
         self._closed = True
+        if self._heeding is not None:
+            self._heeding.cancel()
+            await asyncio.wait([self._heeding])
         was_attached = self.state == "attached"
         self._perform(self._library.leave(now()))
         if self._timer is not None:
@@ -153,9 +168,9 @@ class Client:
         return self._library.state
 
     @property
-    def proxy(self) -> str:
-        """Where it is, or was last."""
-        return self._library.at
+    def place(self) -> str:
+        """The proxy where it is, or was last, as it was named."""
+        return self._library.proxy
 
     async def move_in(self, proxy: str = "") -> None:
         """Appear at this proxy; without one, at the last one. Returns when all that was kept is here.
@@ -166,9 +181,11 @@ class Client:
         self._check_open()
         proxy = proxy or self._library.proxy or self._first
         where(proxy)
-        async with self._turn:
-            self._wires.hang(self._library.proxy)  # it may be a connection of another network
-            await self._move(lambda: self._library.move_in(proxy, now()))
+        while self._moving is not None and self.state == "moving-out":
+            await asyncio.wait([self._moving])
+        self._answer(self._moving, CannotConnect(f"the client moves in at {proxy} instead"))
+        self._wires.hang(self._library.proxy)  # it may be a connection of another network
+        await self._move(lambda: self._library.move_in(proxy, now()))
 
     async def move_out(self, *, suspend: bool = False) -> None:
         """Have the proxy take over, then leave the access point.
@@ -176,10 +193,9 @@ class Client:
         With `suspend`, a system that can is asked to keep the subscriptions of this client, too.
         """
         self._check_open()
-        async with self._turn:
-            self._note("detached")
-            await self._move(lambda: self._library.move_out(now(), suspend))
-            await self._errands.done()
+        self._note("detached")
+        await self._move(lambda: self._library.move_out(now(), suspend))
+        await self._errands.done()
 
     async def _move(self, begin: Callable[[], list[e.Effect]]) -> None:
         effects = begin()
@@ -191,7 +207,8 @@ class Client:
         try:
             await moving
         finally:
-            self._moving = None
+            if self._moving is moving:
+                self._moving = None
 
     # ---- what applications do ----------------------------------------------------------
 
@@ -390,8 +407,9 @@ class Client:
 
 def connect(
     name: str,
-    proxy: str,
+    proxy: str = "",
     *,
+    agent: str | None = None,
     sync: str | Sync = "ping",
     move_out_sync: str | Sync | None = None,
     duplicates: bool = False,
@@ -406,6 +424,7 @@ def connect(
 ) -> Client:
     """Make a client of the system that this proxy stands beside; `async with` connects it.
 
+    `agent`: where the agent of this machine listens ("": where it does by itself); it says where the proxy is.
     `sync` and `move_out_sync`: how it is made sure, when the client moves in and out, that nothing falls
     between two access points: `ping`, `none`, or `delay 200` (milliseconds). `duplicates`: as the paper has
     it, copies are kept. `last` and `age` (seconds): replay no more than that. `standby`: the proxy is subscribed
@@ -413,12 +432,15 @@ def connect(
     after `lease` seconds. `patience`: seconds for a proxy that cannot be reached. `key`: who knows it may go on
     with the client, after a restart. `login`: user:password for the system. `record`: an event log.
     """
+    if bool(proxy) == (agent is not None):
+        raise UsageError("say where the client is: by `proxy`, or by the `agent` of its machine")
     if not 0 < len(name) <= m.NAME_MAX:
         raise UsageError(f"a client's name has 1 to {m.NAME_MAX} characters")
     for what, value in (("age", age), ("lease", lease), ("patience", patience), ("last", last)):
         if value is not None and not value >= (0.1 if what == "lease" else 0):
             raise UsageError(f"{what} cannot be {value}")
-    where(proxy)
+    if proxy:
+        where(proxy)
     moving_in = _sync(sync)
     terms = Terms(
         sync=moving_in if move_out_sync is None else _sync(move_out_sync),
@@ -437,6 +459,7 @@ def connect(
         patience_ns=round(patience * SECOND_NS),
         login=login,
         record=record,
+        agent=agent,
     )
 
 

@@ -10,7 +10,6 @@ from hashlib import blake2b
 from pathlib import Path
 
 from wayfare.errors import StoreError, UsageError, WayfareError
-from wayfare.net.recording import CLOCK_NS
 from wayfare.service import effects as e
 from wayfare.service.adapters import adapter
 from wayfare.service.buffer import DEFAULT_LIMITS, Limits
@@ -19,6 +18,8 @@ from wayfare.service.proxy import Proxy, Record
 from wayfare.service.store import Store
 from wayfare.service.system import Publication
 from wayfare.service.wire import Wires, only
+
+CLOCK_NS = time.time_ns() - time.monotonic_ns()
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,382 @@
+"""The mobility service when something goes wrong: processes that are killed, proxies that go away, bad words."""
+
+import asyncio
+import json
+import sqlite3
+import struct
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from test_live_cli import program, wayfare
+from test_service_live import Nodes, next_of, payloads, quiet, run
+from wayfare.errors import CannotConnect, StoreError, UsageError
+from wayfare.service import Gap, connect
+from wayfare.service import messages as m
+from wayfare.service.agent import Agent, Choice, order
+from wayfare.service.discovery import Neighbourhood, advertised
+from wayfare.service.experiment import proxy
+from wayfare.service.nodes import free_ports
+from wayfare.service.proxy_server import Server
+from wayfare.service.store import Store
+from wayfare.service.wire import ask, only
+
+on_mqtt = pytest.mark.parametrize("system", ["mqtt"])
+
+
+async def until(condition: Any, seconds: float = 20.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+# ---- proxies that go away --------------------------------------------------------------
+
+
+@on_mqtt
+def test_a_proxy_that_is_killed_with_a_full_buffer_loses_nothing(
+    overlay_of: Nodes, system: str, word: str, tmp_path: Path
+) -> None:
+    a, b, c = overlay_of(system).addresses
+    port = str(free_ports(1)[0])
+    command = ["service", "proxy", "--access", b, "--listen", port, "--json"]
+    command += ["--store", str(tmp_path / "proxy.db")]
+
+    async def story() -> None:
+        async with (
+            proxy(a) as first,
+            proxy(c) as third,
+            connect(f"bob{word}", first) as bob,
+        ):
+            with program(*command) as one:
+                assert json.loads(one.line())["clients"] == 0
+                ann = connect(f"ann{word}", f"127.0.0.1:{port}")
+                await ann.__aenter__()
+                await ann.subscribe(f"{word}/#")
+                await ann.move_out()
+                for number in range(50):
+                    await bob.publish(f"{word}/x", b"%d" % number)
+                await asyncio.sleep(0.5)
+            # It was killed by -9. What is published meanwhile waits at the server of the system.
+            for number in range(50, 60):
+                await bob.publish(f"{word}/x", b"%d" % number)
+            with program(*command) as one:
+                assert json.loads(one.line())["clients"] == 1
+                for number in range(60, 70):
+                    await bob.publish(f"{word}/x", b"%d" % number)
+                await ann.move_in(third)
+                assert await payloads(ann, 70) == [b"%d" % number for number in range(70)]
+                await quiet(ann)
+                await ann.close()
+
+    run(story())
+
+
+@on_mqtt
+def test_a_client_whose_old_proxy_is_gone_has_a_gap_and_goes_on(
+    overlay_of: Nodes, system: str, word: str
+) -> None:
+    async def story() -> None:
+        a, b, c = overlay_of(system).addresses
+        async with proxy(a) as first, proxy(c) as third, connect(f"bob{word}", first) as bob:
+            async with proxy(b) as second:
+                ann = connect(f"ann{word}", second, patience=1)
+                await ann.__aenter__()
+                await ann.subscribe(f"{word}/#")
+                await ann.move_out()
+                await bob.publish(f"{word}/x", b"lost")
+                await asyncio.sleep(0.5)
+            await ann.move_in(third)
+            await bob.publish(f"{word}/x", b"found")
+            gap, message = await next_of(ann, 2)
+            assert isinstance(gap, Gap)
+            assert gap.lost is None
+            assert "cannot be reached: nobody listens there" in gap.reason
+            assert message.payload == b"found"
+            await ann.close()
+
+    run(story())
+
+
+@on_mqtt
+def test_the_name_of_a_client_is_its_own(overlay_of: Nodes, system: str, word: str) -> None:
+    async def story() -> None:
+        a, _, _ = overlay_of(system).addresses
+        async with proxy(a) as here, connect("ann" + word, here, key="hers") as ann:
+            await ann.subscribe(f"{word}/#")
+            await ann.move_out()
+            mallory = connect("ann" + word, here)
+            await mallory.__aenter__()
+            await mallory.publish(f"{word}/x", b"1")
+            await mallory.close()
+            await ann.move_in()
+            assert await payloads(ann, 1) == [b"1"]
+
+    run(story())
+
+
+# ---- what is on disk -------------------------------------------------------------------
+
+
+@on_mqtt
+def test_nothing_is_promised_that_is_not_on_disk(
+    overlay_of: Nodes, system: str, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full: no acknowledgement goes out, the proxy ends with a sentence, and all is there later."""
+    path = tmp_path / "proxy.db"
+
+    async def story() -> None:
+        a, b, c = overlay_of(system).addresses
+        (port,) = free_ports(1)
+        server = Server(b, port=port, store=path)
+        where = await server.start()
+        async with proxy(a) as first, proxy(c) as third, connect(f"bob{word}", first) as bob:
+            ann = connect(f"ann{word}", where)
+            await ann.__aenter__()
+            await ann.subscribe(f"{word}/#")
+            await ann.move_out()
+            full = sqlite3.OperationalError("database or disk is full")
+
+            def fail(self: Store, statements: Any) -> None:
+                raise self._trouble(full)
+
+            with monkeypatch.context() as broken:
+                broken.setattr(Store, "write", fail)
+                await bob.publish(f"{word}/x", b"1")
+                with pytest.raises(StoreError, match="no room left"):
+                    await asyncio.wait_for(server.serve(), 10)
+                await server.stop()
+            server = Server(b, port=port, store=path)
+            await server.start()
+            await ann.move_in(third)
+            assert await payloads(ann, 1) == [b"1"]
+            await ann.close()
+            await server.stop()
+
+    run(story())
+
+
+def test_a_store_refuses_what_it_cannot_read(tmp_path: Path) -> None:
+    path = tmp_path / "proxy.db"
+    Store(path, "os", "one").close()
+    with pytest.raises(StoreError, match="is the memory of one"):
+        Store(path, "os", "another")
+    store = Store(path, "os", "one")
+    store.write([("INSERT INTO clients VALUES ('ann', 0, x'00', x'00')", ())])
+    with pytest.raises(StoreError, match=r"damaged \(ann\)"):
+        list(store.load())
+    store.close()
+
+
+# ---- hostile words ---------------------------------------------------------------------
+
+
+@on_mqtt
+def test_who_says_something_else_is_cut_off_and_others_are_served(
+    overlay_of: Nodes, system: str, word: str
+) -> None:
+    frames = [
+        b"GET / HTTP/1.1\r\n\r\n",
+        struct.pack(">I", m.FRAME_MAX + 1),
+        struct.pack(">I", 3) + b"abc",
+        struct.pack(">I", 2) + b"\x91\x63",
+    ]
+
+    async def story() -> None:
+        a, _, _ = overlay_of(system).addresses
+        async with proxy(a) as here, connect(f"ann{word}", here) as ann:
+            for frame in frames:
+                reader, writer = await asyncio.open_connection(*here.split(":"))
+                writer.write(frame)
+                with suppress(ConnectionResetError):
+                    assert await asyncio.wait_for(reader.read(), 5) == b"", frame
+                writer.close()
+            await ann.subscribe(f"{word}/#")
+            await ann.publish(f"{word}/x", b"1")
+            assert await payloads(ann, 1) == [b"1"]
+
+    run(story())
+
+
+@on_mqtt
+def test_nobody_makes_a_proxy_connect_to_whom_it_likes(
+    overlay_of: Nodes, system: str, word: str
+) -> None:
+    async def refusal(here: str, target: str) -> str:
+        reader, writer = await asyncio.open_connection(*here.split(":"))
+        download = m.encode(m.Download(word, "key", 1, 1, target, {}))
+        writer.write(struct.pack(">I", len(download)) + download)
+        (length,) = struct.unpack(">I", await reader.readexactly(4))
+        answer = m.decode(await reader.readexactly(length))
+        writer.close()
+        assert isinstance(answer, m.Downloaded)
+        return answer.reason
+
+    async def story() -> None:
+        a, _, _ = overlay_of(system).addresses
+        server = Server(a, peers=["127.0.0.1:9"])
+        async with proxy(a) as here:
+            strict = await server.start()
+            for target in ("8.8.8.8:53", "169.254.169.254:80"):
+                assert "not in a private network" in await refusal(here, target)
+            assert "no address" in await refusal(here, "nonsense:")
+            assert "nobody listens" in await refusal(here, "127.0.0.1:9")
+            assert "nobody listens" in await refusal(strict, "127.0.0.1:9")
+            assert "not among the proxies" in await refusal(strict, here)
+        await server.stop()
+
+    run(story())
+
+
+def test_only_addresses_can_be_permitted() -> None:
+    with pytest.raises(UsageError, match="no address of a mobility proxy"):
+        only(["10.0.0.1:http"])
+
+
+# ---- the agent -------------------------------------------------------------------------
+
+
+def test_a_proxy_that_flaps_moves_nobody() -> None:
+    choice = Choice(up=2, down=3)
+    assert choice.choose(["a", "b"]) == ""
+    for _ in range(2):
+        choice.heard("b", True)
+    assert choice.choose(["a", "b"]) == "b"
+    for answered in (True, False, True, True, False, False) * 3:
+        choice.heard("a", answered)
+        choice.heard("b", answered)
+        assert choice.choose(["a", "b"]) == "b"
+    for _ in range(2):
+        choice.heard("a", True)
+    for _ in range(3):
+        choice.heard("b", False)
+    assert choice.choose(["a", "b"]) == "a"
+    for _ in range(9):
+        choice.heard("b", True)
+    assert choice.choose(["b", "a"]) == "a"
+
+
+@on_mqtt
+def test_an_agent_moves_the_clients_of_its_machine(
+    overlay_of: Nodes, system: str, word: str, tmp_path: Path
+) -> None:
+    control = str(tmp_path / "agent")
+    told: list[dict[str, Any]] = []
+
+    async def story() -> None:
+        a, b, c = overlay_of(system).addresses
+        old = Server(b)
+        async with proxy(c) as third, proxy(a) as first, connect(f"bob{word}", first) as bob:
+            second = await old.start()
+            agent = Agent(lambda: [second, third], control, tell=told.append, probe_s=0.1)
+            running = asyncio.create_task(agent.run())
+            await until(lambda: Path(control).exists())
+            assert Path(control).stat().st_mode & 0o077 == 0
+            names = [f"ann{word}", f"eve{word}"]
+            clients = [connect(name, agent=control, patience=1) for name in names]
+            for client in clients:
+                await client.__aenter__()
+                await client.subscribe(f"{word}/#")
+                assert client.place == second
+            assert agent.clients == sorted(names)
+            await bob.publish(f"{word}/x", b"1")
+            await asyncio.sleep(0.3)
+            await old.stop()
+            await until(
+                lambda: all((one.place, one.state) == (third, "attached") for one in clients)
+            )
+            await bob.publish(f"{word}/x", b"2")
+            for client in clients:
+                got = await next_of(client, 3)
+                assert [getattr(one, "payload", "gap") for one in got] == [b"1", "gap", b"2"]
+            await order(control, "out")
+            await until(lambda: all(one.state == "away" for one in clients))
+            await bob.publish(f"{word}/x", b"3")
+            await order(control, "in")
+            for client in clients:
+                assert await payloads(client, 1) == [b"3"]
+                await client.close()
+            await until(lambda: not agent.clients)
+            running.cancel()
+            await asyncio.wait([running])
+            assert not Path(control).exists()
+
+    run(story())
+
+
+@on_mqtt
+def test_proxies_are_found_by_zeroconf(overlay_of: Nodes, system: str) -> None:
+    here = ["127.0.0.1"]
+
+    async def story() -> None:
+        a, _, _ = overlay_of(system).addresses
+        async with Neighbourhood(here) as neighbourhood:
+            async with proxy(a) as address, advertised(address, a, here):
+                await until(lambda: address in neighbourhood.addresses)
+                assert (await ask(address)).access == a
+            await until(lambda: address not in neighbourhood.addresses)
+
+    run(story())
+
+
+# ---- the command line ------------------------------------------------------------------
+
+
+@on_mqtt
+def test_a_shell_can_try_it(overlay_of: Nodes, system: str, word: str) -> None:
+    a, _, c = overlay_of(system).addresses
+    one_port, two_port = map(str, free_ports(2))
+    with (
+        program("service", "proxy", "--access", a, "--listen", one_port) as one,
+        program("service", "proxy", "--access", c, "--listen", two_port) as two,
+    ):
+        assert one.line() == f"clients of {a} move by the proxy 127.0.0.1:{one_port}"
+        two.line()
+        with program(
+            "service", "sub", f"127.0.0.1:{one_port}", f"{word}/#", "-C", "1", "--json"
+        ) as sub:
+            assert "subscribed to" in sub.told()
+            code, out, err = wayfare(
+                "service", "pub", f"127.0.0.1:{two_port}", f"{word}/x", "hello", "price=3"
+            )
+            assert (code, out, err) == (0, "", "")
+            facts = {"topic": f"{word}/x", "payload": "hello", "price": 3}
+            assert msgspec.json.decode(sub.line()) == facts
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["proxy", "--access", "carrier://pigeon"], "no publish/subscribe system is known"),
+        (["proxy", "--access", "mqtt://a", "--listen", "0.0.0.0:7500"], "--address 10.0.0.5:7500"),
+        (["proxy", "--access", "mqtt://a", "--peers", "a:b"], "no address of a mobility proxy"),
+        (["proxy", "--access", "mqtt://a", "--listen", "256.0.0.1:0"], "cannot listen"),
+        (["agent", "--proxies", "a:b"], "no address of a mobility proxy"),
+        (["agent", "--proxies", "127.0.0.1:9", "--control", "/no/such/place"], "cannot listen at /no"),
+        (["move", "out", "--control", "/no/such/place"], "no agent answers at /no/such/place"),
+        (["sub", "127.0.0.1:9", "x"], "no mobility proxy answers at 127.0.0.1:9"),
+        (["pub", "127.0.0.1:9", "x"], "nobody listens there"),
+        (["sub", "127.0.0.1:9", "x", "--sync", "pong"], "no way to synchronise"),
+    ],
+)  # fmt: skip
+def test_bad_words_get_a_sentence(arguments: list[str], sentence: str) -> None:
+    code, out, err = wayfare("service", *arguments)
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert "Traceback" not in err
+
+
+def test_a_client_needs_one_place_to_be() -> None:
+    for places in ({}, {"proxy": "127.0.0.1:1", "agent": ""}):
+        with pytest.raises(UsageError, match="say where the client is"):
+            connect("ann", **places)
+
+    async def story() -> None:
+        with pytest.raises(CannotConnect, match="no agent answers"):
+            async with connect("ann", agent="/no/such/place"):
+                pass
+
+    run(story())
