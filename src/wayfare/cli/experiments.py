@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -59,3 +62,50 @@ def print_pairs(rows: list[tuple[str, str]]) -> None:
 
 def or_dash(value: float | None, how: str) -> str:
     return "-" if value is None else format(value, how)
+
+
+# Commands whose options are the parameters of an experiment
+
+
+def parser(commands: Any, name: str, about: str, examples: str) -> argparse.ArgumentParser:
+    one: argparse.ArgumentParser = commands.add_parser(
+        f"sim-{name}",
+        prog=f"wayfare sim {name}",
+        description=about,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    one.add_argument("--json", action="store_true", help="print one JSON object")
+    one.add_argument("--log", type=Path, metavar="FILE", help="write the event log there")
+    return one
+
+
+def option(
+    one: argparse.ArgumentParser, name: str, about: str, default: object, **how: Any
+) -> None:
+    one.add_argument(name, help=f"{about} (default {default})", **how)
+
+
+def time(one: argparse.ArgumentParser, name: str, about: str, default_ns: int | None) -> None:
+    how = {"dest": f"{name.strip('-').replace('-', '_')}_ns", "type": milliseconds, "metavar": "MS"}
+    default = "none" if default_ns is None else default_ns // MS_NS
+    option(one, name, f"{about}, in ms", default, **how)
+
+
+def given(a: argparse.Namespace) -> dict[str, Any]:
+    """Options are named as parameters are."""
+    ours = ("run", "command", "json", "log")
+    return {
+        name: value for name, value in vars(a).items() if value is not None and name not in ours
+    }
+
+
+def tell(as_json: bool, figures: Any, rows: Any) -> int:
+    if as_json:
+        print(json.dumps(msgspec.to_builtins(figures)))
+    else:
+        title, pairs = rows(figures)
+        print(title)
+        print_pairs(pairs)
+    return 0

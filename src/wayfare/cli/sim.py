@@ -18,7 +18,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from wayfare.cli import sim_location
+from wayfare.cli import sim_location, sim_service
 from wayfare.cli.experiments import log_to, milliseconds, or_dash, print_pairs
 from wayfare.core.broker import ALL_RELOCATIONS, RELOCATIONS, check_strategies
 from wayfare.core.reduction import STRATEGIES
@@ -37,6 +37,7 @@ EXAMPLES = """examples:
   wayfare sim city --algorithm delayed      publishers that move (see wayfare sim city --help)
   wayfare sim location --nlb all            what is there on arrival (see wayfare sim location --help)
   wayfare sim blackout --steps 0            ... and what is missed (see wayfare sim blackout --help)
+  wayfare sim service --system elvin        the mobility service (see wayfare sim service --help)
 
 statements of a scenario:
 """
@@ -95,7 +96,8 @@ def add_parser(commands: Any) -> None:
     one.add_argument(
         "scenario",
         nargs="?",
-        help="a name from the list, a file, `fuzz`, `roaming`, `city`, `location`, `blackout`",
+        help="a name from the list, a file, `fuzz`, `roaming`, `city`, `location`, `blackout`,"
+        " `service`",
     )
     one.add_argument("--seed", type=int, default=0, help="for what is random in it (default 0)")
     one.add_argument("--json", action="store_true", help="print one JSON object")
@@ -123,7 +125,8 @@ def add_parser(commands: Any) -> None:
         "--mobile",
         choices=fuzz.MOBILE,
         default="subscribers",
-        help="who moves: subscribers (default), or clients that publish, too",
+        help="who moves: subscribers (default), clients that publish, too (both), clients that follow their"
+        " location (walkers), or clients of other systems, with the mobility service",
     )
     many.add_argument("--faults", action="store_true", help="cuts, crashes, losses, slow brokers")
     many.add_argument("--workers", type=int, default=None, help="processes (default: all cores)")
@@ -133,6 +136,7 @@ def add_parser(commands: Any) -> None:
     add_roaming_parser(commands)
     add_city_parser(commands)
     sim_location.add_parsers(commands)
+    sim_service.add_parser(commands)
 
 
 def add_roaming_parser(commands: Any) -> None:
@@ -334,6 +338,8 @@ def run_fuzz(arguments: argparse.Namespace) -> int:
     if arguments.routing == "all":  # where it is defined
         flooding = arguments.relocation != "junction"
         routings = [name for name, one in STRATEGIES.items() if flooding or not one.floods]
+        if arguments.mobile == "service":
+            routings = ["flooding", "simple"]  # publications are broadcast, subscriptions propagate
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     jobs = [
         fuzz.Job(seed, routing, arguments.relocation, arguments.faults, arguments.mobile)

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
-from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from wayfare.cli.experiments import log_to, milliseconds, or_dash, print_pairs
+from wayfare.cli.experiments import given, log_to, option, or_dash, parser, tell, time
 from wayfare.core.reduction import STRATEGIES
 from wayfare.sim import blackout, location
-from wayfare.sim.links import MS_NS
 
 LOCATION_EXAMPLES = """examples:
   wayfare sim location                            brokers listen ahead where clients mostly go
@@ -35,7 +30,7 @@ def add_parsers(commands: Any) -> None:
 
 def add_location_parser(commands: Any) -> None:
     usual = location.Parameters()
-    one = _parser(
+    one = parser(
         commands,
         "location",
         "Clients go from broker to broker and follow their location: how much of what was said of a"
@@ -44,29 +39,29 @@ def add_location_parser(commands: Any) -> None:
         LOCATION_EXAMPLES,
     )
     nlb = "; ".join(f"{name}: {about}" for name, about in location.NLB.items())
-    _option(one, "--nlb", nlb, usual.nlb, choices=[*location.NLB])
-    _option(one, "--coverage", "share of the moves, if mined", usual.coverage, type=float)
+    option(one, "--nlb", nlb, usual.nlb, choices=[*location.NLB])
+    option(one, "--coverage", "share of the moves, if mined", usual.coverage, type=float)
     _routing(one, usual.routing)
-    _option(one, "--seed", "for all that is random in it", usual.seed, type=int)
-    _option(one, "--ways", "ways of clients, and what was learnt before", "random", metavar="FILE")
-    _option(one, "--side", "of a square of places", usual.side, type=int)
-    _option(one, "--walkers", "clients that move", usual.walkers, type=int)
-    _time(one, "--dwell", "that a walker stays, on average", usual.dwell_ns)
-    _option(one, "--habit", "share that goes the usual way", usual.habit, type=float)
-    _option(one, "--jump", "share that goes anywhere", usual.jump, type=float)
-    _time(one, "--away", "between two brokers", usual.away_ns)
-    _option(one, "--minutes", "that are measured", f"{usual.minutes:g}", type=float)
-    _option(one, "--publishers", "at random places", usual.publishers, type=int)
-    _option(one, "--rate", "publications of a place, per second", usual.rate, type=float)
-    _time(one, "--horizon", "of the past that is wanted on arrival", usual.horizon_ns)
-    _option(one, "--degree", "of the tree of brokers", usual.degree, type=int)
-    _time(one, "--link-latency", "between brokers", usual.link_latency_ns)
+    option(one, "--seed", "for all that is random in it", usual.seed, type=int)
+    option(one, "--ways", "ways of clients, and what was learnt before", "random", metavar="FILE")
+    option(one, "--side", "of a square of places", usual.side, type=int)
+    option(one, "--walkers", "clients that move", usual.walkers, type=int)
+    time(one, "--dwell", "that a walker stays, on average", usual.dwell_ns)
+    option(one, "--habit", "share that goes the usual way", usual.habit, type=float)
+    option(one, "--jump", "share that goes anywhere", usual.jump, type=float)
+    time(one, "--away", "between two brokers", usual.away_ns)
+    option(one, "--minutes", "that are measured", f"{usual.minutes:g}", type=float)
+    option(one, "--publishers", "at random places", usual.publishers, type=int)
+    option(one, "--rate", "publications of a place, per second", usual.rate, type=float)
+    time(one, "--horizon", "of the past that is wanted on arrival", usual.horizon_ns)
+    option(one, "--degree", "of the tree of brokers", usual.degree, type=int)
+    time(one, "--link-latency", "between brokers", usual.link_latency_ns)
     one.set_defaults(run=run_location)
 
 
 def add_blackout_parser(commands: Any) -> None:
     usual = blackout.Parameters()
-    one = _parser(
+    one = parser(
         commands,
         "blackout",
         "Clients change their location in the range of one broker, and nothing is kept for them: how"
@@ -74,89 +69,46 @@ def add_blackout_parser(commands: Any) -> None:
         BLACKOUT_EXAMPLES,
     )
     steps = "how many steps ahead brokers further away are told; dwell: as many as needed"
-    _option(one, "--steps", steps, usual.steps, choices=[*blackout.STEPS])
+    option(one, "--steps", steps, usual.steps, choices=[*blackout.STEPS])
     _routing(one, usual.routing)
-    _option(one, "--seed", "for all that is random in it", usual.seed, type=int)
-    _option(one, "--hops", "to the broker of the publisher", usual.hops, type=int)
-    _option(one, "--side", "of a square of locations", usual.side, type=int)
-    _option(one, "--walkers", "clients that walk", usual.walkers, type=int)
-    _option(one, "--changes", "of the location of each", usual.changes, type=int)
-    _time(one, "--dwell", "that a walker stays at least", usual.dwell_ns)
-    _option(one, "--rate", "publications of a location, per second", f"{usual.rate:g}", type=float)
-    _time(one, "--link-latency", "between brokers", usual.link_latency_ns)
+    option(one, "--seed", "for all that is random in it", usual.seed, type=int)
+    option(one, "--hops", "to the broker of the publisher", usual.hops, type=int)
+    option(one, "--side", "of a square of locations", usual.side, type=int)
+    option(one, "--walkers", "clients that walk", usual.walkers, type=int)
+    option(one, "--changes", "of the location of each", usual.changes, type=int)
+    time(one, "--dwell", "that a walker stays at least", usual.dwell_ns)
+    option(one, "--rate", "publications of a location, per second", f"{usual.rate:g}", type=float)
+    time(one, "--link-latency", "between brokers", usual.link_latency_ns)
     one.set_defaults(run=run_blackout)
 
 
-def _parser(commands: Any, name: str, about: str, examples: str) -> argparse.ArgumentParser:
-    one: argparse.ArgumentParser = commands.add_parser(
-        f"sim-{name}",
-        prog=f"wayfare sim {name}",
-        description=about,
-        epilog=examples,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    one.add_argument("--json", action="store_true", help="print one JSON object")
-    one.add_argument("--log", type=Path, metavar="FILE", help="write the event log there")
-    return one
-
-
-def _option(
-    one: argparse.ArgumentParser, name: str, about: str, default: object, **how: Any
-) -> None:
-    one.add_argument(name, help=f"{about} (default {default})", **how)
-
-
-def _time(one: argparse.ArgumentParser, name: str, about: str, default_ns: int) -> None:
-    how = {"dest": f"{name.strip('-').replace('-', '_')}_ns", "type": milliseconds, "metavar": "MS"}
-    _option(one, name, f"{about}, in ms", default_ns // MS_NS, **how)
-
-
 def _routing(one: argparse.ArgumentParser, default: str) -> None:
-    _option(one, "--routing", "the routing strategy", default, choices=[*STRATEGIES])
-
-
-def _given(a: argparse.Namespace) -> dict[str, Any]:
-    """Options are named as parameters are."""
-    ours = ("run", "command", "json", "log")
-    return {
-        name: value for name, value in vars(a).items() if value is not None and name not in ours
-    }
+    option(one, "--routing", "the routing strategy", default, choices=[*STRATEGIES])
 
 
 # Running
 
 
 def location_parameters(a: argparse.Namespace) -> location.Parameters:
-    return location.Parameters(**_given(a))
+    return location.Parameters(**given(a))
 
 
 def blackout_parameters(a: argparse.Namespace) -> blackout.Parameters:
-    return blackout.Parameters(**_given(a))
+    return blackout.Parameters(**given(a))
 
 
 def run_location(a: argparse.Namespace) -> int:
     parameters = location_parameters(a)
     with log_to(a.log, f"location-{parameters.nlb}-{parameters.seed}") as log:
         figures = location.run(parameters, log)
-    return _tell(a.json, figures, _location_rows)
+    return tell(a.json, figures, _location_rows)
 
 
 def run_blackout(a: argparse.Namespace) -> int:
     parameters = blackout_parameters(a)
     with log_to(a.log, f"blackout-{parameters.steps}-{parameters.seed}") as log:
         figures = blackout.run(parameters, log)
-    return _tell(a.json, figures, _blackout_rows)
-
-
-def _tell(as_json: bool, figures: Any, rows: Any) -> int:
-    if as_json:
-        print(json.dumps(msgspec.to_builtins(figures)))
-    else:
-        title, pairs = rows(figures)
-        print(title)
-        print_pairs(pairs)
-    return 0
+    return tell(a.json, figures, _blackout_rows)
 
 
 def _location_rows(f: location.Figures) -> tuple[str, list[tuple[str, str]]]:

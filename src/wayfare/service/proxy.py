@@ -410,7 +410,7 @@ class Proxy:
             self._tell(one)
 
     def _go_away(self, one: ClientProxy, now: int) -> None:
-        one.state, one.since, one.waiting = "away", now, None
+        one.state, one.since = "away", now  # whoever waits for a word still gets it
 
     # ---- downloads ---------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from wayfare.sim import topology
 from wayfare.sim.faults import Faults
 from wayfare.sim.hosts import ClientHost
 from wayfare.sim.links import MS_NS, LinkSpec
+from wayfare.sim.migrations import Migrations
 from wayfare.sim.movement import Stay, play, random_walk
 from wayfare.sim.oracle import Verdict, Violation, check, check_outlived
 from wayfare.sim.walks import Walks
@@ -38,7 +39,7 @@ class Job(msgspec.Struct, frozen=True):
     routing: str = "covering"
     relocation: str = "handoff"
     faults: bool = False
-    mobile: str = "subscribers"  # both: those that move publish, too; walkers: see walks.py
+    mobile: str = "subscribers"  # both: those that move publish, too; see walks.py, migrations.py
 
     def command(self) -> str:
         """What runs it."""
@@ -50,7 +51,7 @@ class Job(msgspec.Struct, frozen=True):
         )
 
 
-MOBILE = ("subscribers", "both", "walkers")
+MOBILE = ("subscribers", "both", "walkers", "service")
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -318,9 +319,11 @@ class Fuzz:
 
 def fuzz(job: Job) -> Run:
     """Play a random run."""
-    one: Fuzz | Walks
+    one: Fuzz | Walks | Migrations
     if job.mobile == "walkers":
         one = Walks(job.seed, job.routing, job.relocation, faults=job.faults)
+    elif job.mobile == "service":
+        one = Migrations(job.seed, job.routing, faults=job.faults)
     else:
         one = Fuzz(job)
     try:

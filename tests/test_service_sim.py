@@ -1,0 +1,284 @@
+"""The mobility service in the simulator: systems as the paper found them, its experiment, and random runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from wayfare.channel import PROFILES
+from wayfare.errors import UsageError
+from wayfare.service import library as service_library
+from wayfare.service.merging import Seen
+from wayfare.service.pinging import Waiting
+from wayfare.service.system import Publication
+from wayfare.sim import migrations, service
+from wayfare.sim.fuzz import Job, Run, fuzz
+from wayfare.sim.links import MS_NS, Agenda
+from wayfare.sim.service import SECOND_NS, Figures, Parameters
+from wayfare.sim.systems import LAN_NS, SYSTEMS, Access, Point, Radio, Wire, overlay
+
+PAPER = [*SYSTEMS]
+BATCH = 25
+
+
+# ---- systems -----------------------------------------------------------------------------------
+
+
+class Reader:
+    """Opens, subscribes, and remembers what happened when."""
+
+    def __init__(self, point: Point, texts: tuple[str, ...], line: Any = None) -> None:
+        self.agenda, self.texts = point.agenda, texts
+        self.at: dict[str, int] = {}
+        self.got: list[int] = []
+        self.access = Access(self, "reader", point, line or Wire(point.agenda))
+        self.access.open()
+
+    def opened(self, access: Access) -> None:
+        self.at["opened"] = self.agenda.now
+        access.subscribe(self.texts)
+
+    def subscribed(self, access: Access, texts: tuple[str, ...]) -> None:
+        self.at["subscribed"] = self.agenda.now
+
+    def published(self, access: Access, publication: Publication) -> None:
+        self.at["published"] = self.agenda.now
+
+    def arrived(self, access: Access, publication: Publication) -> None:
+        self.got.append(self.agenda.now)
+
+
+def line_of(system: str) -> dict[str, Point]:
+    return overlay(Agenda(), SYSTEMS[system], ["b0", "b1", "b2"], service.EDGES, LAN_NS)
+
+
+def publish(points: dict[str, Point], topic: str = "news") -> None:
+    points["b0"].publish((None, Publication(topic)))
+    points["b0"].agenda.run_until(points["b0"].agenda.now + SECOND_NS)
+
+
+def test_who_broadcasts_keeps_subscriptions_where_they_are() -> None:
+    points = line_of("elvin")
+    reader = Reader(points["b2"], ("news#0",))
+    points["b2"].agenda.run_until(SECOND_NS)
+    assert [point.known for point in points.values()] == [0, 0, 1]
+    publish(points, "sport")
+    assert [point.publications for point in points.values()] == [1, 1, 0]
+    assert not reader.got
+
+
+def test_who_propagates_tells_everybody_once_and_sends_only_what_is_wanted() -> None:
+    points = line_of("siena")
+    first, second = (Reader(points["b2"], ("news#0", "news#1")) for _ in range(2))
+    points["b2"].agenda.run_until(SECOND_NS)
+    assert [point.control for point in points.values()] == [0, 2, 2]  # not once for each reader
+    publish(points, "sport")
+    assert [point.publications for point in points.values()] == [0, 0, 0]
+    publish(points)
+    assert len(first.got) == len(second.got) == 1  # a copy for the client, not for the subscription
+    first.access.close()
+    points["b2"].agenda.run_until(5 * SECOND_NS)
+    publish(points)
+    assert (len(first.got), len(second.got)) == (1, 2)
+    second.access.close()
+    points["b2"].agenda.run_until(10 * SECOND_NS)
+    assert [point.known for point in points.values()] == [0, 0, 0]
+
+
+def test_one_time_connections_take_two_round_trips_for_each_subscription() -> None:
+    gprs = PROFILES["gprs"]
+    round_trip = gprs.up.latency_ns + gprs.down.latency_ns
+    for system, trips in (("elvin", 2 * 11), ("siena", 1)):
+        points = line_of(system)
+        radio = Radio(points["b1"].agenda, gprs, migrations.Random(1))
+        reader = Reader(points["b1"], tuple(f"news#{i}" for i in range(10)), radio)
+        points["b1"].agenda.run_until(60 * SECOND_NS)
+        assert trips * round_trip < reader.at["subscribed"] < 1.3 * trips * round_trip
+        assert len(points["b1"].tables[reader.access]) == 10
+
+
+def test_what_one_connection_sends_by_radio_does_not_wait_for_all_of_another() -> None:
+    agenda = Agenda()
+    radio = Radio(agenda, PROFILES["gprs"], migrations.Random(1))
+    (one, _), (other, _) = radio.connection(), radio.connection()
+    came: list[str] = []
+    for _ in range(20):
+        one.send(1000, came.append, "one")
+    other.send(10, came.append, "other")
+    agenda.run_until(60 * SECOND_NS)
+    assert came.index("other") == 2
+    assert came.count("one") == 20
+
+
+def test_who_is_cut_off_is_noticed_later() -> None:
+    points = line_of("siena")
+    reader = Reader(points["b1"], ("news#0",))
+    points["b1"].agenda.run_until(SECOND_NS)
+    reader.access.cut()
+    publish(points)
+    assert not reader.got
+    points["b1"].agenda.run_until(5 * SECOND_NS)
+    assert points["b0"].known == 0
+
+
+# ---- the experiment ----------------------------------------------------------------------------
+
+
+def run(**given: Any) -> Figures:
+    return service.run(Parameters(**given))
+
+
+@pytest.mark.parametrize("system", PAPER)
+@pytest.mark.parametrize("network", service.NETWORKS)
+def test_without_support_what_is_published_while_away_is_lost(system: str, network: str) -> None:
+    found = run(system=system, support="none", network=network, p=5)
+    assert found.missed == 50
+    assert found.lost_away >= 50
+    assert found.duplicates == found.gaps == 0
+
+
+@pytest.mark.parametrize("system", PAPER)
+@pytest.mark.parametrize("network", service.NETWORKS)
+def test_with_ping_nothing_is_lost(system: str, network: str) -> None:
+    found = run(system=system, support="ping", network=network, s=50, p=5)
+    assert (found.lost, found.gaps, found.order_violations) == (0, 0, 0)
+    assert found.duplicates_in > 0 or network == "lan"
+
+
+def test_basic_support_loses_where_subscriptions_propagate() -> None:
+    lost = {system: run(system=system, support="basic", s=100).lost_in for system in PAPER}
+    assert lost["elvin"] == lost["fioranomq"] == 0
+    assert lost["siena"] > 5
+
+
+def test_a_delay_is_enough_if_it_is_long_enough() -> None:
+    short, long = (
+        run(support="delay", s=100, p=10, delay_ns=delay * MS_NS).lost_in for delay in (1, 9000)
+    )
+    assert short > 0 == long
+
+
+@pytest.mark.parametrize("abrupt", [False, True])
+@pytest.mark.parametrize("network", service.NETWORKS)
+@pytest.mark.parametrize("system", PAPER)
+def test_with_ids_all_comes_once_and_in_order(system: str, network: str, abrupt: bool) -> None:
+    for seed in range(3):
+        found = run(
+            system=system, support="ids", network=network, s=20, p=5, abrupt=abrupt, seed=seed
+        )
+        assert (found.lost, found.duplicates, found.order_violations, found.gaps) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("abrupt", [False, True])
+def test_wayfare_itself_is_back_in_less_than_three_seconds(abrupt: bool) -> None:
+    for seed in range(5):
+        found = run(
+            system="wayfare", support="own", network="gprs", s=100, abrupt=abrupt, seed=seed
+        )
+        assert (found.lost, found.duplicates, found.order_violations) == (0, 0, 0)
+        assert found.delay_ms is not None
+        assert found.floor_ms < found.delay_ms < 3000
+
+
+def test_the_same_seed_is_the_same_run_and_the_log_says_all_of_it() -> None:
+    logs: list[list[Any]] = [[], []]
+    found = [
+        service.run(Parameters(support="ping", s=20, network="gprs", seed=3), log.extend)
+        for log in logs
+    ]
+    assert found[0] == found[1]
+    assert logs[0] == logs[1]
+    kinds = [event.kind for event in logs[0]]
+    assert kinds.count("published") == found[0].published
+    assert kinds.count("delivered") == found[0].delivered
+    assert found[0] != run(support="ping", s=20, network="gprs", seed=4)
+
+
+def test_a_library_that_compares_subscriptions_costs_a_client_that_stays() -> None:
+    for system, more in (("fioranomq", 1.05), ("siena", 1.5)):
+        bare, basic = (run(system=system, support=one, s=100) for one in ("none", "basic"))
+        times = basic.subscribe_ms / bare.subscribe_ms
+        assert times < more if system == "fioranomq" else times > more
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"system": "jedi"},
+        {"support": "magic"},
+        {"network": "pigeon"},
+        {"s": 0},
+        {"p": 0},
+        {"away_ns": -1},
+        {"support": "own"},
+        {"system": "wayfare"},
+    ],
+)
+def test_what_makes_no_sense_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        Parameters(**given)
+
+
+# ---- random runs -------------------------------------------------------------------------------
+
+
+def runs(first: int, count: int = BATCH, *, faults: bool = False) -> list[Run]:
+    return [
+        fuzz(Job(seed, routing, faults=faults, mobile="service"))
+        for seed in range(first, first + count)
+        for routing in ("flooding", "simple")
+    ]
+
+
+def failures(some: list[Run]) -> str:
+    return "\n".join(
+        f"reproduce: {one.job.command()}\n    {one.verdict.violations[0]}"
+        for one in some
+        if one.verdict.violations
+    )
+
+
+@pytest.mark.parametrize("first", range(0, 300, BATCH))
+def test_whoever_moves_gets_what_it_was_promised(first: int) -> None:
+    some = runs(first)
+    assert failures(some) == ""
+    assert sum(one.verdict.required for one in some) > 1000
+
+
+@pytest.mark.parametrize("first", range(0, 100, BATCH))
+def test_with_faults_it_is_told_what_it_does_not_get(first: int) -> None:
+    some = runs(first, faults=True)
+    assert failures(some) == ""
+    assert sum(one.verdict.lost for one in some) > 0
+
+
+def broken(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, instead: Any) -> set[str]:
+    """The rules that random runs break when this is done instead."""
+    monkeypatch.setattr(owner, name, instead)
+    return {one.rule for run in runs(0, 40) for one in run.verdict.violations}
+
+
+def test_the_judge_misses_pings(monkeypatch: pytest.MonkeyPatch) -> None:
+    never = property(lambda _self: True)
+    assert "complete" in broken(monkeypatch, Waiting, "over", never)
+
+
+def test_the_judge_sees_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "once" in broken(monkeypatch, Seen, "is_news", lambda _self, _id: True)
+
+
+def test_the_judge_sees_disorder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def backwards(downloaded: Any, received: Any) -> list[Publication]:
+        return [*reversed([*downloaded]), *received]
+
+    assert "fifo" in broken(monkeypatch, service_library, "merged", backwards)
+
+
+def test_the_judge_sees_what_nobody_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without support, a client that got what it cannot have got would be seen, too."""
+    monkeypatch.setattr(migrations, "SUPPORT", ("none",))
+    assert failures(runs(0, 20)) == ""
+    monkeypatch.setattr(Access, "cut", lambda _self: None)
+    rules = {one.rule for run in runs(0, 20) for one in run.verdict.violations}
+    assert rules == {"away"}
