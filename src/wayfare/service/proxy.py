@@ -1,12 +1,7 @@
 """The mobility proxy: stands in for clients that are away.
 
 It has three interfaces: to client libraries, to other proxies, and to the publish/subscribe system. For
-each client there is a client proxy: its subscriptions, its buffer, and whether the client is here.
-
-    here    registered, and heard of within the lease; on standby it is subscribed for all the same,
-            and keeps what the client may not have heard yet
-    out     moving out: the client waits until the client proxy's subscriptions are active
-    away    the client proxy keeps everything
+each client there is a client proxy.
 """
 
 from __future__ import annotations
@@ -19,93 +14,16 @@ import msgspec
 
 from wayfare.service import effects as e
 from wayfare.service import messages as m
-from wayfare.service.buffer import DEFAULT_LIMITS, Buffer, Kept, Limits
+from wayfare.service.buffer import DEFAULT_LIMITS, Kept, Limits
+from wayfare.service.client_proxy import ClientProxy, Record, Sending
 from wayfare.service.messages import MS_NS, Terms
-from wayfare.service.pinging import Ping, Waiting
+from wayfare.service.pinging import Waiting
 from wayfare.service.system import Language, Publication
 
 CLIENTS_MAX = 10_000  # client proxies at one proxy
-BATCHES_MAX = 4  # on their way to who downloads them, not said to have come
 RETRY_NS = 1000 * MS_NS  # until a broken access is opened again
 _UNKNOWN = "the old proxy does not know the client any more"
 _CUT_OFF = "the client was cut off before the proxy stood in for it"
-
-
-class Record(msgspec.Struct, frozen=True, array_like=True):
-    """What is saved of a client beside its buffer."""
-
-    client: str
-    key: str
-    stay: int
-    subscriptions: tuple[str, ...]
-    terms: Terms
-    last: int
-    lost: int
-    hole: str = ""
-
-
-class ClientProxy:
-    """One client, as its proxy knows it."""
-
-    def __init__(
-        self, client: str, key: str, terms: Terms, limits: Limits, language: Language
-    ) -> None:
-        self.client = client
-        self.key = key
-        self.terms = terms
-        self.stay = 0
-        self.subscriptions: dict[str, None] = {}
-        self.buffer = Buffer(limits, terms.copies)
-        self.state = "here"
-        self.since = 0  # heard of, or away
-        self.access = "none"  # "opening", "open", "ready" (subscribed), "broken"
-        self.reopen_at = 0
-        self.hole = ""  # why publications may be missing, nobody knows how many
-        self.told: list[tuple[str, m.Message]] = []  # to whom to say what when it is ready
-        self.asked = Ping(language, client, "in")  # by its library, when it moves in
-        self.asking = Ping(language, client, "out")
-        self.waiting: Waiting | None = None  # until the subscriptions are active, at move-out
-
-    @property
-    def deadline(self) -> int | None:
-        times = []
-        if self.access == "broken":
-            times.append(self.reopen_at)
-        if self.state == "here":
-            times.append(self.since + self.terms.lease_ns)
-        elif self.state == "away":
-            times.append(self.since + self.terms.away_ns)
-        if self.waiting is not None and self.waiting.deadline is not None:
-            times.append(self.waiting.deadline)
-        return min(times, default=None)
-
-    @property
-    def wanted(self) -> tuple[str, ...]:
-        """All that it subscribes to, for the client and for itself; the pings last."""
-        return (*self.subscriptions, self.asking.responses, self.asked.requests)
-
-    def to_download(self, heard: dict[str, int], now: int) -> list[Kept]:
-        kept = self.buffer.since(heard)
-        if self.terms.age_ns is not None:
-            kept = [one for one in kept if one.arrived >= now - self.terms.age_ns]
-        return kept if self.terms.last is None else kept[max(0, len(kept) - self.terms.last) :]
-
-
-class _Sending:
-    """One download on its way."""
-
-    def __init__(self, batches: list[m.Batch], end: m.Downloaded) -> None:
-        self.batches = batches
-        self.end = end
-        self.sent = 0
-
-    def next(self, got: int) -> Iterable[m.Batch | m.Downloaded]:
-        while self.sent < len(self.batches) and self.sent - got < BATCHES_MAX:
-            self.sent += 1
-            yield self.batches[self.sent - 1]
-        if self.sent == len(self.batches):
-            self.sent += 1
-            yield self.end
 
 
 class Proxy:
@@ -125,7 +43,7 @@ class Proxy:
         self.limits = limits
         self.durable = durable
         self.clients: dict[str, ClientProxy] = {}
-        self._downloads: dict[tuple[str, str], _Sending] = {}  # by peer and client
+        self._downloads: dict[tuple[str, str], Sending] = {}  # by peer and client
         # Who listens to what an old proxy says: by that proxy, the client, and what it was asked.
         self._relays: dict[tuple[str, str, type], tuple[str, m.Download]] = {}
         self._out: list[e.Effect] = []
@@ -467,7 +385,7 @@ class Proxy:
             m.Batch(one.client, message.download, number, piece)
             for number, piece in enumerate(pieces, 1)
         ]
-        self._downloads[peer, one.client] = sending = _Sending(numbered, end)
+        self._downloads[peer, one.client] = sending = Sending(numbered, end)
         if message.at and message.terms is not None:
             self._change_to(one, one.subscriptions, message.terms)
             self._begin_stay(one, peer, message.stay, now)
@@ -475,7 +393,7 @@ class Proxy:
             self._go_away(one, now)
         self._send(peer, one.client, sending, 0)
 
-    def _send(self, peer: str, client: str, sending: _Sending, got: int) -> None:
+    def _send(self, peer: str, client: str, sending: Sending, got: int) -> None:
         for message in sending.next(got):
             self._say(peer, message)
             if message is sending.end:

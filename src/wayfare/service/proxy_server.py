@@ -13,8 +13,9 @@ from wayfare.errors import StoreError, UsageError, WayfareError
 from wayfare.service import effects as e
 from wayfare.service.adapters import adapter
 from wayfare.service.buffer import DEFAULT_LIMITS, Limits
+from wayfare.service.client_proxy import Record
 from wayfare.service.errands import Errands
-from wayfare.service.proxy import Proxy, Record
+from wayfare.service.proxy import Proxy
 from wayfare.service.store import Store
 from wayfare.service.system import Publication
 from wayfare.service.wire import Wires, only

@@ -11,7 +11,7 @@ import msgspec
 from wayfare.net.database import Database, Statement, digest
 from wayfare.service import effects as e
 from wayfare.service.buffer import Kept
-from wayfare.service.proxy import Record
+from wayfare.service.client_proxy import Record
 from wayfare.service.system import Publication
 
 TABLES = (

@@ -12,8 +12,9 @@ from typing import Any
 from wayfare.service import effects as e
 from wayfare.service import messages as m
 from wayfare.service.buffer import Kept
+from wayfare.service.client_proxy import Record
 from wayfare.service.library import Library
-from wayfare.service.proxy import Proxy, Record
+from wayfare.service.proxy import Proxy
 from wayfare.service.system import Publication
 from wayfare.sim.links import Agenda
 from wayfare.sim.systems import NOTHING, NOTICE_NS, Access, Line, Nature, Point, Words
