@@ -34,7 +34,7 @@ from typing import Any
 
 import msgspec
 from stomp import StompConnection12
-from stomp.exception import ConnectFailedException
+from stomp.exception import StompException
 
 from wayfare.errors import Closed, Refused, UsageError
 from wayfare.service import line
@@ -178,7 +178,7 @@ class StompAccess(Line):
             await self.answer(self._connected)
             await self._pick_up(resume)
             self.welcome()
-        except ConnectFailedException:
+        except (StompException, OSError, TypeError):  # the last one, when it is closed at once
             await self._hang_up("nobody answers")
             raise self.place.unanswered("nobody answers") from None
         except (Closed, Refused) as error:
