@@ -25,7 +25,8 @@ import pyarrow as pa
 from wayfare.pipeline import analyse, events, report, spark, sweep
 from wayfare.studies.points import Point
 
-session = spark.start(sys.argv[1], spark_executor_memory="512m", spark_cores_max="2")
+quickly = {"spark_executor_extraJavaOptions": "-XX:TieredStopAtLevel=1", **spark.TINY}
+session = spark.start(sys.argv[1], spark_executor_memory="512m", spark_cores_max="2", **quickly)
 out = Path(sys.argv[2])
 
 
@@ -93,6 +94,7 @@ def master(tmp_path: Path) -> Iterator[str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_CONF_DIR": str(tmp_path / "conf"),
         "SPARK_WORKER_DIR": str(tmp_path / "work"),
+        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1",
     }
     deploy = "org.apache.spark.deploy"
     worker = ["--cores", "1", "--memory", "600m"]
