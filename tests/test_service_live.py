@@ -1,11 +1,14 @@
 """The mobility service on a real system: proxies, clients, and an overlay of three servers."""
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from wayfare import Filter
 from wayfare.errors import CannotConnect, Closed, UsageError
 from wayfare.service import Client, Gap, Publication, connect
 from wayfare.service.experiment import Plan, proxy, roam
@@ -185,6 +188,39 @@ def test_no_more_is_replayed_than_is_wanted(overlay_of: Nodes, system: str, word
             assert await payloads(eve, 1) == [b"5"]
             await quiet(ann)
             await quiet(eve)
+
+    run(story())
+
+
+def test_what_happens_is_written_down_as_that_of_other_live_clients(
+    overlay_of: Nodes, system: str, word: str, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        a, _, c = overlay_of(system).addresses
+        logs = [tmp_path / f"{name}.jsonl" for name in ("ann", "bob")]
+        async with (
+            proxy(a) as first,
+            proxy(c) as second,
+            connect(f"ann{word}", first, record=logs[0]) as ann,
+            connect(f"bob{word}", second, record=logs[1]) as bob,
+        ):
+            await ann.subscribe(f"{word}/x", means=Filter.parse(f"topic = '{word}/x'"))
+            await ann.move_out()
+            await bob.publish(f"{word}/x", b"1", price=3)
+            await ann.move_in(second)
+            await payloads(ann, 1)
+        rows = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
+        kinds = "attached subscribed detached delivered attached left attached published left"
+        assert [row["kind"] for row in rows] == kinds.split()
+        moves = [
+            row["broker"] for row in rows[:6] if row["kind"] != "delivered" and "broker" in row
+        ]
+        assert moves == [first, first, second, second]
+        came, sent = (next(r for r in rows if r["kind"] == k) for k in ("delivered", "published"))
+        assert (came["publisher"], came["number"]) == (sent["client"], sent["number"])
+        assert came["attributes"] == sent["attributes"]
+        assert json.loads(came["attributes"]) == {"topic": f"{word}/x", "price": 3}
+        assert rows[1]["filter"] == f"topic = '{word}/x'"
 
     run(story())
 

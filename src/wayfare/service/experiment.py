@@ -25,6 +25,7 @@ from wayfare.service.proxy_server import Server
 from wayfare.service.system import Access, Id, Publication, System
 from wayfare.service.wire import where
 
+WARM_S = 10.0  # for the first subscriptions to be known everywhere
 SETTLED_S = 2.0  # without a message that was waited for, it does not come any more
 
 
@@ -57,10 +58,15 @@ class Outcome(msgspec.Struct):
     moving_out_s: float = 0.0
     moving_in_s: float = 0.0  # until all that was kept was there
     reattached_s: float | None = None  # from appearing until the first message
+    missing: list[int] = []  # which ones were lost, of the numbers from 0
     events: list[Event] = []
 
     def figures(self) -> dict[str, float | None]:
-        return {name: getattr(self, name) for name in self.__struct_fields__ if name != "events"}
+        return {
+            name: getattr(self, name)
+            for name in self.__struct_fields__
+            if name not in ("missing", "events")
+        }
 
 
 async def roam(addresses: Sequence[str], plan: Plan) -> Outcome:
@@ -92,9 +98,11 @@ class _Run:
         self.subscriptions = [self.system.subscription(topic) for topic in self.topics]
         self.sent: list[int] = []  # when, in nanoseconds
         self.got: list[tuple[int, int]] = []  # number, and when
-        self.result = Outcome(events=[])
+        self.result = Outcome(missing=[], events=[])
         self.appeared_ns = 0
         self.ready = asyncio.Event()
+        self.warmed: set[str] = set()  # topics
+        self.warm = asyncio.Event()
 
     async def enter(self, stack: AsyncExitStack) -> Access:
         async def ignored(publication: Publication) -> None:
@@ -109,6 +117,8 @@ class _Run:
     async def publish(self, access: Access, moved: asyncio.Event) -> None:
         """At a steady rate, from when the client is there until a while after it has moved."""
         await self.ready.wait()
+        await self.warm_up(access)
+        self.warm.set()
         end, next_at = None, time.monotonic()
         while end is None or next_at < end:
             await asyncio.sleep(next_at - time.monotonic())
@@ -123,6 +133,14 @@ class _Run:
             next_at += 1 / self.plan.rate
             if moved.is_set() and end is None:
                 end = next_at + self.plan.after_s
+
+    async def warm_up(self, access: Access) -> None:
+        """What the client has subscribed to may not be known here yet: that is no part of moving."""
+        until = time.monotonic() + WARM_S
+        while (cold := set(self.topics) - self.warmed) and time.monotonic() < until:
+            for topic in sorted(cold):
+                await access.publish(Publication(topic, b"warm"))
+            await asyncio.sleep(0.1)
 
     # ---- the client --------------------------------------------------------------------
 
@@ -160,6 +178,7 @@ class _Run:
         plan = self.plan
         self.note("attached", broker=old.address)
         self.ready.set()
+        await self.warm.wait()
         await asyncio.sleep(plan.before_s)
         self.note("detached", broker=old.address)
         begin = time.monotonic()
@@ -201,6 +220,9 @@ class _Run:
                 self.take(message)
 
     def take(self, publication: Publication) -> None:
+        if publication.payload == b"warm":
+            self.warmed.add(publication.topic)
+            return
         number = int(publication.payload.split(b" ", 1)[0])
         now = time.monotonic_ns()
         self.got.append((number, now))
@@ -230,7 +252,8 @@ class _Run:
         numbers = [number for number, _ in self.got]
         result, highest = self.result, -1
         result.published, result.delivered = len(self.sent), len(numbers)
-        result.lost = len(self.sent) - len(set(numbers))
+        result.missing = sorted({*range(len(self.sent))}.difference(numbers))
+        result.lost = len(result.missing)
         result.duplicates = len(numbers) - len(set(numbers))
         seen: set[int] = set()
         for number in numbers:
