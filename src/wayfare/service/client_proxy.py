@@ -51,6 +51,7 @@ class ClientProxy:
         self.access = "none"  # "opening", "open", "ready" (subscribed), "broken"
         self.reopen_at = 0
         self.hole = ""  # why publications may be missing, nobody knows how many
+        self.told_hole, self.told_lost = "", 0  # with the last download, which may not have come
         self.told: list[tuple[str, m.Message]] = []  # to whom to say what when it is ready
         self.asked = Ping(language, client, "in")  # by its library, when it moves in
         self.asking = Ping(language, client, "out")

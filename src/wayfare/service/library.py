@@ -87,6 +87,7 @@ class Library:
         self._releases: list[m.Release] = []
         self._registered = 0  # the last stay that a proxy stands in for
         self._adopted = False
+        self._fresh = False  # nothing that the new proxy may have kept is wanted
         self._out: list[e.Effect] = []
 
     # ---- what applications call ----------------------------------------------------------
@@ -238,8 +239,7 @@ class Library:
     def _abandon(self) -> None:
         """Another proxy is nearer by now."""
         self._leave_behind()
-        if self._open:
-            self._shut()
+        self._shut_if_open()
 
     def _leave_behind(self) -> None:
         """The new proxy may have adopted the client already, who goes on without it."""
@@ -253,6 +253,7 @@ class Library:
                 del self.subscriptions[subscription]
                 self._out.append(e.Ended(subscription))
         self.at, self.access = welcome.proxy, welcome.access
+        self._fresh = self.at not in self.behind
         self._out.append(e.Open(self.client, self.access, self._suspended == self.access))
 
     def _opened(self, resumed: bool, now: int) -> None:
@@ -302,9 +303,20 @@ class Library:
             self._say(m.Reach(self.client, at))
 
     def _not_reached(self, end: m.Downloaded, now: int) -> None:
-        if self._waiting is not None and (end.reached or self._is_late(now)):
+        if self._waiting is None or end.at not in self._to_download:
+            return
+        if end.reached or self._is_late(now):
+            if not end.reached:  # without its answer, what it has kept may come out of order
+                self._give_up(end)
             self._waiting.give_up(end.at)
             self._wait(self._waiting, now)
+
+    def _give_up(self, end: m.Downloaded) -> None:
+        """Go on without what this proxy has kept."""
+        self._to_download.remove(end.at)
+        _, promised = self.behind.pop(end.at, (0, False))  # or it was released meanwhile
+        if promised:
+            self._gaps.append(e.Gap(None, end.reason))
 
     def _download(self, now: int) -> None:
         """Steps 3 and 4: what the old proxies have kept, one after the other."""
@@ -316,7 +328,16 @@ class Library:
         at = self._to_download[0]
         terms = self.terms if self._adopts(at) else None
         self._say(
-            m.Download(self.client, self._key, self.stay, self._downloads, at, self._heard, terms)
+            m.Download(
+                self.client,
+                self._key,
+                self.stay,
+                self._downloads,
+                at,
+                self._heard,
+                terms,
+                self._fresh,
+            )
         )
 
     def _adopts(self, at: str) -> bool:
@@ -337,17 +358,16 @@ class Library:
         if not end.reached and (self._give_up_at is None or now < self._give_up_at):
             self._retry_at = now + RETRY_NS
             return
-        self._to_download.pop(0)
-        self._downloaded.extend(self._batches)
-        if end.found:
+        if not end.found:
+            self._give_up(end)
+        else:
+            self._to_download.remove(end.at)
+            self._downloaded.extend(self._batches)
             if self._adopts(end.at):
                 self._adopted, self._told = True, set(end.subscriptions)
             self._releases.append(m.Release(self.client, self._key, end.at, end.stay, end.upto))
-        _, promised = self.behind.get(end.at, (0, False))  # or it was released meanwhile
-        if end.lost or (end.lost is None and (promised or end.found)):
-            self._gaps.append(e.Gap(end.lost, end.reason))
-        if not end.found:
-            self.behind.pop(end.at, None)
+            if end.lost or end.lost is None:
+                self._gaps.append(e.Gap(end.lost, end.reason))
         self._download(now)
 
     def _arrive(self, now: int) -> None:
@@ -371,7 +391,7 @@ class Library:
     def _register(self) -> None:
         moving = self._moving
         self._told = set(moving)
-        self._say(m.Register(self.client, self._key, self.stay, moving, self.terms))
+        self._say(m.Register(self.client, self._key, self.stay, moving, self.terms, self._fresh))
 
     @property
     def _moving(self) -> tuple[str, ...]:
@@ -420,6 +440,10 @@ class Library:
         self.state = "away"
         self._renew_at = self._waiting = None
         self._heard = self._seen.marks
+
+    def _shut_if_open(self) -> None:
+        if self._open or self._step == "opening":
+            self._shut()
 
     def _shut(self, suspend: bool = False) -> None:
         self._open = False
@@ -486,8 +510,7 @@ class Library:
             self.state = "attached"
         else:
             self._leave_behind()
-            if self._open:
-                self._shut()
+            self._shut_if_open()
             self._out.append(e.Hang(self.proxy))
             self.state, self._step = "away", ""
         self._out.append(e.Failed(reason))

@@ -105,6 +105,7 @@ class Register(msgspec.Struct, frozen=True, array_like=True, tag=3):
     stay: Number
     subscriptions: Subscriptions
     terms: Terms
+    fresh: bool = False  # what was kept here in an earlier stay is given up: the client was told
 
 
 class Registered(msgspec.Struct, frozen=True, array_like=True, tag=4):
@@ -171,6 +172,7 @@ class Download(msgspec.Struct, frozen=True, array_like=True, tag=9):
     at: Address
     heard: Heard
     terms: Terms | None = None  # on which to stand in, with the subscriptions of the old proxy
+    fresh: bool = False  # as of `Register`
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True, tag=10):

@@ -133,9 +133,15 @@ class Proxy:
         if one is None:
             return
         self._change_to(one, message.subscriptions, message.terms)
-        self._begin_stay(one, peer, message.stay, now)
+        self._begin_stay(one, peer, message, now)
 
-    def _begin_stay(self, one: ClientProxy, peer: str, stay: int, now: int) -> None:
+    def _begin_stay(
+        self, one: ClientProxy, peer: str, message: m.Register | m.Download, now: int
+    ) -> None:
+        stay = message.stay
+        if message.fresh and one.stay < stay:
+            self._trim(one, one.buffer.drop_upto(one.buffer.last))
+            one.hole, one.buffer.lost = "", 0
         one.stay, one.state, one.since, one.waiting = stay, "here", now, None
         if one.terms.standby and one.access == "none":
             self._stand_in(one)
@@ -366,9 +372,7 @@ class Proxy:
             reason, lost = _CUT_OFF, None
         elif not reason and lost:
             reason = "the proxy keeps no more for one client"
-        if one.hole or one.buffer.lost:
-            one.hole, one.buffer.lost = "", 0
-            self._save(one)
+        one.told_hole, one.told_lost = one.hole, one.buffer.lost
         kept = one.to_download(message.heard, now)
         end = m.Downloaded(
             one.client,
@@ -388,7 +392,7 @@ class Proxy:
         self._downloads[peer, one.client] = sending = Sending(numbered, end)
         if message.at and message.terms is not None:
             self._change_to(one, one.subscriptions, message.terms)
-            self._begin_stay(one, peer, message.stay, now)
+            self._begin_stay(one, peer, message, now)
         elif one.state != "away":
             self._go_away(one, now)
         self._send(peer, one.client, sending, 0)
@@ -416,9 +420,18 @@ class Proxy:
         one = self.clients.get(message.client)
         if one is not None and one.key == message.key:
             self._trim(one, one.buffer.drop_upto(message.upto))
+            self._forgive(one)
             if one.stay <= message.stay and one.state == "away":
                 self._destroy(one)
         self._say(peer, m.Released(message.client, message.at or self.address, message.stay))
+
+    def _forgive(self, one: ClientProxy) -> None:
+        """The client knows what is missing: that was told with what it has now."""
+        if one.told_hole or one.told_lost:
+            one.hole = "" if one.hole == one.told_hole else one.hole
+            one.buffer.lost -= one.told_lost
+            one.told_hole, one.told_lost = "", 0
+            self._save(one)
 
     # ---- what old proxies say ------------------------------------------------------------------
 
@@ -452,7 +465,7 @@ class Proxy:
         one = self._known(peer, download, now, download.terms)
         if one is not None and download.terms is not None:
             self._change_to(one, subscriptions, download.terms)
-            self._begin_stay(one, peer, download.stay, now)
+            self._begin_stay(one, peer, download, now)
 
     def _end_relay(self, key: tuple[str, str, type]) -> None:
         del self._relays[key]
