@@ -352,6 +352,24 @@ def test_a_buffer_that_is_full_drops_the_oldest_and_says_how_many() -> None:
     assert delivered == published[2:]
 
 
+def test_without_ids_what_came_before_a_move_out_does_not_come_again() -> None:
+    world, ann = here()
+    plain = [Publication("news", b"%d" % number) for number in range(6)]
+
+    def publish(some: list[Publication]) -> None:
+        for one in some:
+            world._route(2, None, one)
+        world.wait(10)
+
+    publish(plain[:3])
+    world.do("ann", ann.move_out(world.now))
+    world.wait(10)
+    publish(plain[3:])
+    world.do("ann", ann.move_in("proxy1", world.now))
+    world.wait(1000)
+    assert world.delivered["ann"] == plain
+
+
 def test_a_local_subscription_stays_behind() -> None:
     world, ann = here()
     world.do("ann", ann.subscribe("local news", True, world.now))

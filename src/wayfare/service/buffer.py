@@ -79,6 +79,12 @@ class Buffer:
             [one.number for one in self.kept.values() if _is_heard(one, heard, before)]
         )
 
+    def drop_nameless(self, number: int) -> list[int]:
+        """What has no id, up to this number."""
+        return self._drop(
+            [n for n, one in self.kept.items() if n <= number and one.publication.id is None]
+        )
+
     def since(self, heard: Mapping[str, int]) -> list[Kept]:
         return [one for one in self.kept.values() if not _is_heard(one, heard, 0)]
 

@@ -55,6 +55,7 @@ class ClientProxy:
         self.told: list[tuple[str, m.Message]] = []  # to whom to say what when it is ready
         self.asked = Ping(language, client, "in")  # by its library, when it moves in
         self.asking = Ping(language, client, "out")
+        self.before_ping = 0  # the last number that was kept when the client was asked
         self.waiting: Waiting | None = None  # until the subscriptions are active, at move-out
 
     @property

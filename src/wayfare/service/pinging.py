@@ -57,7 +57,7 @@ class Ping:
 class Waiting:
     """One synchronisation under way: what to do when, and whether it is over."""
 
-    __slots__ = ("_due", "_end", "_interval", "_nonce", "_ping", "_silent", "_sync")
+    __slots__ = ("_due", "_end", "_interval", "_nonce", "_ping", "_silent", "_sync", "answered")
 
     def __init__(
         self, sync: Sync, ping: Ping, nonce: str, answerers: Iterable[str], now: int
@@ -70,6 +70,7 @@ class Waiting:
         self._due = now if sync.kind == "ping" else now + sync.delay_ns
         self._end = now + sync.patience_ns
         self._interval = sync.interval_ns
+        self.answered = False  # by all
 
     @property
     def over(self) -> bool:
@@ -103,6 +104,7 @@ class Waiting:
         nonce, _, name = publication.payload.partition(b" ")
         if self._ping.is_response(publication) and nonce == self._nonce.encode():
             self.give_up(name.decode("utf-8", "replace"))
+            self.answered = self.over
         return self.over
 
     def give_up(self, name: str) -> None:

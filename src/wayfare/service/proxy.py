@@ -260,6 +260,7 @@ class Proxy:
         What the system had given to the client only is on its way then no more: it is in front of
         the ping, and if the client is cut off now, the old proxy still has it.
         """
+        one.before_ping = one.buffer.last
         one.waiting = Waiting(one.terms.sync, one.asking, f"{one.stay}", [one.client], now)
         self._wait(one, one.waiting, now)
 
@@ -329,6 +330,8 @@ class Proxy:
             self._out.append(e.Publish(one.client, request))
         if waiting.over:
             one.waiting = None
+            if waiting.answered:  # so the client has it, and no id would remove the copy
+                self._trim(one, one.buffer.drop_nameless(one.before_ping))
             if one.state == "out":
                 self._go_away(one, now)
             self._tell(one)
