@@ -424,6 +424,10 @@ def test_lines_are_found_in_linear_time():
             'limits.write_bytes = "1MB"',
             "2: limits.write_bytes is 1000000, and one message may have 8388608",
         ),
+        (
+            'limits.backlog_bytes = "64MiB"',
+            "2: limits.write_bytes is 33554432, and limits.backlog_bytes 67108864: a reader that",
+        ),
     ],
 )
 def test_what_only_shows_beside_the_file_is_told_with_its_line(tmp_path, capsys, more, says):

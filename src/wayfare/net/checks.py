@@ -72,6 +72,14 @@ def check_settings(settings: config.Settings) -> Iterator[Wrong]:
             " (limits.frame_bytes): whoever gets a long one is cut off, so make it larger",
         ),
         (
+            FAIL,
+            net_limits.frame_bytes <= net_limits.write_bytes < 2 * limits.backlog_bytes,
+            "limits.write_bytes",
+            f"is {net_limits.write_bytes}, and limits.backlog_bytes {limits.backlog_bytes}: a reader that comes"
+            " back is given its whole backlog at once, and would be cut off again and again, so make it"
+            f" at least {2 * limits.backlog_bytes}",
+        ),
+        (
             WARN,
             net_limits.frame_bytes < FRAME_MAX,
             "limits.frame_bytes",
