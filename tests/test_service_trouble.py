@@ -14,9 +14,10 @@ import pytest
 from test_live_cli import program, wayfare
 from test_service_live import Nodes, next_of, payloads, quiet, run
 from wayfare.errors import CannotConnect, StoreError, UsageError
-from wayfare.service import Gap, connect
+from wayfare.service import Gap, Publication, connect
 from wayfare.service import messages as m
 from wayfare.service.agent import Agent, Choice, order
+from wayfare.service.client import INBOX_MAX
 from wayfare.service.discovery import Neighbourhood, advertised
 from wayfare.service.experiment import proxy
 from wayfare.service.nodes import free_ports
@@ -97,6 +98,61 @@ def test_a_client_whose_old_proxy_is_gone_has_a_gap_and_goes_on(
             assert "cannot be reached: nobody listens there" in gap.reason
             assert message.payload == b"found"
             await ann.close()
+
+    run(story())
+
+
+@on_mqtt
+def test_a_client_survives_its_access_point(overlay_of: Nodes, system: str, word: str) -> None:
+    """The server of the system is killed and started again: client and client proxy subscribe anew."""
+
+    async def story() -> None:
+        nodes = overlay_of(system)
+        a, _, c = nodes.addresses
+        async with (
+            proxy(a) as first,
+            proxy(c) as third,
+            connect(f"bob{word}", first) as bob,
+            connect(f"ann{word}", third) as ann,
+        ):
+            await ann.subscribe(f"{word}/#")
+            nodes.kill("c")
+            await until(lambda: ann.state == "moving-in")
+            await nodes.start("c")
+            await until(lambda: ann.state == "attached")
+            await bob.publish(f"{word}/x", b"1")
+            while not isinstance(message := await anext(ann), Publication):
+                pass
+            assert message.payload == b"1"
+            await ann.move_out()
+            await bob.publish(f"{word}/x", b"2")
+            await ann.move_in(first)
+            assert await payloads(ann, 1) == [b"2"]
+
+    run(story())
+
+
+@on_mqtt
+def test_a_slow_application_slows_the_system_down(
+    overlay_of: Nodes, system: str, word: str
+) -> None:
+    count = 3 * INBOX_MAX
+
+    async def story() -> None:
+        a, _, _ = overlay_of(system).addresses
+        async with (
+            proxy(a) as here,
+            connect(f"bob{word}", here) as bob,
+            connect(f"ann{word}", here) as ann,
+        ):
+            await ann.subscribe(f"{word}/#")
+            await asyncio.gather(*(bob.publish(f"{word}/x", b"%d" % n) for n in range(count)))
+            await asyncio.sleep(0.5)
+            assert len(ann._inbox) == INBOX_MAX
+            await ann.move_out()  # pings come through all the same
+            await ann.move_in()
+            assert await payloads(ann, count) == [b"%d" % number for number in range(count)]
+            await quiet(ann)
 
     run(story())
 
