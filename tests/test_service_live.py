@@ -12,6 +12,7 @@ from wayfare import Filter
 from wayfare.errors import CannotConnect, Closed, UsageError
 from wayfare.service import Client, Gap, Publication, connect
 from wayfare.service.experiment import Plan, proxy, roam
+from wayfare.service.line import CLOSING_S
 from wayfare.service.overlays import Overlay
 
 pytestmark = pytest.mark.parametrize("system", ["mqtt"])
@@ -62,6 +63,7 @@ def test_who_roams_gets_everything_once_and_in_order(
         outcome = await roam(overlay_of(system).addresses, plan)
         assert outcome.published > 200
         assert (outcome.lost, outcome.duplicates, outcome.disordered, outcome.gaps) == (0, 0, 0, 0)
+        assert outcome.moving_in_s < CLOSING_S, "it waits for an access point that it cannot reach"
 
     run(story())
 

@@ -13,12 +13,14 @@ import pytest
 
 from test_live_cli import program, wayfare
 from test_service_live import Nodes, next_of, payloads, quiet, run
-from wayfare.errors import CannotConnect, StoreError, UsageError
+from wayfare.errors import CannotConnect, Refused, StoreError, UsageError
 from wayfare.service import Gap, Publication, connect
+from wayfare.service import effects as e
 from wayfare.service import messages as m
 from wayfare.service.agent import Agent, Choice, order
 from wayfare.service.client import INBOX_MAX
 from wayfare.service.discovery import Neighbourhood, advertised
+from wayfare.service.errands import Errands
 from wayfare.service.experiment import proxy
 from wayfare.service.nodes import free_ports
 from wayfare.service.proxy_server import Server
@@ -149,10 +151,99 @@ def test_a_slow_application_slows_the_system_down(
             await asyncio.gather(*(bob.publish(f"{word}/x", b"%d" % n) for n in range(count)))
             await asyncio.sleep(0.5)
             assert len(ann._inbox) == INBOX_MAX
-            await ann.move_out()  # pings come through all the same
+            async with asyncio.timeout(10):
+                await ann.move_out()  # pings come through all the same
             await ann.move_in()
             assert await payloads(ann, count) == [b"%d" % number for number in range(count)]
             await quiet(ann)
+
+    run(story())
+
+
+@on_mqtt
+def test_a_suspended_client_is_not_taken_for_subscribed_if_the_system_forgot_it(
+    overlay_of: Nodes, system: str, word: str
+) -> None:
+    async def story() -> None:
+        a, _, _ = overlay_of(system).addresses
+        async with (
+            proxy(a) as here,
+            connect(f"bob{word}", here) as bob,
+            connect(f"ann{word}", here) as ann,
+        ):
+            await ann.subscribe(f"{word}/#")
+            await ann.move_out(suspend=True)
+            async with connect(f"ann{word}", here):
+                pass  # the session of her name at the server is another one now, and then none
+            await ann.move_in()
+            await bob.publish(f"{word}/x", b"1")
+            assert await payloads(ann, 1) == [b"1"]
+
+    run(story())
+
+
+@on_mqtt
+def test_who_moves_in_makes_a_new_connection(overlay_of: Nodes, system: str, word: str) -> None:
+    """The old one may be of a network that is gone, and nobody would notice for minutes."""
+
+    async def story() -> None:
+        a, _, _ = overlay_of(system).addresses
+        server = Server(a)
+        async with connect(f"ann{word}", await server.start()) as ann:
+            before = set(server._wires._wires)
+            await ann.move_in()
+            assert before.isdisjoint(server._wires._wires)
+        await server.stop()
+
+    run(story())
+
+
+class Slow:
+    """A system whose access points take their time, and say what they are asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.go = asyncio.Event()
+
+    async def open(self, address: str, *_: Any, resume: bool) -> Any:
+        self.asked.append(f"open {address} {resume}")
+        await self.go.wait()
+        return self
+
+    async def subscribe(self, subscriptions: Any) -> None:
+        self.asked.append(f"subscribe {' '.join(subscriptions)}")
+        if "bad" in subscriptions:
+            raise Refused("it is bad")
+
+    async def close(self, *, suspend: bool) -> None:
+        self.asked.append("close")
+
+
+def test_of_an_access_that_is_shut_nothing_is_told() -> None:
+    async def story() -> None:
+        system, told, unwanted = Slow(), [], []
+        errands = Errands(
+            "ann", "ann", system, told.append, None, lambda what, _: unwanted.append(what)
+        )
+        for errand in (
+            e.Open("ann", "one"),
+            e.Subscribe("ann", ("x",)),
+            e.Shut("ann"),
+            e.Open("ann", "two"),
+            e.Subscribe("ann", ("x", "bad", "y")),
+        ):
+            errands.ask(errand)
+        await asyncio.sleep(0)
+        assert system.asked == ["open one False"]
+        system.go.set()
+        await errands.done()
+        # The other subscriptions are there, although one was refused.
+        assert told == [e.Opened("ann"), e.Subscribed("ann", ("x", "bad", "y"))]
+        assert unwanted == ["bad"]
+        last = ["subscribe x bad y", "subscribe x", "subscribe bad", "subscribe y"]
+        assert [one for one in system.asked if one.startswith("sub")][1:] == last
+        await errands.stop()
+        assert system.asked.count("close") == 2
 
     run(story())
 
