@@ -53,7 +53,8 @@ LAYERS = {
     "sync": Layer("errors core net"),
     "testing": Layer("errors core net sim", "msgspec pytest"),
     "service": Layer(
-        "errors core eventlog net", "msgspec aio_pika aiormq nats pamqp paho redis stomp zeroconf"
+        "errors core channel eventlog net",
+        "msgspec aio_pika aiormq nats pamqp paho redis stomp zeroconf",
     ),
     "gateways": Layer("errors core net"),
     "studies": Layer("errors core eventlog sim"),

@@ -16,7 +16,7 @@ CONFIG = """<beans xmlns="http://www.springframework.org/schema/beans"
   <broker xmlns="http://activemq.apache.org/schema/core" brokerName="{name}" dataDirectory="{folder}/data"
       useJmx="false" advisorySupport="true" schedulePeriodForDestinationPurge="0">
     <networkConnectors>{connectors}</networkConnectors>
-    <persistenceAdapter><kahaDB directory="{folder}/data/kahadb"/></persistenceAdapter>
+    <persistenceAdapter><kahaDB directory="{folder}/data/kahadb" enableJournalDiskSyncs="false"/></persistenceAdapter>
     <transportConnectors>
       <transportConnector name="openwire" uri="tcp://127.0.0.1:{openwire}"/>
       <transportConnector name="stomp" uri="stomp://127.0.0.1:{port}"/>

@@ -25,6 +25,12 @@ ADAPTERS = {
 }
 
 
+def alike(one: str, other: str) -> bool:
+    """Whether these addresses are of one kind of system, with or without TLS."""
+    kind, *others = (ADAPTERS.get(scheme_of(address)) for address in (one, other))
+    return kind is not None and others == [kind]
+
+
 def adapter(address: str) -> System:
     """Give the adapter for an address like mqtt://host:port."""
     scheme = scheme_of(address)

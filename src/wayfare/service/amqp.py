@@ -252,8 +252,16 @@ class AmqpAccess(Line):
 
     async def subscribe(self, subscriptions: Sequence[str]) -> None:
         self.alive()
-        for text in subscriptions:
-            await self._asked(self._queue.bind(EXCHANGE, text))
+        if subscriptions:
+            await self._asked(self._bind(subscriptions))
+
+    async def _bind(self, subscriptions: Sequence[str]) -> None:
+        """The server answers in order: only the last one is waited for, once and not for each."""
+        below = await self._channel.get_underlay_channel()
+        *others, last = subscriptions
+        for text in others:
+            await below.queue_bind(self._queue_name, EXCHANGE, text, nowait=True)
+        await below.queue_bind(self._queue_name, EXCHANGE, last)
 
     async def unsubscribe(self, subscriptions: Sequence[str]) -> None:
         self.alive()

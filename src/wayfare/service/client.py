@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 from wayfare.errors import CannotConnect, Closed, UsageError
 from wayfare.service import effects as e
 from wayfare.service import messages as m
-from wayfare.service.adapters import adapter
-from wayfare.service.addresses import scheme_of
+from wayfare.service.adapters import adapter, alike
 from wayfare.service.agent import Registration
 from wayfare.service.effects import Gap
 from wayfare.service.errands import Errands
@@ -85,6 +84,7 @@ class Client:
         self._sender = f"{name}~{secrets.token_hex(4)}"
         self._published = self._delivered = 0
         self.system: System
+        self._kind: str  # an address of that system
         self._library: Library
         self._errands: Errands
 
@@ -99,7 +99,7 @@ class Client:
             if self._registration is not None:
                 self._registration.close()
             raise
-        self.system = adapter(welcome.access)
+        self.system, self._kind = adapter(welcome.access), welcome.access
         # Another process of this name may have been here before: stays go on from it.
         self._library = Library(
             self.name,
@@ -336,8 +336,8 @@ class Client:
                     raise AssertionError(f"no effect of a library: {effect}")
 
     def _open(self, client: str, access: str, resume: bool) -> None:
-        if scheme_of(access) not in (self.system.scheme, f"{self.system.scheme}s"):
-            reason = f"{access} is another kind of system than {self.system.scheme}"
+        if not alike(access, self._kind):
+            reason = f"{access} is another kind of system than {self._kind}"
             asyncio.get_running_loop().call_soon(self._step, e.AccessGone(client, reason))
             return
         if self._login:

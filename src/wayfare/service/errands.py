@@ -107,13 +107,22 @@ class Errands:
             case e.Shut(_, suspend):
                 self._close(suspend)
                 self._shuts -= 1
-            case e.Subscribe(_, subscriptions):
+            case e.Subscribe():
+                subscriptions = self._all_of(errand)
                 if self._access is not None:
                     await self._subscribe(self._access, subscriptions)
                     self._tell(e.Subscribed(self._client, subscriptions))
             case e.Unsubscribe(_, subscriptions):
                 if self._access is not None:
                     await self._access.unsubscribe(subscriptions)
+
+    def _all_of(self, errand: e.Subscribe) -> tuple[str, ...]:
+        """With those that were asked for next: one answer is waited for, which may take a while."""
+        subscriptions = dict.fromkeys(errand.subscriptions)
+        while self._asked and isinstance(following := self._asked[0], e.Subscribe):
+            self._asked.popleft()
+            subscriptions |= dict.fromkeys(following.subscriptions)
+        return tuple(subscriptions)
 
     def _tell(self, event: e.Event) -> None:
         if not self._shuts:

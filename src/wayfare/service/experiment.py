@@ -1,12 +1,14 @@
 """One roaming run on a real system: the experiment of the paper, with and without the service.
 
 A publisher stays at the first access point. A client subscribes at the second one, leaves, and appears at the
-third one after a while. Publications are numbered, so that all that matters can be counted.
+third one after a while. Publications are numbered, so that all that matters can be counted. They begin when
+the subscriptions are known everywhere: what a system does meanwhile is not the matter of moving.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -15,17 +17,22 @@ from typing import Any
 
 import msgspec
 
+from wayfare.channel import find, floor
 from wayfare.eventlog import Event
+from wayfare.net import client as wayfare
 from wayfare.net.emulator import Emulator
 from wayfare.net.recording import CLOCK_NS
+from wayfare.net.subscription import Subscription
 from wayfare.service.adapters import adapter
 from wayfare.service.client import Client, connect
 from wayfare.service.effects import Gap
+from wayfare.service.overlapping import NUMBER, overlapping
 from wayfare.service.proxy_server import Server
-from wayfare.service.system import Access, Id, Publication, System
+from wayfare.service.system import Access, Id, Property, Publication, System
 from wayfare.service.wire import where
 
-WARM_S = 10.0  # for the first subscriptions to be known everywhere
+WARM = -1  # the number of publications that only try whether they arrive
+WARMING_S = 0.1  # until the next one is tried, at first
 SETTLED_S = 2.0  # without a message that was waited for, it does not come any more
 
 
@@ -34,9 +41,11 @@ class Plan(msgspec.Struct, frozen=True):
 
     sync: str = "ping"  # at move-in and move-out
     service: bool = True  # else the client subscribes again where it appears, and that is all
+    own: bool = False  # it is a client of Wayfare's own network, which needs no service
     graceful: bool = True  # it moves out before it leaves; else it is cut off, and nobody notices
     link: str = ""  # of the client: a profile of `wayfare emulate`; else it is on the wire
     subscriptions: int = 1  # each to a topic of its own; publications go round
+    overlap: bool = False  # ... but all of them match every publication
     rate: float = 10.0  # publications a second
     before_s: float = 1.0
     away_s: float = 1.0
@@ -44,6 +53,7 @@ class Plan(msgspec.Struct, frozen=True):
     payload: int = 100  # bytes of a publication
     duplicates: bool = False  # are kept, as in the paper
     standby: bool = True
+    seed: int = 0  # of the link
 
 
 class Outcome(msgspec.Struct):
@@ -54,10 +64,17 @@ class Outcome(msgspec.Struct):
     lost: int = 0
     duplicates: int = 0
     disordered: int = 0  # came after one that was published later
+    missed: int = 0  # published while the client was away
+    lost_away: int = 0  # ... and lost
+    lost_in: int = 0  # published since it appeared, and lost
     gaps: int = 0  # the client was told that something is missing
     moving_out_s: float = 0.0
     moving_in_s: float = 0.0  # until all that was kept was there
     reattached_s: float | None = None  # from appearing until the first message
+    delay_s: float | None = None  # ... until the last of those that it missed, and that come
+    floor_s: float | None = (
+        None  # of that, by such a link: a round trip, and the bytes that it missed
+    )
     missing: list[int] = []  # which ones were lost, of the numbers from 0
     events: list[Event] = []
 
@@ -73,10 +90,12 @@ async def roam(addresses: Sequence[str], plan: Plan) -> Outcome:
     """Move once, from the second to the third of these access points of one system."""
     run = _Run(addresses, plan)
     async with AsyncExitStack() as stack:
-        publisher = await run.enter(stack)
+        await run.enter(stack)
         move = run.with_service if plan.service else run.without_service
+        if plan.own:
+            move = run.by_itself
         moved = asyncio.Event()
-        publishing = asyncio.create_task(run.publish(publisher, moved))
+        publishing = asyncio.create_task(run.publish(moved))
         try:
             async with asyncio.timeout(120 + plan.before_s + plan.away_s + plan.after_s):
                 await move(stack)
@@ -94,53 +113,64 @@ class _Run:
         self.addresses, self.plan = addresses, plan
         self.system: System = adapter(addresses[0])
         self.word = f"roam{random.randrange(10**9)}"
-        self.topics = [self.system.topic(self.word, f"t{n}") for n in range(plan.subscriptions)]
-        self.subscriptions = [self.system.subscription(topic) for topic in self.topics]
+        if plan.overlap:
+            topic, self.subscriptions = overlapping(self.system, self.word, plan.subscriptions)
+            self.topics = [topic]
+        else:
+            self.topics = [self.system.topic(self.word, f"t{n}") for n in range(plan.subscriptions)]
+            self.subscriptions = [self.system.subscription(topic) for topic in self.topics]
+        self.numbered = plan.overlap or plan.own  # publications have their number as a property
         self.sent: list[int] = []  # when, in nanoseconds
         self.got: list[tuple[int, int]] = []  # number, and when
         self.result = Outcome(missing=[], events=[])
-        self.appeared_ns = 0
+        self.left_ns = self.appeared_ns = 0
+        self.heard: set[str] = set()  # topics that are known to reach the client
         self.ready = asyncio.Event()
-        self.warmed: set[str] = set()  # topics
-        self.warm = asyncio.Event()
+        self.publisher: Access
 
-    async def enter(self, stack: AsyncExitStack) -> Access:
+    async def enter(self, stack: AsyncExitStack) -> None:
         async def ignored(publication: Publication) -> None:
             pass
 
-        access = await self.system.open(self.addresses[0], f"{self.word}p", ignored, lambda _: None)
-        stack.push_async_callback(access.close)
-        return access
+        self.publisher = await self.system.open(
+            self.addresses[0], f"{self.word}p", ignored, lambda _: None
+        )
+        stack.push_async_callback(self.publisher.close)
 
     # ---- the publisher -----------------------------------------------------------------
 
-    async def publish(self, access: Access, moved: asyncio.Event) -> None:
+    async def publish(self, moved: asyncio.Event) -> None:
         """At a steady rate, from when the client is there until a while after it has moved."""
         await self.ready.wait()
-        await self.warm_up(access)
-        self.warm.set()
         end, next_at = None, time.monotonic()
         while end is None or next_at < end:
             await asyncio.sleep(next_at - time.monotonic())
             number = len(self.sent)
             topic = self.topics[number % len(self.topics)]
-            payload = b"%d " % number
-            payload += b"x" * (self.plan.payload - len(payload))
             self.note("published", number=number, attributes={"topic": topic})
             self.sent.append(time.monotonic_ns())
-            mark = Id(self.word, number + 1) if self.system.traits.carries_ids else None
-            await access.publish(Publication(topic, payload, {}, mark))
+            mark = Id(self.word, number + 1)
+            await self.publisher.publish(self.publication(topic, number, mark))
             next_at += 1 / self.plan.rate
             if moved.is_set() and end is None:
                 end = next_at + self.plan.after_s
 
-    async def warm_up(self, access: Access) -> None:
-        """What the client has subscribed to may not be known here yet: that is no part of moving."""
-        until = time.monotonic() + WARM_S
-        while (cold := set(self.topics) - self.warmed) and time.monotonic() < until:
-            for topic in sorted(cold):
-                await access.publish(Publication(topic, b"warm"))
-            await asyncio.sleep(0.1)
+    def publication(self, topic: str, number: int, mark: Id) -> Publication:
+        payload = b"%d " % number
+        payload += b"x" * (self.plan.payload - len(payload))
+        properties: dict[str, Property] = {NUMBER: number} if self.numbered else {}
+        carried = mark if self.system.traits.carries_ids else None
+        return Publication(topic, payload, properties, carried)
+
+    async def warm_up(self, is_stood_in_for: Callable[[], bool] = lambda: True) -> None:
+        """Until all subscriptions are known where the publisher is, and to who stands in."""
+        pause_s, numbers = WARMING_S, itertools.count(1)
+        while not (self.heard.issuperset(self.topics) and is_stood_in_for()):
+            for topic in [one for one in self.topics if one not in self.heard]:
+                mark = Id(f"{self.word}w", next(numbers))
+                await self.publisher.publish(self.publication(topic, WARM, mark))
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, 20 * WARMING_S)
 
     # ---- the client --------------------------------------------------------------------
 
@@ -158,8 +188,8 @@ class _Run:
         )
         listening = asyncio.create_task(self.listen(client))
         stack.push_async_callback(_ended, listening)
-        for subscription in self.subscriptions:
-            await client.subscribe(subscription)
+        await asyncio.gather(*map(client.subscribe, self.subscriptions))
+        await self.warm_up(lambda: not plan.standby or old.stands_in(self.word, plan.subscriptions))
         await self._leave(old, client.move_out)
         await client.move_in(await new.near(new.proxy))
         self._there(new)
@@ -168,9 +198,24 @@ class _Run:
         old, new = [await self._place(stack, address) for address in self.addresses[1:]]
         access = await self._open(stack, old.access)
         await access.subscribe(self.subscriptions)
+        await self.warm_up()
         await self._leave(old, access.close)
         access = await self._open(stack, new.access)
         await access.subscribe(self.subscriptions)
+        self._there(new)
+
+    async def by_itself(self, stack: AsyncExitStack) -> None:
+        """Wayfare's own network: its brokers hand the client over."""
+        old, new = [await self._place(stack, address) for address in self.addresses[1:]]
+        client = wayfare.connect(old.access, f"{self.word}c", events=self.hear, on_lost=self.lose)
+        await stack.enter_async_context(client)
+        for subscription in self.subscriptions:
+            some = await client.subscribe(subscription)
+            stack.push_async_callback(_ended, asyncio.create_task(_drain(some)))
+        await client.flush()
+        await self.warm_up()
+        await self._leave(old, client.detach)
+        await client.move(new.access)
         self._there(new)
 
     async def _leave(self, old: _Place, move_out: Callable[[], Awaitable[None]]) -> None:
@@ -178,7 +223,6 @@ class _Run:
         plan = self.plan
         self.note("attached", broker=old.address)
         self.ready.set()
-        await self.warm.wait()
         await asyncio.sleep(plan.before_s)
         self.note("detached", broker=old.address)
         begin = time.monotonic()
@@ -186,6 +230,7 @@ class _Run:
             await move_out()
         self.result.moving_out_s = time.monotonic() - begin
         old.cut()
+        self.left_ns = time.monotonic_ns()
         await asyncio.sleep(plan.away_s)
         self.appeared_ns = time.monotonic_ns()
 
@@ -204,26 +249,40 @@ class _Run:
 
     async def _place(self, stack: AsyncExitStack, address: str) -> _Place:
         made = _Place(address)
-        if self.plan.link or not self.plan.graceful:
-            profile = self.plan.link or "lan"
-            made.link = await stack.enter_async_context(Emulator(profile, where(made.place)))
+        plan = self.plan
+        if plan.link or not plan.graceful:
+            link = Emulator(plan.link or "lan", where(made.place), plan.seed)
+            made.link = await stack.enter_async_context(link)
         made.access = f"{made.scheme}://{await made.near(made.place)}"
-        if self.plan.service:
-            made.proxy = await stack.enter_async_context(proxy(address, made.access))
+        if plan.service and not plan.own:
+            made.server = Server(address, told=made.access)
+            stack.push_async_callback(made.server.stop)
+            made.proxy = await made.server.start()
         return made
 
     async def listen(self, client: Client) -> None:
         async for message in client:
             if isinstance(message, Gap):
-                self.result.gaps += 1
+                self.lose(message.lost or 0, message.reason)
             else:
                 self.take(message)
 
+    def lose(self, count: int, reason: str) -> None:
+        self.result.gaps += 1
+        self.note("lost", count=count, reason=reason)
+
+    def hear(self, event: Event) -> None:
+        """What a client of Wayfare's own network tells."""
+        if event.kind == "delivered" and event.attributes is not None:
+            self.count(str(event.attributes["topic"]), int(event.attributes[NUMBER]))
+
     def take(self, publication: Publication) -> None:
-        if publication.payload == b"warm":
-            self.warmed.add(publication.topic)
+        self.count(publication.topic, int(publication.payload.split(b" ", 1)[0]))
+
+    def count(self, topic: str, number: int) -> None:
+        self.heard.add(topic)
+        if number == WARM:
             return
-        number = int(publication.payload.split(b" ", 1)[0])
         now = time.monotonic_ns()
         self.got.append((number, now))
         self.note("delivered", publisher=f"{self.word}p", number=number, delivery=len(self.got))
@@ -260,7 +319,21 @@ class _Run:
             result.disordered += number < highest and number not in seen
             highest = max(highest, number)
             seen.add(number)
+        self._judge_move(seen)
         return result
+
+    def _judge_move(self, came: set[int]) -> None:
+        result, back_ns = self.result, self.appeared_ns
+        missed = [n for n, at in enumerate(self.sent) if self.left_ns <= at < back_ns]
+        result.missed, result.lost_away = len(missed), len(set(missed) - came)
+        result.lost_in = sum(at >= back_ns and n not in came for n, at in enumerate(self.sent))
+        first = dict(reversed(self.got))  # when each came at first
+        ends = [first[n] for n in missed if n in first]
+        if ends:
+            result.delay_s = (max(ends) - back_ns) / 1e9
+        if self.plan.link:
+            size = len(missed) * (self.plan.payload + len(self.topics[0]))
+            result.floor_s = floor(find(self.plan.link), size) / 1e9
 
 
 class _Place:
@@ -271,6 +344,14 @@ class _Place:
         self.scheme, _, self.place = address.partition("://")
         self.access = self.proxy = ""
         self.link: Emulator | None = None
+        self.server: Server | None = None
+
+    def stands_in(self, client: str, subscriptions: int) -> bool:
+        """Whether the proxy has subscribed to all of that client's."""
+        found = self.server and self.server.proxy.clients.get(client)
+        if not found:
+            return False
+        return found.access == "ready" and len(found.subscriptions) == subscriptions
 
     async def near(self, place: str) -> str:
         """Where the client connects to instead."""
@@ -296,3 +377,8 @@ async def proxy(access: str, told: str = "") -> AsyncIterator[str]:
 async def _ended(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait([task])
+
+
+async def _drain(some: Subscription) -> None:
+    async for _ in some:
+        pass
