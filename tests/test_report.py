@@ -476,3 +476,52 @@ def test_an_axis_is_logarithmic_if_values_are_far_apart(
     (axes,) = figures.draw(figure).axes
     assert axes.get_yscale() == scale
     assert lowest is None or axes.get_ylim()[0] == lowest
+
+
+CROSSED = Experiment(
+    name="crossed",
+    title="Crossed",
+    varied="s",
+    axis="subscriptions",
+    values=(1, 10),
+    quick_values=(),
+    compared=("naive", "handoff"),
+    crossed={"p": (1, 2), "away": (5,)},
+    at={"p": 2, "away": 5},
+    printed={("cost", 10, "naive"): 77.0},
+    metrics=(COST, Metric("lost", "Lost", "notifications", drawn=False)),
+)
+CROSSED_ROWS = Rows(
+    [
+        {"relocation": name, "s": s, "p": p, "away": away, "cost": s * p + away, "lost": 0}
+        for name in ("naive", "handoff")
+        for s in (1, 10)
+        for p in (1, 2)
+        for away in (5, 1000)
+    ],
+    "relocation",
+    "s",
+)
+
+
+def test_what_is_crossed_has_panels_and_what_is_published_stands_beside_it() -> None:
+    names = ["naive", "handoff"]
+    (figure,) = charts.of_experiment(CROSSED, CROSSED_ROWS, names, lambda *_: [])
+    assert [panel.title for panel in figure.panels] == ["p = 1", "p = 2"]
+    drawn = {line.name: (line.x, line.y) for line in figure.panels[1].lines}
+    assert drawn["naive"] == ([1, 10], [7.0, 25.0])  # of one `away` only
+    assert drawn["naive, published"] == ([10], [77.0])
+    assert [line.name for line in figure.panels[0].lines] == names
+    sheet = figures.draw(figure)
+    assert "naive, published" in [text.get_text() for text in sheet.legends[0].get_texts()]
+    table = report.figure_table(CROSSED, CROSSED_ROWS, names)
+    assert table.rows[1][2:] == [Cell("25", "published: 77"), Cell("25")]
+
+
+def test_panels_share_an_axis_that_all_of_them_fit_on() -> None:
+    lines = [Line("a", [1, 2], [0.0, y]) for y in (900.0, 1.0)]
+    panels = [Panel([line], title) for line, title in zip(lines, "xy", strict=True)]
+    figure = Figure(name="f", title="F", x="x", y="y", panels=panels, names=["a"])
+    for axes in figures.draw(figure).axes:
+        assert axes.get_ylim()[0] == 0
+        assert axes.get_ylim()[1] >= 900

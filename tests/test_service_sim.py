@@ -17,6 +17,9 @@ from wayfare.sim.fuzz import Job, Run, fuzz
 from wayfare.sim.links import MS_NS, Agenda
 from wayfare.sim.service import SECOND_NS, Figures, Parameters
 from wayfare.sim.systems import LAN_NS, SYSTEMS, Access, Point, Radio, Wire, overlay
+from wayfare.studies import STUDIES
+from wayfare.studies import service as studies
+from wayfare.studies.study import Rows
 
 PAPER = [*SYSTEMS]
 BATCH = 25
@@ -282,3 +285,171 @@ def test_the_judge_sees_what_nobody_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(Access, "cut", lambda _self: None)
     rules = {one.rule for run in runs(0, 20) for one in run.verdict.violations}
     assert rules == {"away"}
+
+
+# ---- the study ---------------------------------------------------------------------------------
+
+
+def row(support: str, s: int = 10, p: float = 2.0, **figures: Any) -> dict[str, Any]:
+    usual: dict[str, Any] = {
+        **dict.fromkeys(("lost", "lost_in", "lost_away", "duplicates", "duplicates_in"), 0),
+        "order_violations": 0,
+        "gaps": 0,
+        "missed": 20,
+        "away_ns": 10 * SECOND_NS,
+        "delay_ms": 1000.0,
+        "subscribe_ms": 100.0,
+        "floor_ms": 900.0,
+    }
+    return usual | {"support": support, "s": s, "p": p} | figures
+
+
+def judged(system: str, network: str, rows: list[dict[str, Any]]) -> dict[str, bool]:
+    found = {}
+    for one in studies.checks_of(system, network):
+        try:
+            found[one.says] = one.verdict(Rows(rows, "support", "s")).holds
+        except LookupError:
+            found[one.says] = False
+    return found
+
+
+@pytest.mark.parametrize(
+    ("system", "network", "says", "good", "bad"),
+    [
+        (
+            "elvin",
+            "lan",
+            "without support, all that is published while away is lost",
+            [row("none", lost_away=20)],
+            [row("none", lost_away=20), row("none", lost_away=19)],
+        ),
+        (
+            "siena",
+            "gprs",
+            "ping loses nothing at reattach",
+            [row("ping")],
+            [row("ping"), row("ping", lost_in=1)],
+        ),
+        (
+            "siena",
+            "lan",
+            "basic support loses a few at reattach",
+            [row("basic"), row("basic", lost_in=2)],
+            [row("basic"), row("ping", lost_in=2)],
+        ),
+        (
+            "elvin",
+            "lan",
+            "basic support loses nothing at reattach",
+            [row("basic")],
+            [row("basic", lost_in=1)],
+        ),
+        (
+            "elvin",
+            "gprs",
+            "duplicates grow with s",
+            [row("basic", 1), row("basic", 100, duplicates_in=3)],
+            [row("basic", 1, duplicates_in=3), row("basic", 100, duplicates_in=3)],
+        ),
+        (
+            "siena",
+            "lan",
+            "duplicates grow with p",
+            [row("ping", p=1.0), row("ping", p=10.0, duplicates_in=3)],
+            [row("ping", p=1.0), row("ping", p=10.0)],
+        ),
+        (
+            "elvin",
+            "lan",
+            "ping adds nearly no duplicates",
+            [row("basic", duplicates_in=10), row("ping", duplicates_in=12)],
+            [row("basic", duplicates_in=10), row("ping", duplicates_in=13)],
+        ),
+        (
+            "siena",
+            "lan",
+            "ping adds at most 45 % duplicates",
+            [row("basic", duplicates_in=20), row("ping", duplicates_in=29)],
+            [row("basic", duplicates_in=20), row("ping", duplicates_in=30)],
+        ),
+        (
+            "elvin",
+            "gprs",
+            "with one-time connections the delay grows with s",
+            [row("basic", 10), row("basic", 100, delay_ms=8000.0)],
+            [row("basic", 10), row("basic", 100, delay_ms=2000.0)],
+        ),
+        (
+            "siena",
+            "gprs",
+            "with keep-alive the delay hardly grows with s",
+            [row("basic", 10), row("basic", 100, delay_ms=1900.0)],
+            [row("basic", 10), row("basic", 100, delay_ms=2100.0)],
+        ),
+        (
+            "siena",
+            "lan",
+            "the service costs a client that stays more than a little",
+            [row("none"), row("basic", subscribe_ms=150.0)],
+            [row("none"), row("basic", subscribe_ms=105.0)],
+        ),
+        (
+            "elvin",
+            "lan",
+            "the service costs a client that stays hardly anything",
+            [row("none"), row("basic", subscribe_ms=105.0)],
+            [row("none"), row("basic", subscribe_ms=150.0)],
+        ),
+        (
+            "elvin",
+            "gprs",
+            "own: with 100 subscriptions below 3 s, and below all that is published",
+            [row("own", 100, delay_ms=2900.0)],
+            [row("own", 100), row("own", 100, delay_ms=3100.0)],
+        ),
+        (
+            "elvin",
+            "gprs",
+            "ids: order violations never",
+            [row("ids")],
+            [row("ids"), row("ids", order_violations=1)],
+        ),
+    ],
+)
+def test_every_shape_of_the_study_can_fail(
+    system: str, network: str, says: str, good: list[dict[str, Any]], bad: list[dict[str, Any]]
+) -> None:
+    assert judged(system, network, good)[says]
+    assert not judged(system, network, bad)[says]
+
+
+def test_the_delay_that_is_needed_is_the_first_that_is_enough() -> None:
+    def rows(*lost: tuple[int, int, int]) -> Rows:
+        found = [row("delay", s, delay_ns=ms * MS_NS, lost_in=count) for s, ms, count in lost]
+        return Rows(found, "support", "delay_ns")
+
+    few = [(10, 0, 1), (10, 100, 0), (10, 1000, 0)]
+    enough, grows = studies.WAIT.checks
+    good = rows(*few, (100, 0, 9), (100, 100, 2), (100, 1000, 0))
+    assert (enough.verdict(good).holds, grows.verdict(good).holds) == (True, True)
+    assert grows.verdict(good).measured == "10: 100 ms, 100: 1000 ms"
+    bad = rows((10, 0, 1), (10, 100, 1), (10, 1000, 0), (100, 0, 9), (100, 100, 0), (100, 1000, 0))
+    assert (enough.verdict(bad).holds, grows.verdict(bad).holds) == (False, False)
+
+
+def test_every_system_has_as_many_points_as_in_the_paper() -> None:
+    points = {
+        point.run_name(): point.given["system"]
+        for of_one in STUDIES["service"].points().values()
+        for _, point in of_one
+    }
+    for system in PAPER:
+        assert list(points.values()).count(system) >= 2000
+    own = [
+        point.given
+        for _, point in STUDIES["service"].points()["elvin-gprs"]
+        if point.given["support"] == "own"
+    ]
+    assert {one["system"] for one in own} == {"wayfare"}
+    assert {(one["s"], one["p"]) for one in own} == {(s, p) for s in studies.S for p in studies.P}

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from wayfare.cli import as_subcommand, parser, sim, sim_location
+from wayfare.cli import as_subcommand, parser, sim, sim_location, sim_service
 from wayfare.eventlog import SCHEMA
 from wayfare.pipeline import results, sweep
 from wayfare.sim import experiment, roaming
@@ -23,6 +23,7 @@ READ = {
     "roaming": sim.roaming_parameters,
     "location": sim_location.location_parameters,
     "blackout": sim_location.blackout_parameters,
+    "service": sim_service.parameters,
 }
 BAD = Point("roaming", SMALL | {"seed": 0, "relocation": "junction", "routing": "flooding"})
 
@@ -67,9 +68,10 @@ def test_equal_points_are_one_run() -> None:
 @pytest.mark.parametrize("quick", [True, False])
 def test_the_command_of_every_point_runs_the_same(name: str, quick: bool) -> None:
     points = STUDIES[name].points(quick, "ways.json")
+    parse = parser().parse_args
     for point in (point for of_one in points.values() for _, point in of_one):
         words = split(point.command())[1:]
-        arguments = parser().parse_args(as_subcommand(words))
+        arguments = parse(as_subcommand(words))
         read = READ[point.kind]
         assert read(arguments) == point.parameters()
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from statistics import mean
 from typing import Any
 
-from wayfare.pipeline.figures import AWAY, Figure, Line, Panel
+from wayfare.pipeline.figures import AWAY, PUBLISHED, Figure, Line, Panel, number
 from wayfare.studies.study import Experiment, Metric, Picture, Row, Rows, Study
 
 MS_NS, S_NS = 10**6, 10**9
@@ -81,11 +81,36 @@ def against(one: Experiment, rows: Rows, metric: Metric, names: list[str]) -> Fi
         title=metric.title,
         x=axis(one, xs),
         y=metric.unit or "share",
-        panels=[Panel(lines(one, rows, metric.name, names))],
+        panels=panels(one, rows, metric.name, names),
         names=names,
         kind="dots" if words else "curves",
         log=metric.log,
     )
+
+
+def panels(one: Experiment, rows: Rows, metric: str, names: list[str]) -> list[Panel]:
+    """One, or one for each value of the first parameter that is crossed with what is varied."""
+    if not one.crossed:
+        return [Panel([*lines(one, rows, metric, names), *published(one, metric, names)])]
+    first = next(iter(one.crossed))
+    found = []
+    for value in sorted({row[first] for row in rows.rows}):
+        here = rows.where(**one.at | {first: value})
+        drawn = lines(one, here, metric, names)
+        if value == one.at[first]:
+            drawn += published(one, metric, names)
+        found.append(Panel(drawn, f"{first} = {number(value)}"))
+    return found
+
+
+def published(one: Experiment, metric: str, names: list[str]) -> list[Line]:
+    """What the paper measured, as dots."""
+    found = []
+    for name in names:
+        known = {x: y for (of, x, by), y in one.printed.items() if (of, by) == (metric, name)}
+        if known:
+            found.append(Line(f"{name}{PUBLISHED}", [*known], [*known.values()]))
+    return found
 
 
 def probes(one: Experiment, rows: Rows, at: Any, names: list[str], read: Read) -> Figure:
@@ -140,12 +165,14 @@ def distribution(name: str, rows: list[Row]) -> Line:
 
 def traces(one: Experiment, rows: Rows, at: Any, names: list[str], read: Read) -> Figure:
     """When what was published then arrived at one client that moves."""
-    panels = []
+    drawn = []
     for name in compared(rows, names):
         runs = _runs(rows, name, at)[:1]
-        panels.append(trace(name, read("traces", runs), read("moves", runs)))
+        drawn.append(trace(name, read("traces", runs), read("moves", runs)))
     title = f"Departure and arrival at one client that moves{_where(one, rows, at)}"
-    return trace_figure(f"{one.name}-traces", title, panels, names)
+    many = sum(each.kind == "traces" for each in one.pictures) > 1
+    value = f"-{shown(one.varied, [at])[0]:g}" if many else ""
+    return trace_figure(f"{one.name}-traces{value}", title, drawn, names)
 
 
 def trace_figure(name: str, title: str, panels: list[Panel], names: list[str]) -> Figure:
@@ -205,14 +232,15 @@ def of_experiment(one: Experiment, rows: Rows, names: list[str], read: Read) -> 
     if not rows.rows:
         return []
     metrics = one.metrics if len(rows.xs()) > 1 else ()
-    drawn = [against(one, rows, metric, names) for metric in metrics]
+    drawn = [against(one, rows, metric, names) for metric in metrics if metric.drawn]
     drawn += [_picture(one, rows, each, names, read) for each in one.pictures]
     return sorted(drawn, key=lambda figure: len(figure.panels) == 1)
 
 
 def _picture(one: Experiment, rows: Rows, each: Picture, names: list[str], read: Read) -> Figure:
+    rows = rows.where(**one.at)
     xs = rows.xs()
-    at = xs[min(each.at, len(xs) - 1)]
+    at = each.x if each.x in xs else xs[min(each.at, len(xs) - 1)]
     return PICTURES[each.kind](one, rows, at, names, read)
 
 

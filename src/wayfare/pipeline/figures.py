@@ -30,6 +30,7 @@ DASHES = ("-", (0, (6, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (3, 2)), (
 MARKERS = "os^DvP"
 INCHES = {1: (4.8, 3.3), 2: (9.6, 3.3)}  # of one panel, and of a row of them
 PANEL_ROW_INCHES = 2.7
+PUBLISHED = ", published"  # lines of this name are dots in the colour of what they are beside
 AWAY = "move-out"  # from such a mark to the next one, the background is darker
 LEGEND_MAX = 60  # characters in a row of a legend, with 6 for the line beside each
 TICKS_MAX = 10  # values that are written at the x axis one by one
@@ -160,6 +161,12 @@ def draw(figure: Figure) -> Sheet:
     grid = sheet.subplots(lines, columns, sharex=count > 1, sharey=count > 1, squeeze=False)
     for axes, panel in zip(grid.flat, figure.panels, strict=False):
         _draw_panel(axes, figure, panel)
+    every = [y for panel in figure.panels for line in panel.lines for y in line.y if y is not None]
+    if every and figure.kind in ("curves", "dots"):
+        for axes in grid.flat:  # which share their y, so that none of them is alone
+            _scale(axes, figure, every)
+    for axes in grid.flat:
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
     for axes in list(grid.flat)[count:]:
         axes.set_visible(False)
     for axes in grid[-1]:
@@ -170,7 +177,7 @@ def draw(figure: Figure) -> Sheet:
         grid[0, 0].set_title(figure.title)
     else:
         sheet.suptitle(figure.title, x=0.01, ha="left", fontsize=10, fontweight="bold")
-    _draw_legend(sheet, grid[0, 0], figure)
+    _draw_legend(sheet, list(grid.flat), figure)
     return sheet
 
 
@@ -183,10 +190,6 @@ def _draw_panel(axes: Axes, figure: Figure, panel: Panel) -> None:
     for (what, left), (_, came) in pairwise(panel.marks):
         if what == AWAY:
             axes.axvspan(left, came, color=INK, alpha=0.1, linewidth=0)
-    values = [y for line in panel.lines for y in line.y if y is not None]
-    if values and figure.kind in ("curves", "dots"):
-        _scale(axes, figure, values)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
 
 
 def _scale(axes: Axes, figure: Figure, values: list[float]) -> None:
@@ -208,8 +211,12 @@ def _scale(axes: Axes, figure: Figure, values: list[float]) -> None:
 
 
 def _style(figure: Figure, name: str) -> dict[str, Any]:
-    at = figure.names.index(name) % len(COLOURS)
-    return {"color": COLOURS[at], "linestyle": DASHES[at], "marker": MARKERS[at], "label": name}
+    at = figure.names.index(name.removesuffix(PUBLISHED)) % len(COLOURS)
+    style: dict[str, Any] = {"color": COLOURS[at], "linestyle": DASHES[at], "marker": MARKERS[at]}
+    style["label"] = name
+    if name.endswith(PUBLISHED):
+        style |= {"linestyle": "none", "fillstyle": "none", "markersize": 8}
+    return style
 
 
 def _draw_curves(axes: Axes, figure: Figure, panel: Panel) -> None:
@@ -290,11 +297,15 @@ DRAWN = {
 }
 
 
-def _draw_legend(sheet: Sheet, axes: Axes, figure: Figure) -> None:
+def _draw_legend(sheet: Sheet, every: list[Axes], figure: Figure) -> None:
     """Below the figure, where it covers nothing; panels that have their names as titles need none."""
     if figure.kind == "traces":
         return
-    handles, labels = axes.get_legend_handles_labels()
+    known: dict[str, Any] = {}
+    for axes in every:
+        handles, labels = axes.get_legend_handles_labels()
+        known = dict(zip(labels, handles, strict=True)) | known
+    labels, handles = list(known), list(known.values())
     sheet.legend(
         handles,
         labels,

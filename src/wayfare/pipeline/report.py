@@ -180,29 +180,50 @@ def of_experiment(
     if not rows.rows:
         return [*blocks, Text("No run of it is there.")]
     blocks.append(Pictures(figures, command))
+    if one.at:
+        at = ", ".join(_setting(name, value) for name, value in one.at.items())
+        blocks.append(Text(f"Traces, and the table, are of {at}."))
     return [*blocks, figure_table(one, rows, charts.compared(rows, names))]
 
 
+def _setting(name: str, value: Any) -> str:
+    unit, size = charts.unit(name, [value])
+    return f"{name.removesuffix('_ns')} = {number(value / size)} {unit}".rstrip()
+
+
 def figure_table(one: Experiment, rows: Rows, names: list[str]) -> Table:
-    """Every metric by x and by what is compared: mean over seeds, and from where to where they are."""
+    """Every metric by x and by what is compared: mean over seeds, and from where to where they are.
+
+    What the paper measured stands beside it.
+    """
+    rows = rows.where(**one.at)
     xs = charts.values(one, rows)
     shown = charts.shown(one.varied, xs)
     lines = []
     for metric in one.metrics:
         title = f"{metric.title}{f' ({metric.unit})' if metric.unit else ''}"
         for x, at in zip(xs, shown, strict=True):
-            cells = [_figure([row[metric.name] for row in rows.of(name, x)]) for name in names]
+            cells = [
+                _figure(
+                    [row[metric.name] for row in rows.of(name, x)],
+                    one.printed.get((metric.name, x, name)),
+                )
+                for name in names
+            ]
             lines.append([Cell(title), Cell(number(at)), *cells])
             title = ""
     return Table(["", charts.axis(one, xs), *names], lines, 1)
 
 
-def _figure(values: list[Any]) -> Cell:
+def _figure(values: list[Any], printed: float | None = None) -> Cell:
     known = [value for value in values if value is not None]
     if not known:
         return Cell("")
     low, high = min(known), max(known)
-    return Cell(number(mean(known)), f"{number(low)} to {number(high)}" if low != high else "")
+    more = [f"{number(low)} to {number(high)}"] if low != high else []
+    if printed is not None:
+        more.append(f"published: {number(printed)}")
+    return Cell(number(mean(known)), "; ".join(more))
 
 
 def _verdicts(checks: list[Row]) -> list[Block]:

@@ -61,6 +61,18 @@ COUNTS = {
     | {"published": "probes", "entries": "control_total", "updates": "link_messages"},
     "location": FOLLOWED | {name: name for name in ["moves", "posted", "past"]},
     "blackout": FOLLOWED,
+    "service": {
+        name: name
+        for name in [
+            "published",
+            "expected",
+            "lost",
+            "duplicates",
+            "order_violations",
+            "gaps",
+            "moves",
+        ]
+    },
 }
 
 

@@ -55,9 +55,10 @@ class Nature(msgspec.Struct, frozen=True):
 
 
 # Chosen, not measured: a server of 2003, its protocol, and Java. One row per system, whatever s and p.
+# Publications are short enough for 10 a second to fit the radio, as they did in the paper.
 SYSTEMS = {
     "elvin": Nature(False, True, 25 * MS_NS, 0, 120, 100, 40),
-    "fioranomq": Nature(False, True, 2 * MS_NS, 0, 220, 220, 60),
+    "fioranomq": Nature(False, True, 2 * MS_NS, 0, 220, 110, 60),
     "siena": Nature(True, False, 5 * MS_NS, MS_NS // 2, 150, 120, 0, checks_ns=MS_NS // 2),
 }
 

@@ -3,5 +3,6 @@
 from wayfare.studies.location import LOCATION
 from wayfare.studies.publishers import PUBLISHERS
 from wayfare.studies.relocation import RELOCATION
+from wayfare.studies.service import SERVICE
 
-STUDIES = {study.name: study for study in (RELOCATION, PUBLISHERS, LOCATION)}
+STUDIES = {study.name: study for study in (RELOCATION, PUBLISHERS, LOCATION, SERVICE)}

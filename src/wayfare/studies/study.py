@@ -38,6 +38,11 @@ class Rows:
             if (series is None or row[self.by] == series) and (x is None or row[self.varied] == x)
         ]
 
+    def where(self, **given: Any) -> Rows:
+        """Those with these parameters."""
+        rows = [row for row in self.rows if all(row[name] == x for name, x in given.items())]
+        return Rows(rows, self.by, self.varied)
+
     def series(self) -> list[str]:
         return list(dict.fromkeys(row[self.by] for row in self.rows))
 
@@ -77,6 +82,7 @@ class Metric(msgspec.Struct, frozen=True):
     title: str
     unit: str
     log: bool = False  # better seen on a logarithmic axis
+    drawn: bool = True  # else it is in the table only
 
 
 class Picture(msgspec.Struct, frozen=True):
@@ -84,6 +90,7 @@ class Picture(msgspec.Struct, frozen=True):
 
     kind: str  # probes: by index; delivery: the distribution of its time; traces: of a client that moves
     at: int = 10**6  # which of the values that are varied it is of: the first is 0; else the last
+    x: Any = None  # ... or the value itself, where that is one of them
 
 
 class Experiment(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +111,13 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     pictures: tuple[Picture, ...] = ()
     checks: tuple[Check, ...] = ()
     published: str = ""  # what the paper has of it, in words
+    # What the paper measured: by metric, what is varied, and what is compared.
+    printed: dict[tuple[str, Any, str], float] = {}
     fixed: dict[str, Any] = {}
+    but: dict[str, dict[str, Any]] = {}  # ... of some of those that are compared
+    crossed: dict[str, tuple[Any, ...]] = {}  # further parameters: every value with every other
+    quick_crossed: dict[str, tuple[Any, ...]] = {}
+    at: dict[str, Any] = {}  # ... which of them tables and traces are of
     quick_fixed: dict[str, Any] = {}  # instead, or as well
     seeds: int = 3
     quick_seeds: int = 1
@@ -132,10 +145,13 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         values = one.quick_values if quick else one.values
         seeds = one.quick_seeds if quick else one.seeds
         fixed = one.fixed | (one.quick_fixed if quick else {})
-        for x, series, seed in product(values, one.compared, range(seeds)):
+        crossed = one.quick_crossed if quick else one.crossed
+        more = [dict(zip(crossed, each, strict=True)) for each in product(*crossed.values())]
+        for x, series, each, seed in product(values, one.compared, more, range(seeds)):
             if (x, series) in one.impossible:
                 continue
-            given = fixed | {self.by_of(one): series, "seed": seed} | _varied(one.varied, x)
+            given = fixed | each | {self.by_of(one): series, "seed": seed}
+            given |= _varied(one.varied, x) | one.but.get(series, {})
             if one.replayed:
                 given["ways"] = ways
             yield x, Point(one.kind or self.kind, given)
