@@ -173,8 +173,8 @@ def test_a_suspended_client_is_not_taken_for_subscribed_if_the_system_forgot_it(
         ):
             await ann.subscribe(f"{word}/#")
             await ann.move_out(suspend=True)
-            async with connect(f"ann{word}", here):
-                pass  # the session of her name at the server is another one now, and then none
+            forgetful = await ann.system.open(a, f"ann{word}", None, None)
+            await forgetful.close()  # the session of her name was another one, and is none now
             await ann.move_in()
             await bob.publish(f"{word}/x", b"1")
             assert await payloads(ann, 1) == [b"1"]
@@ -255,10 +255,11 @@ def test_the_name_of_a_client_is_its_own(overlay_of: Nodes, system: str, word: s
         async with proxy(a) as here, connect("ann" + word, here, key="hers") as ann:
             await ann.subscribe(f"{word}/#")
             await ann.move_out()
-            mallory = connect("ann" + word, here)
-            await mallory.__aenter__()
-            await mallory.publish(f"{word}/x", b"1")
-            await mallory.close()
+            with pytest.raises(Refused, match="another client has this name"):
+                async with connect("ann" + word, here):
+                    pass
+            async with connect("bob" + word, here) as bob:
+                await bob.publish(f"{word}/x", b"1")
             await ann.move_in()
             assert await payloads(ann, 1) == [b"1"]
 

@@ -21,7 +21,7 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from wayfare.errors import CannotConnect, Closed, UsageError
+from wayfare.errors import CannotConnect, Closed, Refused, UsageError
 from wayfare.service import effects as e
 from wayfare.service import messages as m
 from wayfare.service.adapters import adapter, alike
@@ -78,6 +78,7 @@ class Client:
         self._changed = asyncio.Event()  # something is in the inbox, or it is closed
         self._room = asyncio.Event()
         self._moving: asyncio.Future[None] | None = None
+        self._known: asyncio.Future[None]  # to the first proxy
         self._asking: dict[str, asyncio.Future[None]] = {}  # by subscription
         self._publishing: dict[int, tuple[Publication, asyncio.Future[None]]] = {}
         self._closed = False
@@ -123,14 +124,23 @@ class Client:
 
             self._recorder = Recorder(self.name, self._record, _no_network)
             await self._recorder.open()
+        self._known = asyncio.get_running_loop().create_future()
         try:
             await self.move_in(self._first)
+            await self._be_known()
         except BaseException:
             await self.close()
             raise
         if self._registration is not None:
             self._heeding = asyncio.create_task(self._registration.heed(self))
         return self
+
+    async def _be_known(self) -> None:
+        """The name may be somebody else's: Refused."""
+        try:
+            await asyncio.wait_for(self._known, self._patience_ns / SECOND_NS)
+        except TimeoutError:
+            log.warning("%s: nobody says yet that it is stood in for", self.name)
 
     async def __aexit__(
         self,
@@ -290,6 +300,8 @@ class Client:
             case e.Published(_, publication):
                 _, answer = self._publishing.pop(id(publication), (None, None))
                 self._answer(answer)
+            case e.Received(_, m.Registered()):
+                self._answer(self._known)
         self._perform(self._library.step(event, now()))
         if type(event) is not e.Arrived:
             self._arm()
@@ -331,9 +343,17 @@ class Client:
                         self._note("attached")
                     self._answer(self._moving)
                 case e.Failed(reason):
-                    self._answer(self._moving, CannotConnect(reason))
+                    self._fail(reason)
                 case _:
                     raise AssertionError(f"no effect of a library: {effect}")
+
+    def _fail(self, reason: str) -> None:
+        if self._moving is not None and not self._moving.done():
+            self._answer(self._moving, CannotConnect(reason))
+        elif not self._known.done():
+            self._answer(self._known, Refused(f"{self._first} refuses {self.name!r}: {reason}"))
+        else:
+            log.warning("%s: nobody stands in for it: %s", self.name, reason)
 
     def _open(self, client: str, access: str, resume: bool) -> None:
         if not alike(access, self._kind):
