@@ -242,7 +242,12 @@ def test_bad_input_gets_a_sentence(overlay_of: Nodes, system: str, word: str) ->
         for options in ({"sync": "pong"}, {"lease": 0.0}, {"last": -1}, {"age": float("nan")}):
             with pytest.raises(UsageError):
                 connect("ann", "127.0.0.1:7500", **options)
-        for name, where in (("", "127.0.0.1:7500"), ("ann", "somewhere:"), ("ann", "x:99999")):
+        for name, where in (
+            ("", "127.0.0.1:7500"),
+            ("a\0", "127.0.0.1:7500"),
+            ("ann", "somewhere:"),
+            ("ann", "x:99999"),
+        ):
             with pytest.raises(UsageError):
                 connect(name, where)
         async with proxy(a) as here, connect(f"ann{word}", here, patience=1) as ann:

@@ -20,7 +20,7 @@ from wayfare.service import messages as m
 from wayfare.service.agent import Agent, Choice, order
 from wayfare.service.client import INBOX_MAX
 from wayfare.service.discovery import Neighbourhood, advertised
-from wayfare.service.errands import Errands
+from wayfare.service.errands import Errands, name_of
 from wayfare.service.experiment import proxy
 from wayfare.service.nodes import free_ports
 from wayfare.service.proxy_server import Server
@@ -246,6 +246,33 @@ def test_of_an_access_that_is_shut_nothing_is_told() -> None:
         assert system.asked.count("close") == 2
 
     run(story())
+
+
+@on_mqtt
+def test_a_client_may_have_any_name(overlay_of: Nodes, system: str, word: str) -> None:
+    async def story() -> None:
+        a, _, _ = overlay_of(system).addresses
+        async with proxy(a) as here:
+            for name in (f"Ännchen von {word}/#", word + "x" * 100, f"a~b {word}"):
+                async with connect(name, here) as ann:
+                    await ann.subscribe(f"{word}/#")
+                    await ann.move_out()
+                    await ann.publish(f"{word}/x", b"1")
+                    await ann.move_in()
+                    assert await payloads(ann, 1) == [b"1"]
+
+    run(story())
+
+
+def test_names_for_the_system_differ_as_clients_and_proxies_do() -> None:
+    names = [
+        name_of(client, at)
+        for client in ("ann", "ann/", "ann#", "a" * 100)
+        for at in ("", "x", "y")
+    ]
+    assert names[0] == "ann"
+    assert len(set(names)) == len(names)
+    assert all(name.replace("-", "").isalnum() and len(name) <= 100 for name in names)
 
 
 @on_mqtt

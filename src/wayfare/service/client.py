@@ -27,7 +27,7 @@ from wayfare.service import messages as m
 from wayfare.service.adapters import adapter, alike
 from wayfare.service.agent import Registration
 from wayfare.service.effects import Gap
-from wayfare.service.errands import Errands
+from wayfare.service.errands import Errands, name_of
 from wayfare.service.library import PATIENCE_NS, Library
 from wayfare.service.messages import SECOND_NS, Sync, Terms
 from wayfare.service.system import Id, Property, Publication, System
@@ -113,7 +113,7 @@ class Client:
         self._library.stay = time.time_ns() // 1_000_000
         self._errands = Errands(
             self.name,
-            self.name,
+            name_of(self.name),
             self.system,
             self._step,
             self._deliver,
@@ -379,7 +379,7 @@ class Client:
             mark = publication.id
             self._recorder.fact(
                 "delivered",
-                publisher=None if mark is None else mark.sender.partition("~")[0],
+                publisher=None if mark is None else mark.sender.rpartition("~")[0],
                 number=None if mark is None else mark.number,
                 delivery=self._delivered,
                 epoch=self._library.stay,
@@ -454,8 +454,8 @@ def connect(
     """
     if bool(proxy) == (agent is not None):
         raise UsageError("say where the client is: by `proxy`, or by the `agent` of its machine")
-    if not 0 < len(name) <= m.NAME_MAX:
-        raise UsageError(f"a client's name has 1 to {m.NAME_MAX} characters")
+    if not 0 < len(name) <= m.NAME_MAX or not name.isprintable():
+        raise UsageError(f"a client's name has 1 to {m.NAME_MAX} characters that can be printed")
     for what, value in (("age", age), ("lease", lease), ("patience", patience), ("last", last)):
         if value is not None and not value >= (0.1 if what == "lease" else 0):
             raise UsageError(f"{what} cannot be {value}")

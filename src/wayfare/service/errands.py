@@ -11,11 +11,13 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from hashlib import blake2b
 
 from wayfare.errors import CannotConnect, Closed, Refused, UsageError
 from wayfare.service import effects as e
 from wayfare.service.system import Access, Deliver, Publication, System
 
+PLAIN_MAX = 64  # characters of a client's name that are told to the system
 AHEAD_MAX = 100  # publications that the access point has not answered yet
 
 log = logging.getLogger(__name__)
@@ -214,3 +216,17 @@ class Errands:
 async def _goodbye(access: Access, suspend: bool) -> None:
     with suppress(Closed):
         await access.close(suspend=suspend)
+
+
+def name_of(client: str, proxy: str = "") -> str:
+    """What a client is called in the system, in letters that all systems take.
+
+    With the address of its proxy, the client proxy: like nobody else, and the same after a crash.
+    """
+    plain = "".join(
+        one if one.isascii() and (one.isalnum() or one in "-_") else "-" for one in client
+    )
+    if not proxy and plain == client and len(client) <= PLAIN_MAX:
+        return client
+    mark = blake2b(f"{client} {proxy}".encode(), digest_size=8).hexdigest()
+    return f"wayfare-{plain[:PLAIN_MAX]}-{mark}"

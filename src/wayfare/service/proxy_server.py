@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from hashlib import blake2b
 from pathlib import Path
 
 from wayfare.errors import StoreError, UsageError, WayfareError
@@ -14,12 +13,13 @@ from wayfare.service import effects as e
 from wayfare.service.adapters import adapter
 from wayfare.service.buffer import DEFAULT_LIMITS, Limits
 from wayfare.service.client_proxy import Record
-from wayfare.service.errands import Errands
+from wayfare.service.errands import Errands, name_of
 from wayfare.service.proxy import Proxy
 from wayfare.service.store import Store
 from wayfare.service.system import Publication
 from wayfare.service.wire import Wires, only
 
+STATUS_S = 60.0  # between two lines of figures in the log
 CLOCK_NS = time.time_ns() - time.monotonic_ns()
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,9 @@ class Server:
     async def serve(self) -> None:
         """Until it cannot go on: StoreError says why."""
         assert self._over is not None
-        await self._over
+        while not (await asyncio.wait([self._over], timeout=STATUS_S))[0]:
+            log.info("%s: %s", self.proxy.address, self.status())
+        self._over.result()
 
     async def stop(self) -> None:
         if self._timer is not None:
@@ -214,7 +216,7 @@ class Server:
             def unwanted(_: str | Publication, error: Exception) -> None:
                 log.warning("%s: the system will not have it: %s", client, error)
 
-            name = name_for(client, self.proxy.address)
+            name = name_of(client, self.proxy.address)
             errands = Errands(client, name, self._system, self._step, deliver, unwanted)
             self._errands[client] = errands
         return errands
@@ -229,10 +231,3 @@ def without_login(access: str) -> str:
     """An address as everybody may know it."""
     scheme, _, rest = access.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}"
-
-
-def name_for(client: str, proxy: str) -> str:
-    """What a client proxy is called in the system: like nobody else, and the same after a crash."""
-    mark = blake2b(f"{client} {proxy}".encode(), digest_size=8).hexdigest()
-    plain = "".join(one if one.isascii() and one.isalnum() else "-" for one in client[:40])
-    return f"wayfare-{plain}-{mark}"
