@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import sqlite3
 import struct
 from contextlib import suppress
@@ -520,6 +521,41 @@ def test_a_shell_can_try_it(overlay_of: Nodes, system: str, word: str) -> None:
             assert (code, out, err) == (0, "", "")
             facts = {"topic": f"{word}/x", "payload": "hello", "price": 3}
             assert msgspec.json.decode(sub.line()) == facts
+            assert sub.end() == (0, "", "")
+        assert one.stop(signal.SIGINT) == (0, "", "")
+        assert two.stop(signal.SIGTERM) == (0, "", "")
+
+
+@on_mqtt
+def test_an_agent_runs_in_a_shell(
+    overlay_of: Nodes, system: str, word: str, tmp_path: Path
+) -> None:
+    a, _, _ = overlay_of(system).addresses
+    (port,) = free_ports(1)
+    control = str(tmp_path / "agent")
+    where = f"127.0.0.1:{port}"
+    watching = ["--proxies", f"127.0.0.1:9,{where}", "--control", control, "--interval", "0.3"]
+
+    async def story() -> None:
+        async with connect("ann" + word, agent=control) as ann:
+            assert ann.place == where
+            done = asyncio.to_thread(wayfare, "service", "move", "out", "--control", control)
+            assert await done == (0, "", "")
+            await until(lambda: ann.state == "away")
+
+    with (
+        program("service", "proxy", "--access", a, "--listen", str(port)) as one,
+        program("service", "agent", *watching, "--json") as agent,
+    ):
+        one.line()
+        assert json.loads(agent.line()) == {"proxy": where, "clients": []}
+        run(story())
+        assert json.loads(agent.line()) == {"client": "ann" + word, "proxy": where}
+        moved = {"client": "ann" + word, "moved": True, "why": ""}
+        assert [json.loads(agent.line()) for _ in range(2)] == [moved, moved]
+        assert json.loads(agent.line()) == {"client": "ann" + word, "left": True}
+        assert agent.stop(signal.SIGINT) == (0, "", "")
+        assert not Path(control).exists()
 
 
 @pytest.mark.parametrize(
