@@ -1,13 +1,14 @@
 """Random runs of the mobility service, on any acyclic overlay, and what clients have to get.
 
 Clients go from access point to access point, in order or cut off, stay for long or move on before they
-have arrived. Systems broadcast or propagate, links are of any kind, and with faults, proxies end and begin
+have arrived, and some of them publish wherever they are. Systems broadcast or propagate, links are of any kind, and with faults, proxies end and begin
 again, or cannot be reached for a while. The judge knows what was published when, and where who was:
 
     complete   with ping nothing is lost: with ids however the client moves, as in the paper if it moves out;
                with faults, a gap says that something is
     once       with ids nothing comes twice
-    fifo       with ids every sender's in order
+    fifo       with ids every sender's in order, if that stays where it is: two access points may
+               give what one client published at both of them in any order
     away       without support, what is published while the client is away does not come
     arrives    at the end every client is attached, and only its proxy knows it
 """
@@ -134,6 +135,10 @@ class Migrant:
         alone = self.run.faults or self.run.holders(self.name) == [proxy]
         return self.host.core.state == "attached" and alone
 
+    def publish(self, publication: Publication) -> None:
+        assert self.host is not None
+        self.host.perform(self.host.core.publish(publication, self.run.agenda.now))
+
     # What it is told
 
     def _told(self, effect: e.Effect) -> None:
@@ -201,6 +206,11 @@ class Migrations:
             ProxyHost(self.ground, beside(name), name, wire)
         self.clients = {f"c{i}": Migrant(self, f"c{i}") for i in range(random.randint(1, 3))}
         self.senders = {f"s{i}": random.choice(self.names) for i in range(random.randint(1, 3))}
+        self.mobile = [
+            name
+            for name, one in self.clients.items()
+            if one.support != "none" and random.random() < 0.3
+        ]
         self.published: dict[Key, tuple[int, str]] = {}  # when, and on which topic
 
     @property
@@ -229,9 +239,10 @@ class Migrations:
         agenda, random = self.agenda, self.random
         self._wait_for_all()
         count, until_ns = random.choice(PUBLICATIONS), random.choice([10, 60]) * SECOND_NS
-        numbers = dict.fromkeys(self.senders, 0)
+        senders = [*self.senders, *self.mobile]
+        numbers = dict.fromkeys(senders, 0)
         for time in sorted(random.randrange(until_ns) for _ in range(count)):
-            sender = random.choice(list(self.senders))
+            sender = random.choice(senders)
             numbers[sender] += 1
             id = Id(sender, numbers[sender])
             one = Publication(random.choice(TOPICS), bytes(random.choice([10, 300])), id=id)
@@ -266,8 +277,11 @@ class Migrations:
         assert publication.id is not None
         key = (publication.id.sender, publication.id.number)
         self.published[key] = (self.agenda.now, publication.topic)
-        point = self.senders[publication.id.sender]
-        self.ground.points[point].publish((None, publication))
+        sender = publication.id.sender
+        if sender in self.mobile:
+            self.clients[sender].publish(publication)
+        else:
+            self.ground.points[self.senders[sender]].publish((None, publication))
 
     # Faults
 
@@ -335,7 +349,8 @@ class Migrations:
         nowhere = [
             key
             for key, (time, _) in self.published.items()
-            if any(since <= time < until - UNDER_WAY_NS for since, until in client.away)
+            if key[0] in self.senders  # others may keep it until they are attached
+            and any(since <= time < until - UNDER_WAY_NS for since, until in client.away)
         ]
         came = sorted(set(nowhere) & set(client.got))
         return [("away", f"got {came[:5]}, published while it was away")] if came else []
