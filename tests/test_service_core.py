@@ -5,9 +5,10 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
-from hypothesis.strategies import binary
+from hypothesis.strategies import binary, text
 
 from service_bench import MS, Plain, World
 from wayfare.errors import CodecError, UsageError
@@ -154,6 +155,173 @@ def migrate(seed: int, propagates: bool, terms: Terms, sync: Sync) -> tuple[Worl
 
 def ids(delivered: Sequence[object]) -> list[Id]:
     return [one.id for one in delivered if isinstance(one, Publication) and one.id is not None]
+
+
+# ---- found by reading ----------------------------------------------------------------------------
+
+
+def away_from_proxy0(**options: Any) -> tuple[World, Library]:
+    """Ann has moved out of proxy0, which has kept one publication."""
+    world, ann = here(**options)
+    world.do("ann", ann.move_out(world.now))
+    world.wait(10)
+    world.publish(2)
+    world.wait(10)
+    return world, ann
+
+
+def test_a_client_whose_access_breaks_comes_back_without_an_old_proxy_that_is_gone() -> None:
+    world, ann = here()
+    world.do("ann", ann.move_in("proxy1", world.now))
+    while ann.state != "attached":
+        world.run(1)
+    world.down.add("proxy0")  # before it has let go
+    world.wait(1000)
+    assert "proxy0" in ann.behind
+    world.do("ann", ann.step(e.AccessGone("ann", "it broke"), world.now))
+    world.wait(60_000)
+    assert ann.state == "attached"
+    assert list(ann.behind) == ["proxy1"]
+
+
+def test_who_is_cut_off_while_moving_out_is_told_that_it_did_not_work() -> None:
+    world, ann = here()
+    world.do("ann", ann.move_out(world.now))
+    world.do("ann", ann.step(e.AccessGone("ann", "it broke"), world.now))
+    failed = world.told["ann"][-1]
+    assert isinstance(failed, e.Failed) and "it broke" in failed.reason
+    world.wait(5000)
+    assert ann.state == "attached"
+
+
+def test_a_move_out_is_not_answered_by_what_was_said_of_an_earlier_one() -> None:
+    world, ann = here()
+    world.do("ann", ann.move_out(world.now))
+    ann.step(e.Received("proxy0", m.MovedOut("ann", ann.stay - 1)), world.now)
+    assert ann.state == "moving-out"
+    world.wait(10)
+    assert ann.state == "away"
+
+
+def test_the_connection_to_an_old_proxy_ends_with_the_last_question() -> None:
+    world, ann = away_from_proxy0()
+    hung: list[str] = []
+    perform = world._perform
+
+    def spy(owner: str, effects: list[e.Effect]) -> None:
+        if owner == "proxy1":
+            hung.extend(effect.peer for effect in effects if isinstance(effect, e.Hang))
+        perform(owner, effects)
+
+    world._perform = spy  # type: ignore[method-assign]
+    world.do("ann", ann.move_in("proxy1", world.now))
+    world.wait(1000)
+    assert ann.state == "attached"
+    assert hung[-1:] == ["proxy0"]
+
+
+def test_nobody_hears_what_another_client_of_the_same_name_downloads() -> None:
+    world, _ = here()
+    proxy = world.proxies["proxy1"]
+    proxy.step(e.Received("ann", m.Download("ann", "key", 2, 1, "proxy0", {})), 0)
+    thief = m.Download("ann", "another key", 9, 1, "proxy0", {})
+    (refused,) = proxy.step(e.Received("thief", thief), 0)
+    assert isinstance(refused, e.Send) and isinstance(refused.message, m.Refused)
+    batch = m.Batch("ann", 1, 1, (Publication("news"),))
+    assert proxy.step(e.Received("proxy0", batch), 0) == [e.Send("ann", batch)]
+
+
+def test_who_asks_for_more_than_a_proxy_can_carry_on_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("wayfare.service.proxy.RELAYS_MAX", 3)
+    proxy = World(0, [0], propagates=False).proxies["proxy0"]
+    answers = [
+        proxy.step(e.Received("stranger", m.Reach(f"client{number}", "proxy9")), 0)
+        for number in range(5)
+    ]
+    assert [len(effects) for effects in answers] == [2, 2, 2, 1, 1]
+    assert "questions" in answers[-1][0].message.reason  # type: ignore[union-attr]
+
+
+def test_an_old_proxy_lets_go_though_a_word_of_the_client_came_late() -> None:
+    world, ann = away_from_proxy0()
+    old = world.proxies["proxy0"]
+    late = m.Renew("ann", "key", ann.stay, {})
+    world.do("ann", ann.move_in("proxy1", world.now))
+    while ann.state != "attached":
+        world.run(1)
+    old.step(e.Received("old connection", late), world.now)
+    world.wait(1000)
+    assert not old.clients
+
+
+def test_without_standby_a_proxy_stands_down_when_its_client_is_back() -> None:
+    world, ann = away_from_proxy0(terms=PAPER, sync=NO_SYNC)
+    world.do("ann", ann.move_in("proxy0", world.now))
+    world.wait(10)
+    one = world.proxies["proxy0"].clients["ann"]
+    assert (one.access, one.state) == ("none", "here")
+    world.publish(2)
+    world.wait(10)
+    assert not one.buffer.kept
+    world.do("ann", ann.move_out(world.now))
+    world.wait(10)
+    world.do("ann", ann.move_in("proxy1", world.now))
+    world.wait(10)
+    assert len(world.delivered["ann"]) == 2
+
+
+def test_what_was_unsubscribed_while_the_access_was_broken_is_unsubscribed_when_it_is_back() -> None:
+    world, _ = here()
+    proxy = world.proxies["proxy0"]
+    proxy.step(e.AccessGone("ann", "it broke"), world.now)
+    stay = proxy.clients["ann"].stay
+    proxy.step(e.Received("ann", m.Change("ann", "key", stay, ("new",), ("*1",))), world.now)
+    proxy.step(e.Tick(), world.now + SECOND_NS)
+    effects = proxy.step(e.Opened("ann", resumed=True), world.now + SECOND_NS)
+    assert e.Unsubscribe("ann", ("*1",)) in effects
+
+
+def test_a_client_whose_clock_was_put_back_goes_on_after_its_last_stay() -> None:
+    world, ann = here()
+    again = Library("ann", "key", world.language)
+    world.libraries["ann"] = again
+    again.stay = ann.stay - 1  # by a clock, when its process began
+    world.proxies["proxy0"].clients["ann"].stay = 1000
+    world.do("ann", again.subscribe("*2", False, world.now))
+    world.do("ann", again.move_in("proxy0", world.now))
+    world.wait(100)
+    assert world.proxies["proxy0"].clients["ann"].stay == again.stay == 1001
+    assert list(world.proxies["proxy0"].clients["ann"].subscriptions) == ["*2"]
+
+
+def test_words_of_a_client_do_not_pile_up() -> None:
+    world, _ = here()
+    proxy = world.proxies["proxy0"]
+    stay = proxy.clients["ann"].stay
+    for _ in range(1000):
+        world.now += MS
+        proxy.step(e.Received("ann", m.Renew("ann", "key", stay, {})), world.now)
+        proxy.step(e.Received("ann", m.Register("ann", "key", stay, ("x",), Terms())), world.now)
+    assert len(proxy._deadlines) < 10
+    assert len(proxy.clients["ann"].told) < 2
+
+
+@given(text(max_size=20), text(max_size=20), text(max_size=20), binary(max_size=20))
+def test_a_publication_takes_no_more_bytes_than_it_is_taken_for(
+    topic: str, name: str, sender: str, payload: bytes
+) -> None:
+    publication = Publication(topic, payload, {name: 1.5, f"{name}!": name}, Id(sender, 2**62))
+    assert len(msgspec.msgpack.encode(publication)) <= m.size_of(publication)
+
+
+def test_a_batch_is_short_enough_whatever_came_before_a_large_publication() -> None:
+    small = [Publication("t", id=Id("s" * 250, number)) for number in range(1900)]
+    large = Publication("t", bytes(m.PUBLICATION_BYTES_MAX - 200))
+    pieces = m.batches([*small, large])
+    assert [one for piece in pieces for one in piece] == [*small, large]
+    assert all(len(m.encode(m.Batch("ann", 1, 1, one))) <= m.FRAME_MAX for one in pieces)
 
 
 # ---- trouble -------------------------------------------------------------------------------------

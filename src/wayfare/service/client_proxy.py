@@ -45,6 +45,7 @@ class ClientProxy:
         self.terms = terms
         self.stay = 0
         self.subscriptions: dict[str, None] = {}
+        self.removed: dict[str, None] = {}  # while the access was broken: the system may have them
         self.buffer = Buffer(limits, terms.copies)
         self.state = "here"
         self.since = 0  # heard of, or away
@@ -53,6 +54,7 @@ class ClientProxy:
         self.hole = ""  # why publications may be missing, nobody knows how many
         self.told_hole, self.told_lost = "", 0  # with the last download, which may not have come
         self.told: list[tuple[str, m.Message]] = []  # to whom to say what when it is ready
+        self.queued: int | None = None  # its earliest entry among the deadlines of the proxy
         self.asked = Ping(language, client, "in")  # by its library, when it moves in
         self.asking = Ping(language, client, "out")
         self.before_ping = 0  # the last number that was kept when the client was asked

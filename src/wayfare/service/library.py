@@ -76,6 +76,7 @@ class Library:
         self._renew_at: int | None = None
         self._retry_at: int | None = None
         self._give_up_at: int | None = None
+        self._forgo_at = 0  # what old proxies have kept that cannot be reached
         # While it moves in:
         self._step = ""  # "dialling", "opening", "subscribing", "waiting", "downloading"
         self._to_download: list[str] = []
@@ -252,6 +253,8 @@ class Library:
             for subscription in [text for text, local in self.subscriptions.items() if local]:
                 del self.subscriptions[subscription]
                 self._out.append(e.Ended(subscription))
+        if welcome.stay > self.stay:  # a clock was put back since, from which stays go on
+            self.stay = welcome.stay + 1
         self.at, self.access = welcome.proxy, welcome.access
         self._fresh = self.at not in self.behind
         self._out.append(e.Open(self.client, self.access, self._suspended == self.access))
@@ -277,6 +280,7 @@ class Library:
     def _subscribed(self, subscriptions: tuple[str, ...], now: int) -> None:
         if self.state == "moving-in" and self._step == "subscribing":
             self._step = "waiting"
+            self._forgo_at = self._give_up_at or now + self.patience_ns
             sync = self.sync if self._to_download else m.NO_SYNC
             self._waiting = Waiting(sync, self._asking, f"{self.stay}", self._to_download, now)
             self._reach(now)
@@ -305,7 +309,7 @@ class Library:
     def _not_reached(self, end: m.Downloaded, now: int) -> None:
         if self._waiting is None or end.at not in self._to_download:
             return
-        if end.reached or self._is_late(now):
+        if end.reached or now >= self._forgo_at:
             if not end.reached:  # without its answer, what it has kept may come out of order
                 self._give_up(end)
             self._waiting.give_up(end.at)
@@ -355,7 +359,7 @@ class Library:
             return
         if self._step != "downloading" or end.download != self._downloads:
             return
-        if not end.reached and (self._give_up_at is None or now < self._give_up_at):
+        if not end.reached and now < self._forgo_at:
             self._retry_at = now + RETRY_NS
             return
         if not end.found:
@@ -424,8 +428,6 @@ class Library:
         self._say(m.MoveOut(self.client, self._key, self.stay, self._moving, self.terms))
 
     def _moved_out(self) -> None:
-        if self.state != "moving-out":
-            return
         self._shut(suspend=bool(self._suspended))
         self._go_away()
         self._out.append(e.Hang(self.proxy))
@@ -468,8 +470,9 @@ class Library:
                     self._release()
             case m.Released():
                 self._on_released(message)
-            case m.MovedOut():
-                self._moved_out()
+            case m.MovedOut(_, stay):
+                if self.state == "moving-out" and stay == self.stay:
+                    self._moved_out()
             case m.Refused(_, reason, unknown):
                 self._refused(reason, unknown)
 
@@ -527,6 +530,8 @@ class Library:
         """Cut off. Until somebody says where else to go, come back to where it was."""
         self._open = False
         self._leave_behind()
+        if self.state == "moving-out":
+            self._out.append(e.Failed(f"the client was cut off before it had moved out: {reason}"))
         if self.state in ("attached", "moving-out"):
             self._go_away()
             self.state = "moving-in"

@@ -95,6 +95,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1):
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=2):
     proxy: Address  # where other proxies reach this one
     access: Address  # the access point of the system beside it
+    stay: Number = 0  # the last one of this client that the proxy knows of
 
 
 class Register(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -281,17 +282,26 @@ def batches(publications: list[Publication]) -> list[tuple[Publication, ...]]:
     piece: list[Publication] = []
     size = 0
     for publication in publications:
-        piece.append(publication)
-        size += size_of(publication)
-        if size >= BATCH_BYTES or len(piece) == BATCH_MAX:
+        more = size_of(publication)
+        if piece and (size + more > BATCH_BYTES or len(piece) == BATCH_MAX):
             pieces.append(tuple(piece))
             piece, size = [], 0
+        piece.append(publication)
+        size += more
     if piece:
         pieces.append(tuple(piece))
     return pieces
 
 
 def size_of(publication: Publication) -> int:
-    """About as many bytes as it takes in a message, and in memory."""
-    texts = sum(len(name) + len(str(value)) for name, value in publication.properties.items())
-    return 32 + len(publication.topic) + len(publication.payload) + texts
+    """At least as many bytes as it takes in a message."""
+    texts = sum(
+        16 + _size(name) + (_size(value) if isinstance(value, str) else 0)
+        for name, value in publication.properties.items()
+    )
+    sender = 0 if publication.id is None else _size(publication.id.sender)
+    return 40 + _size(publication.topic) + len(publication.payload) + texts + sender
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else 4 * len(text)

@@ -21,9 +21,11 @@ from wayfare.service.pinging import Waiting
 from wayfare.service.system import Language, Publication
 
 CLIENTS_MAX = 10_000  # client proxies at one proxy
+RELAYS_MAX = 30_000  # questions to other proxies that are not answered yet
 RETRY_NS = 1000 * MS_NS  # until a broken access is opened again
 _UNKNOWN = "the old proxy does not know the client any more"
 _CUT_OFF = "the client was cut off before the proxy stood in for it"
+_TAKEN = "another client has this name: choose another one"
 
 
 class Proxy:
@@ -47,7 +49,7 @@ class Proxy:
         # Who listens to what an old proxy says: by that proxy, the client, and what it was asked.
         self._relays: dict[tuple[str, str, type], tuple[str, m.Download]] = {}
         self._out: list[e.Effect] = []
-        # Of each client with a deadline there is an entry with it; the others are out of date.
+        # Of each client with a deadline there is an entry that is not later; some are out of date.
         self._deadlines: list[tuple[int, str]] = []
         self._touched: list[ClientProxy] = []
 
@@ -84,8 +86,8 @@ class Proxy:
 
     def next_deadline(self) -> int | None:
         for one in self._touched:
-            if (deadline := one.deadline) is not None and self.clients.get(one.client) is one:
-                heappush(self._deadlines, (deadline, one.client))
+            if self.clients.get(one.client) is one:
+                self._queue(one)
         self._touched.clear()
         while self._deadlines:
             time, client = self._deadlines[0]
@@ -93,7 +95,16 @@ class Proxy:
             if found is not None and found.deadline == time:
                 return time
             heappop(self._deadlines)  # it has another one by now
+            if found is not None and found.queued == time:
+                found.queued = None
+                self._queue(found)
         return None
+
+    def _queue(self, one: ClientProxy) -> None:
+        deadline = one.deadline
+        if deadline is not None and (one.queued is None or deadline < one.queued):
+            one.queued = deadline
+            heappush(self._deadlines, (deadline, one.client))
 
     def record(self, client: str) -> Record:
         one = self.clients[client]
@@ -126,7 +137,8 @@ class Proxy:
     # ---- clients come and go ---------------------------------------------------------------
 
     def _on_hello(self, peer: str, message: m.Hello, now: int) -> None:
-        self._say(peer, m.Welcome(self.address, self.access))
+        one = self.clients.get(message.client)
+        self._say(peer, m.Welcome(self.address, self.access, 0 if one is None else one.stay))
 
     def _on_register(self, peer: str, message: m.Register, now: int) -> None:
         one = self._known(peer, message, now, message.terms)
@@ -139,14 +151,21 @@ class Proxy:
         self, one: ClientProxy, peer: str, message: m.Register | m.Download, now: int
     ) -> None:
         stay = message.stay
-        if message.fresh and one.stay < stay:
-            self._trim(one, one.buffer.drop_upto(one.buffer.last))
-            one.hole, one.buffer.lost = "", 0
+        if one.stay < stay and (message.fresh or not one.terms.standby):
+            self._forget(one)
+        if one.stay < stay and not one.terms.standby and one.access != "none":
+            one.access = "none"
+            self._out.append(e.Shut(one.client))
         one.stay, one.state, one.since, one.waiting = stay, "here", now, None
         if one.terms.standby and one.access == "none":
             self._stand_in(one)
         self._when_ready(one, peer, m.Registered(one.client, stay))
         self._save(one)
+
+    def _forget(self, one: ClientProxy) -> None:
+        """The client has what was kept, or has given it up."""
+        self._trim(one, one.buffer.drop_upto(one.buffer.last))
+        one.hole, one.buffer.lost = "", 0
 
     def _on_change(self, peer: str, message: m.Change, now: int) -> None:
         one = self._known(peer, message, now)
@@ -200,7 +219,7 @@ class Proxy:
             reason = "this proxy does not know the client: register it"
             self._say(peer, m.Refused(message.client, reason, unknown=True))
         elif one.key != message.key:
-            self._refuse(peer, message.client, "another client has this name: choose another one")
+            self._refuse(peer, message.client, _TAKEN)
         elif message.stay < one.stay:
             pass  # it has moved on since it said so
         else:
@@ -223,9 +242,11 @@ class Proxy:
     def _change_to(self, one: ClientProxy, wanted: Iterable[str], terms: Terms) -> None:
         before, one.subscriptions, one.terms = one.subscriptions, dict.fromkeys(wanted), terms
         one.buffer.copies = terms.copies
+        removed = tuple(text for text in before if text not in one.subscriptions)
+        if one.access == "broken":
+            one.removed.update(dict.fromkeys(removed))
         if one.access in ("open", "ready"):
             added = tuple(text for text in one.subscriptions if text not in before)
-            removed = tuple(text for text in before if text not in one.subscriptions)
             if added:
                 one.access = "open"
                 self._out.append(e.Subscribe(one.client, (*added, one.asked.requests)))
@@ -243,6 +264,10 @@ class Proxy:
         one = self.clients.get(client)
         if one is not None:
             one.access = "open"
+            removed = tuple(text for text in one.removed if text not in one.subscriptions)
+            if resumed and removed:
+                self._out.append(e.Unsubscribe(client, removed))
+            one.removed = {}
             self._out.append(e.Subscribe(client, one.wanted))
 
     def _subscribed(self, client: str, subscriptions: tuple[str, ...], now: int) -> None:
@@ -265,7 +290,7 @@ class Proxy:
         self._wait(one, one.waiting, now)
 
     def _when_ready(self, one: ClientProxy, peer: str, message: m.Message) -> None:
-        one.told.append((peer, message))
+        one.told = [(peer, message)]
         if one.access in ("none", "ready"):
             self._tell(one)
 
@@ -344,32 +369,46 @@ class Proxy:
     def _on_reach(self, peer: str, message: m.Reach, now: int) -> None:
         reach = m.Download(message.client, "-", 0, 0, message.at, {})
         if message.at not in ("", self.address):
-            self._relay_to(message, peer, reach)
-            self._say(message.at, m.Reach(message.client, ""))
+            self._relay_to(message, peer, reach, m.Reach(message.client, ""))
         elif message.client not in self.clients:
             self._say(peer, _not_found(reach, message.at, _UNKNOWN))
 
     def _relay_to(
-        self, asked: m.Reach | m.Download | m.Release, peer: str, download: m.Download
+        self,
+        asked: m.Reach | m.Download | m.Release,
+        peer: str,
+        download: m.Download,
+        question: m.Message,
     ) -> None:
-        self._relays[asked.at, asked.client, type(asked)] = (peer, download)
-        self._out.append(e.Dial(asked.at))
+        key = asked.at, asked.client, type(asked)
+        before = self._relays.get(key)
+        if before is not None and before[1].key != download.key:
+            self._refuse(peer, asked.client, _TAKEN)  # or it would hear what is not for it
+        elif before is None and len(self._relays) >= RELAYS_MAX:
+            self._refuse(peer, asked.client, "the proxy has too many questions open: try again")
+        else:
+            self._relays[key] = (peer, download)
+            self._out.append(e.Dial(asked.at))
+            self._say(asked.at, question)
 
     def _on_download(self, peer: str, message: m.Download, now: int) -> None:
         if message.at not in ("", self.address):
-            self._relay_to(message, peer, message)
-            self._say(message.at, msgspec.structs.replace(message, at="", terms=None))
+            question = msgspec.structs.replace(message, at="", terms=None)
+            self._relay_to(message, peer, message, question)
+            self._relays.pop((message.at, message.client, m.Reach), None)  # there is no need now
             return
         one = self.clients.get(message.client)
         if one is None:
             self._say(peer, _not_found(message, self.address, _UNKNOWN))
             return
         if one.key != message.key:
-            self._refuse(peer, message.client, "another client has this name: choose another one")
+            self._refuse(peer, message.client, _TAKEN)
             return
         if message.stay < one.stay:
             return  # the client is here again already
         self._touch(one)
+        if not message.at:
+            one.stay = message.stay  # elsewhere: what the client said before it went comes too late
         reason, lost = one.hole, None if one.hole else one.buffer.lost
         if one.access == "none":
             reason, lost = _CUT_OFF, None
@@ -417,8 +456,8 @@ class Proxy:
 
     def _on_release(self, peer: str, message: m.Release, now: int) -> None:
         if message.at not in ("", self.address):
-            self._relay_to(message, peer, _nothing_of(message))
-            self._say(message.at, msgspec.structs.replace(message, at=""))
+            question = msgspec.structs.replace(message, at="")
+            self._relay_to(message, peer, _nothing_of(message), question)
             return
         one = self.clients.get(message.client)
         if one is not None and one.key == message.key:
