@@ -272,7 +272,9 @@ def test_without_standby_a_proxy_stands_down_when_its_client_is_back() -> None:
     assert len(world.delivered["ann"]) == 2
 
 
-def test_what_was_unsubscribed_while_the_access_was_broken_is_unsubscribed_when_it_is_back() -> None:
+def test_what_was_unsubscribed_while_the_access_was_broken_is_unsubscribed_when_it_is_back() -> (
+    None
+):
     world, _ = here()
     proxy = world.proxies["proxy0"]
     proxy.step(e.AccessGone("ann", "it broke"), world.now)

@@ -18,7 +18,7 @@ from wayfare.errors import CannotConnect, Refused, StoreError, UsageError
 from wayfare.service import Gap, Publication, connect
 from wayfare.service import effects as e
 from wayfare.service import messages as m
-from wayfare.service.agent import Agent, Choice, order
+from wayfare.service.agent import Agent, Choice, Word, order
 from wayfare.service.client import INBOX_MAX
 from wayfare.service.discovery import Neighbourhood, advertised
 from wayfare.service.errands import Errands, name_of
@@ -26,7 +26,7 @@ from wayfare.service.experiment import proxy
 from wayfare.service.nodes import free_ports
 from wayfare.service.proxy_server import Server
 from wayfare.service.store import Store
-from wayfare.service.wire import ask, only
+from wayfare.service.wire import Wires, ask, only, where
 
 on_mqtt = pytest.mark.parametrize("system", ["mqtt"])
 
@@ -216,8 +216,31 @@ class Slow:
         if "bad" in subscriptions:
             raise Refused("it is bad")
 
+    async def publish(self, publication: Publication) -> None:
+        if publication.payload == b"bad":
+            raise KeyError("a mistake of somebody else")
+
     async def close(self, *, suspend: bool) -> None:
         self.asked.append("close")
+
+
+def test_a_publication_that_fails_holds_up_no_other() -> None:
+    async def story() -> None:
+        system, told, unwanted = Slow(), [], []
+        errands = Errands(
+            "ann", "ann", system, told.append, None, lambda what, _: unwanted.append(what)
+        )
+        system.go.set()
+        publications = [Publication("news", word) for word in (b"good", b"bad", b"good")]
+        errands.ask(e.Open("ann", "one"))
+        for publication in publications:
+            errands.ask(e.Publish("ann", publication))
+        await until(lambda: len(told) == 4)
+        assert told[1:] == [e.Published("ann", publication) for publication in publications]
+        assert unwanted == [publications[1]]
+        await errands.stop()
+
+    run(story())
 
 
 def test_of_an_access_that_is_shut_nothing_is_told() -> None:
@@ -591,3 +614,71 @@ def test_a_client_needs_one_place_to_be() -> None:
                 pass
 
     run(story())
+
+
+# ---- hosts ---------------------------------------------------------------------------------
+
+
+class Told:
+    """In place of connections: what is done, in order."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def send(self, peer: str, message: m.Message) -> None:
+        self.done.append("send")
+
+    def dial(self, peer: str) -> None:
+        self.done.append("dial")
+
+    def hang(self, peer: str) -> None:
+        self.done.append("hang")
+
+
+def test_who_is_hung_up_on_and_dialled_before_that_is_safe_is_dialled_after_it() -> None:
+    async def story() -> None:
+        server, told = Server("mqtt://127.0.0.1:1"), Told()
+        server._wires = told  # type: ignore[assignment]
+        server._safe = asyncio.get_running_loop().create_future()
+        server._perform([e.Hang("proxy")])
+        server._perform([e.Dial("proxy"), e.Send("proxy", m.Hello("ann"))])
+        assert not told.done
+        server._say()
+        assert told.done == ["hang", "dial", "send"]
+
+    run(story())
+
+
+def test_names_that_no_host_can_have() -> None:
+    async def story() -> None:
+        for name in ("a..b:7500", f"{'x' * 300}:7500"):
+            with pytest.raises(CannotConnect, match="no name of a host"):
+                await ask(name)
+        gone: list[e.Event] = []
+        wires = Wires(gone.append)
+        wires.dial("a..b:7500")
+        await until(lambda: gone)
+        assert gone == [e.PeerGone("a..b:7500", "that is no name of a host")]
+        with pytest.raises(UsageError, match="no address"):
+            where("host:0001000000")
+
+    run(story())
+
+
+def test_a_client_that_cannot_move_is_told_again_once() -> None:
+    async def story() -> None:
+        agent, writer = Agent(list), Writer()
+        agent._clients[writer] = "ann"  # type: ignore[index]
+        for _ in range(10):
+            agent._heard(writer, Word(done=False))  # type: ignore[arg-type]
+        assert len(agent._again) == 1
+        await agent._close()
+
+    run(story())
+
+
+class Writer:
+    """A client that is told things."""
+
+    def is_closing(self) -> bool:
+        return False

@@ -103,7 +103,7 @@ class Agent:
         self._all: set[asyncio.StreamWriter] = set()
         self._out = False  # everybody is to be away
         self._server: asyncio.Server | None = None
-        self._again: set[asyncio.TimerHandle] = set()
+        self._again: dict[asyncio.StreamWriter, asyncio.TimerHandle] = {}
 
     @property
     def clients(self) -> list[str]:
@@ -158,7 +158,7 @@ class Agent:
             ) from None
 
     async def _close(self) -> None:
-        for handle in self._again:
+        for handle in self._again.values():
             handle.cancel()
         if self._server is not None:
             self._server.close()
@@ -188,6 +188,8 @@ class Agent:
             pass  # it said something else, or is gone
         finally:
             self._all.discard(writer)
+            if handle := self._again.pop(writer, None):
+                handle.cancel()
             if name := self._clients.pop(writer, ""):
                 self._tell({"client": name, "left": True})
             writer.close()
@@ -195,8 +197,10 @@ class Agent:
     def _heard(self, writer: asyncio.StreamWriter, word: Word) -> None:
         self._tell({"client": self._clients[writer], "moved": word.done, "why": word.why})
         if not word.done:
-            handle = asyncio.get_running_loop().call_later(AGAIN_S, lambda: self._order(writer))
-            self._again = {one for one in self._again if not one.cancelled()} | {handle}
+            if handle := self._again.pop(writer, None):
+                handle.cancel()
+            loop = asyncio.get_running_loop()
+            self._again[writer] = loop.call_later(AGAIN_S, self._order, writer)
 
     def _order_all(self) -> None:
         for writer in list(self._clients):

@@ -92,14 +92,20 @@ class Client:
     # ---- coming and going --------------------------------------------------------------
 
     async def __aenter__(self) -> Client:
-        if self._registration is not None:
-            self._first = await self._registration.first()
         try:
-            welcome = await ask(self._first, self.name)
+            await self._begin()
         except BaseException:
             if self._registration is not None:
                 self._registration.close()
             raise
+        if self._registration is not None:
+            self._heeding = asyncio.create_task(self._registration.heed(self))
+        return self
+
+    async def _begin(self) -> None:
+        if self._registration is not None:
+            self._first = await self._registration.first()
+        welcome = await ask(self._first, self.name)
         self.system, self._kind = adapter(welcome.access), welcome.access
         # Another process of this name may have been here before: stays go on from it.
         self._library = Library(
@@ -131,9 +137,6 @@ class Client:
         except BaseException:
             await self.close()
             raise
-        if self._registration is not None:
-            self._heeding = asyncio.create_task(self._registration.heed(self))
-        return self
 
     async def _be_known(self) -> None:
         """The name may be somebody else's: Refused."""
@@ -341,6 +344,8 @@ class Client:
                 case e.Moved(attached):
                     if attached:
                         self._note("attached")
+                    else:
+                        self._settle()
                     self._answer(self._moving)
                 case e.Failed(reason):
                     self._fail(reason)
@@ -348,6 +353,8 @@ class Client:
                     raise AssertionError(f"no effect of a library: {effect}")
 
     def _fail(self, reason: str) -> None:
+        if self.state != "attached":
+            self._settle()
         if self._moving is not None and not self._moving.done():
             self._answer(self._moving, CannotConnect(reason))
         elif not self._known.done():

@@ -200,12 +200,11 @@ class Errands:
             await asyncio.wait([task])
             self._sent.popleft()
             error = task.exception()
-            if isinstance(error, Refused | UsageError):
+            if isinstance(error, Closed):
+                continue  # it is asked again when there is another access
+            if isinstance(error, Exception):
                 self._unwanted(publication, error)
-            elif error is not None and not isinstance(error, Closed):
-                log.error("%s: a publication failed", self._name, exc_info=error)
-            if error is None or isinstance(error, Refused | UsageError):
-                self._step(e.Published(self._client, publication))
+            self._step(e.Published(self._client, publication))
         self._confirming = None
 
     async def _confirmed(self) -> None:

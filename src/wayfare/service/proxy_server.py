@@ -13,7 +13,7 @@ from wayfare.service import effects as e
 from wayfare.service.adapters import adapter
 from wayfare.service.buffer import DEFAULT_LIMITS, Limits
 from wayfare.service.client_proxy import Record
-from wayfare.service.errands import Errands, name_of
+from wayfare.service.errands import Errand, Errands, name_of
 from wayfare.service.proxy import Proxy
 from wayfare.service.store import Store
 from wayfare.service.system import Publication
@@ -59,9 +59,11 @@ class Server:
         self._timer: asyncio.TimerHandle | None = None
         self._listener: asyncio.Server | None = None
         self._store: Store | None = None
-        self._unsent: list[e.Send | e.Hang] = []  # until what they say is safe
+        # Until what they say is safe. In order: who is hung up on may be dialled again.
+        self._unsent: list[e.Send | e.Dial | e.Hang] = []
         self._safe: asyncio.Future[None] | None = None
         self._over: asyncio.Future[None] | None = None
+        self._stopping = False  # what comes until the last access is closed is kept all the same
         self.arrived = 0
         self.proxy: Proxy
 
@@ -101,6 +103,7 @@ class Server:
         self._over.result()
 
     async def stop(self) -> None:
+        self._stopping = True
         if self._timer is not None:
             self._timer.cancel()
         if self._listener is not None:
@@ -140,21 +143,19 @@ class Server:
             self._timer.cancel()
             self._timer = None
         deadline = self.proxy.next_deadline()
-        if deadline is not None:
+        if deadline is not None and not self._stopping:
             delay = max(0, deadline - now()) / 1e9
             self._timer = asyncio.get_running_loop().call_later(delay, self._step, e.Tick())
 
     def _perform(self, effects: Sequence[e.Effect]) -> None:
         for effect in effects:
             match effect:
-                case e.Send() | e.Hang():
+                case e.Send() | e.Dial() | e.Hang():
                     self._unsent.append(effect)
-                case e.Dial(peer):
-                    self._wires.dial(peer)
                 case e.Open(client, _, resume):
-                    self._of(client).ask(e.Open(client, self._access, resume))
+                    self._ask(e.Open(client, self._access, resume))
                 case e.Shut() | e.Subscribe() | e.Unsubscribe() | e.Publish():
-                    self._of(effect.client).ask(effect)
+                    self._ask(effect)
                 case e.Keep() | e.Trim() | e.Save() | e.Erase():
                     self._note(effect)
                 case _:
@@ -165,10 +166,13 @@ class Server:
     def _say(self) -> None:
         unsent, self._unsent = self._unsent, []
         for effect in unsent:
-            if isinstance(effect, e.Send):
-                self._wires.send(effect.peer, effect.message)
-            else:
-                self._wires.hang(effect.peer)
+            match effect:
+                case e.Send(peer, message):
+                    self._wires.send(peer, message)
+                case e.Dial(peer):
+                    self._wires.dial(peer)
+                case e.Hang(peer):
+                    self._wires.hang(peer)
 
     # ---- what is kept ------------------------------------------------------------------
 
@@ -200,6 +204,10 @@ class Server:
         return self.proxy.record(client) if client in self.proxy.clients else None
 
     # ---- accesses ----------------------------------------------------------------------
+
+    def _ask(self, errand: Errand) -> None:
+        if not self._stopping:
+            self._of(errand.client).ask(errand)
 
     def _of(self, client: str) -> Errands:
         errands = self._errands.get(client)

@@ -40,7 +40,8 @@ def where(address: str) -> Place:
     if not colon or address.endswith("]"):
         host, digits = address, str(PORT)
     host = host.removeprefix("[").removesuffix("]")
-    if not host or not digits.isdecimal() or not 0 < int(digits[:6]) < 65_536 or "/" in host:
+    is_port = digits.isdecimal() and len(digits) <= 5 and 0 < int(digits) < 65_536
+    if not host or not is_port or "/" in host:
         raise UsageError(f"{address!r:.80} is no address of a mobility proxy: write host:port")
     return host, int(digits)
 
@@ -212,7 +213,7 @@ class Wires:
             async with asyncio.timeout(DIAL_S):
                 host, port = await self._permit(peer)
                 await asyncio.get_running_loop().create_connection(lambda: wire, host, port)
-        except (OSError, TimeoutError, UsageError) as error:
+        except (OSError, TimeoutError, UsageError, ValueError) as error:  # of names: UnicodeError
             self._undial(peer)
             self._step(e.PeerGone(peer, explained(error)))
             return
@@ -256,6 +257,8 @@ def explained(error: Exception) -> str:
         return f"no answer within {DIAL_S:.0f} s"
     if isinstance(error, ConnectionRefusedError):
         return "nobody listens there"
+    if isinstance(error, UnicodeError):
+        return "that is no name of a host"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or type(error).__name__
@@ -280,7 +283,7 @@ async def ask(address: str, client: str = "?") -> m.Welcome:
             await asyncio.get_running_loop().create_connection(lambda: wire, host, port)
             wire.send(m.Hello(client))
             welcome = await answer
-    except (OSError, TimeoutError) as error:
+    except (OSError, TimeoutError, UnicodeError) as error:
         raise CannotConnect(
             f"no mobility proxy answers at {address}: {explained(error)}; start one there, with:"
             " wayfare service proxy"
