@@ -272,6 +272,10 @@ def test_without_standby_a_proxy_stands_down_when_its_client_is_back() -> None:
     assert len(world.delivered["ann"]) == 2
 
 
+class Suspending(Plain):
+    traits = Traits(suspends=True)
+
+
 def test_what_was_unsubscribed_while_the_access_was_broken_is_unsubscribed_when_it_is_back() -> (
     None
 ):
@@ -281,8 +285,19 @@ def test_what_was_unsubscribed_while_the_access_was_broken_is_unsubscribed_when_
     stay = proxy.clients["ann"].stay
     proxy.step(e.Received("ann", m.Change("ann", "key", stay, ("new",), ("*1",))), world.now)
     proxy.step(e.Tick(), world.now + SECOND_NS)
-    effects = proxy.step(e.Opened("ann", resumed=True), world.now + SECOND_NS)
+    effects = proxy.step(e.Opened("ann"), world.now + SECOND_NS)
     assert e.Unsubscribe("ann", ("*1",)) in effects
+
+
+def test_what_was_unsubscribed_while_suspended_is_unsubscribed_whatever_the_system_says() -> None:
+    world, ann = here()
+    ann.language = Suspending()
+    world.do("ann", ann.move_out(world.now, suspend=True))
+    world.wait(10)
+    ann.unsubscribe("*1", world.now)
+    ann.move_in("proxy0", world.now)
+    ann.step(e.Received("proxy0", m.Welcome("proxy0", "node0")), world.now)
+    assert e.Unsubscribe("ann", ("*1",)) in ann.step(e.Opened("ann", resumed=False), world.now)
 
 
 def test_a_client_whose_clock_was_put_back_goes_on_after_its_last_stay() -> None:

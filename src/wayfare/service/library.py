@@ -263,9 +263,10 @@ class Library:
         """Step 2: subscriptions at the new access point."""
         if self._step != "opening":
             return
+        suspended = self._suspended_with if self._suspended == self.access else ()
         self._open, self._suspended, self._step = True, "", "subscribing"
-        before = self._suspended_with if resumed else ()
-        removed = tuple(text for text in before if text not in self.subscriptions)
+        before = suspended if resumed else ()
+        removed = tuple(text for text in suspended if text not in self.subscriptions)
         added = [text for text in self.subscriptions if text not in before]
         if self.terms.sync.kind == "ping":
             added.append(self._asked.requests)

@@ -66,8 +66,8 @@ class Proxy:
                     handler(self, peer, message, now)
             case e.Arrived(client, publication):
                 self._arrived(client, publication, now)
-            case e.Opened(client, resumed):
-                self._opened(client, resumed)
+            case e.Opened(client):
+                self._opened(client)
             case e.Subscribed(client, subscriptions):
                 self._subscribed(client, subscriptions, now)
             case e.AccessGone(client, reason):
@@ -260,12 +260,12 @@ class Proxy:
         resume = resume and self.language.traits.suspends
         self._out.append(e.Open(one.client, self.access, resume))
 
-    def _opened(self, client: str, resumed: bool) -> None:
+    def _opened(self, client: str) -> None:
         one = self.clients.get(client)
         if one is not None:
             one.access = "open"
             removed = tuple(text for text in one.removed if text not in one.subscriptions)
-            if resumed and removed:
+            if removed:
                 self._out.append(e.Unsubscribe(client, removed))
             one.removed = {}
             self._out.append(e.Subscribe(client, one.wanted))
