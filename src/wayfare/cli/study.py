@@ -24,7 +24,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from wayfare.cli import jobs
+from wayfare.cli import jobs, study_live
 from wayfare.errors import UsageError
 from wayfare.studies import STUDIES
 
@@ -33,6 +33,7 @@ EXAMPLES = """examples:
   wayfare study relocation --quick --out reloc    a first look, in a minute or two
   wayfare study publishers --out publishers       all of it; the same command goes on after Ctrl-C
   wayfare study location --out DIR --trace taxis.parquet --columns time=at,from=old,to=new
+  wayfare study service --live --quick --out DIR --systems mqtt,wayfare    on real servers, in minutes
   wayfare study publishers --out DIR --master spark://host:7077    on a cluster that shares DIR
 """
 
@@ -56,6 +57,7 @@ def add_parser(commands: Any) -> None:
         help="of location: a handover log (see wayfare mine) to follow, too",
     )
     jobs.add_columns(one)
+    study_live.add_options(one)
     one.add_argument("--json", action="store_true", help="print one JSON object")
     jobs.add_options(one)
     one.set_defaults(run=run)
@@ -64,6 +66,10 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.name is None:
         return _list(arguments.json)
+    if arguments.live:
+        return _tell(study_live.run(arguments, _bar), arguments.json)
+    if arguments.systems is not None:
+        raise UsageError("--systems are those of a live study: add --live")
     if arguments.name not in STUDIES:
         raise UsageError(f"unknown study {arguments.name!r}: choose one of {', '.join(STUDIES)}")
     if arguments.out is None:
@@ -92,7 +98,11 @@ def run(arguments: argparse.Namespace) -> int:
             " follow",
             file=sys.stderr,
         )
-    if arguments.json:
+    return _tell(outcome, arguments.json)
+
+
+def _tell(outcome: Any, as_json: bool) -> int:
+    if as_json:
         print(json.dumps(msgspec.to_builtins(outcome)))
     else:
         _show(outcome)

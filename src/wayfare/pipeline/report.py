@@ -26,7 +26,7 @@ from wayfare.pipeline.page import (
     html,
     markdown,
 )
-from wayfare.studies import STUDIES
+from wayfare.studies import STUDIES, service_live
 from wayfare.studies.study import Experiment, Row, Rows, Study
 
 LOG_COMMAND = "wayfare analyse LOG --out DIR"
@@ -54,6 +54,8 @@ def write(out: Path, study: Study | None = None) -> list[Path]:
     if not (out / "study.json").exists() and (out / "quantiles").is_dir():
         return publish(out, of_log(out))
     about = results.read_about(out)
+    if study is None and about.study == service_live.NAME:
+        study = service_live.only({point["experiment"] for point in results.read_points(out)})
     if study is None and about.study not in STUDIES:
         raise PipelineError(
             f"{out} is of a study {about.study!r}, which is none of {', '.join(STUDIES)}"
@@ -104,9 +106,12 @@ def of_study(out: Path, study: Study, about: results.About) -> Page:
         blocks += of_experiment(one, of_one, names, _of(checks, one.name), figures, command)
     blocks += [Heading("All runs", "all-runs"), *_verdicts(_of(checks, EVERYWHERE))]
     cpu = sum(run["cpu_s"] for run in runs.values())
+    what = (
+        "live runs" if study.kind == service_live.KIND else f"simulations, {cpu:,.0f} s of CPU time"
+    )
     blocks += [
         Text(
-            f"{len(wanted)} simulations, {cpu:,.0f} s of CPU time. `{command}` makes all of it again;"
+            f"{len(wanted)} {what}. `{command}` makes all of it again;"
             " every row of `runs` has the command of its own run. `wayfare report DIR` makes this"
             " report again from the tables beside it."
         )

@@ -73,6 +73,9 @@ COUNTS = {
             "moves",
         ]
     },
+    "live": {
+        name: name for name in ["published", "lost", "duplicates", "order_violations", "gaps"]
+    },
 }
 
 
@@ -148,7 +151,7 @@ def simulate(
 ) -> list[str]:
     """All its runs that are not there yet; the runs that failed."""
     command = f"wayfare study {study.name}{' --quick' if quick else ''}"
-    _claim(out, results.About(study.name, quick, command + (trace.words() if trace else "")))
+    claim(out, results.About(study.name, quick, command + (trace.words() if trace else "")))
     ways = None
     if trace is not None and any(one.replayed for one in study.experiments):
         ways = str(replay.write(spark, trace.log, trace.columns, out))
@@ -238,7 +241,7 @@ def agreement(out: Path) -> dict[str, Any]:
     }
 
 
-def _claim(out: Path, about: results.About) -> None:
+def claim(out: Path, about: results.About) -> None:
     """A folder is of one study: results of two would be mixed in its tables."""
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -124,7 +124,7 @@ def run_point(point: Point, out: Path, *, events: bool) -> str | None:
         "figures": figures,
         "error": error,
     }
-    _write_row(out / "runs" / f"{name}.parquet", row)
+    write_row(out / "runs" / f"{name}.parquet", row)
     return error
 
 
@@ -136,7 +136,7 @@ def _simulate(point: Point, folder: Path, *, events: bool) -> str:
         return msgspec.json.encode(point.run(log.write)).decode()
 
 
-def _write_row(path: Path, row: dict[str, Any]) -> None:
+def write_row(path: Path, row: dict[str, Any]) -> None:
     part = path.with_suffix(f".{os.getpid()}.part")
     pq.write_table(pa.Table.from_pylist([row], schema=RUNS), part)
     part.replace(path)

@@ -225,25 +225,31 @@ class Client:
 
     # ---- what applications do ----------------------------------------------------------
 
-    async def subscribe(self, subscription: str, *, local: bool = False, means: Any = None) -> None:
+    async def subscribe(
+        self, subscription: str, *more: str, local: bool = False, means: Any = None
+    ) -> None:
         """Subscribe, in the language of the system; if the client is away, when it is back.
 
+        Several at once take no longer than one: what matters on a slow link.
         A `local` subscription is not stood in for, and ends when the client moves elsewhere.
         `means`: the same as a filter of Wayfare's language, for the event log.
         """
         self._check_open()
-        self.system.check(subscription)
-        effects = self._library.subscribe(subscription, local, now())
+        for text in (subscription, *more):
+            self.system.check(text)
+        effects = self._library.subscribe(subscription, local, now(), *more)
         asked = any(isinstance(effect, e.Subscribe) for effect in effects)
         self._perform(effects)
         if self._recorder is not None and means is not None:
             self._recorder.fact("subscribed", filter=means)
         if asked:
-            answer = self._asking.get(subscription)
-            if answer is None:
-                answer = asyncio.get_running_loop().create_future()
-                self._asking[subscription] = answer
-            await answer
+            await asyncio.gather(*map(self._subscribed, (subscription, *more)))
+
+    def _subscribed(self, subscription: str) -> asyncio.Future[None]:
+        """Done when the access point has it."""
+        if subscription not in self._asking:
+            self._asking[subscription] = asyncio.get_running_loop().create_future()
+        return self._asking[subscription]
 
     async def unsubscribe(self, subscription: str) -> None:
         """What is on its way may still come."""

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from wayfare.channel import find, floor
+from wayfare.core.filters import Filter
 from wayfare.eventlog import Event
 from wayfare.net import client as wayfare
 from wayfare.net.emulator import Emulator
@@ -31,6 +32,7 @@ from wayfare.service.proxy_server import Server
 from wayfare.service.system import Access, Id, Property, Publication, System
 from wayfare.service.wire import where
 
+ANYTHING = Filter.parse("true")
 WARM = -1  # the number of publications that only try whether they arrive
 WARMING_S = 0.1  # until the next one is tried, at first
 SETTLED_S = 2.0  # without a message that was waited for, it does not come any more
@@ -67,6 +69,7 @@ class Outcome(msgspec.Struct):
     missed: int = 0  # published while the client was away
     lost_away: int = 0  # ... and lost
     lost_in: int = 0  # published since it appeared, and lost
+    duplicates_in: int = 0  # ... and copies of those
     gaps: int = 0  # the client was told that something is missing
     moving_out_s: float = 0.0
     moving_in_s: float = 0.0  # until all that was kept was there
@@ -126,9 +129,15 @@ class _Run:
         self.left_ns = self.appeared_ns = 0
         self.heard: set[str] = set()  # topics that are known to reach the client
         self.ready = asyncio.Event()
-        self.publisher: Access
+        self.publisher: Access | _Publisher
 
     async def enter(self, stack: AsyncExitStack) -> None:
+        if self.plan.own:
+            self.publisher = _Publisher(wayfare.connect(self.addresses[0], f"{self.word}p"))
+            await stack.enter_async_context(self.publisher.client)
+            await self.publisher.client.advertise("true")
+            return
+
         async def ignored(publication: Publication) -> None:
             pass
 
@@ -157,20 +166,23 @@ class _Run:
 
     def publication(self, topic: str, number: int, mark: Id) -> Publication:
         payload = b"%d " % number
-        payload += b"x" * (self.plan.payload - len(payload))
+        if number != WARM:
+            payload += b"x" * (self.plan.payload - len(payload))
         properties: dict[str, Property] = {NUMBER: number} if self.numbered else {}
         carried = mark if self.system.traits.carries_ids else None
         return Publication(topic, payload, properties, carried)
 
     async def warm_up(self, is_stood_in_for: Callable[[], bool] = lambda: True) -> None:
         """Until all subscriptions are known where the publisher is, and to who stands in."""
-        pause_s, numbers = WARMING_S, itertools.count(1)
+        numbers = itertools.count(1)
+        # On a slow link they must not pile up.
+        pause_s = WARMING_S * (1 + len(self.topics) / 2 if self.plan.link else 1)
         while not (self.heard.issuperset(self.topics) and is_stood_in_for()):
             for topic in [one for one in self.topics if one not in self.heard]:
                 mark = Id(f"{self.word}w", next(numbers))
                 await self.publisher.publish(self.publication(topic, WARM, mark))
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, 20 * WARMING_S)
+            pause_s = min(2 * pause_s, max(pause_s, 20 * WARMING_S))
 
     # ---- the client --------------------------------------------------------------------
 
@@ -188,7 +200,7 @@ class _Run:
         )
         listening = asyncio.create_task(self.listen(client))
         stack.push_async_callback(_ended, listening)
-        await asyncio.gather(*map(client.subscribe, self.subscriptions))
+        await client.subscribe(*self.subscriptions)
         await self.warm_up(lambda: not plan.standby or old.stands_in(self.word, plan.subscriptions))
         await self._leave(old, client.move_out)
         await client.move_in(await new.near(new.proxy))
@@ -222,6 +234,7 @@ class _Run:
         """Be there for a while, go, and appear elsewhere."""
         plan = self.plan
         self.note("attached", broker=old.address)
+        self.note("subscribed", filter=ANYTHING)  # in this run there is nothing else
         self.ready.set()
         await asyncio.sleep(plan.before_s)
         self.note("detached", broker=old.address)
@@ -327,6 +340,8 @@ class _Run:
         missed = [n for n, at in enumerate(self.sent) if self.left_ns <= at < back_ns]
         result.missed, result.lost_away = len(missed), len(set(missed) - came)
         result.lost_in = sum(at >= back_ns and n not in came for n, at in enumerate(self.sent))
+        late = [n for n, _ in self.got if self.sent[n] >= back_ns]
+        result.duplicates_in = len(late) - len(set(late))
         first = dict(reversed(self.got))  # when each came at first
         ends = [first[n] for n in missed if n in first]
         if ends:
@@ -372,6 +387,17 @@ async def proxy(access: str, told: str = "") -> AsyncIterator[str]:
         yield await server.start()
     finally:
         await server.stop()
+
+
+class _Publisher:
+    """A client of Wayfare's own network."""
+
+    def __init__(self, client: wayfare.Client) -> None:
+        self.client = client
+
+    async def publish(self, publication: Publication) -> None:
+        attributes = {"topic": publication.topic, **publication.properties}
+        await self.client.publish(attributes, publication.payload, confirm=True)
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

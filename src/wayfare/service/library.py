@@ -123,19 +123,17 @@ class Library:
         self._ask_to_move_out()
         return self._out
 
-    def subscribe(self, subscription: str, local: bool, now: int) -> list[e.Effect]:
-        """A local subscription is not stood in for, and does not move."""
+    def subscribe(self, subscription: str, local: bool, now: int, *more: str) -> list[e.Effect]:
+        """A local subscription is not stood in for, and does not move. Many are told in one message."""
         self._out = []
-        if (
-            len(self.subscriptions) >= m.SUBSCRIPTIONS_MAX
-            and subscription not in self.subscriptions
-        ):
+        asked = (subscription, *more)
+        if len(self.subscriptions.keys() | set(asked)) > m.SUBSCRIPTIONS_MAX:
             raise UsageError(f"a client has at most {m.SUBSCRIPTIONS_MAX} subscriptions")
-        if not 0 < len(subscription) <= m.SUBSCRIPTION_MAX:
+        if not all(0 < len(text) <= m.SUBSCRIPTION_MAX for text in asked):
             raise UsageError(f"a subscription has 1 to {m.SUBSCRIPTION_MAX} characters")
-        self.subscriptions[subscription] = local
+        self.subscriptions |= dict.fromkeys(asked, local)
         if self._open:
-            self._out.append(e.Subscribe(self.client, (subscription,)))
+            self._out.append(e.Subscribe(self.client, asked))
         self._tell_changes()
         return self._out
 
