@@ -492,7 +492,7 @@ def test_a_client_whose_name_is_taken_is_told_once() -> None:
     other.step(e.Subscribed("ann", ()), 0)
     assert other.state == "attached"
     refused = m.Refused("ann", "another client has this name: choose another one")
-    assert other.step(e.Received("proxy0", refused), 0) == [e.Failed(refused.reason)]
+    assert other.step(e.Received("proxy0", refused), 0) == [e.Failed(refused.reason, refused=True)]
     assert other.next_deadline() is None
 
 

@@ -5,6 +5,7 @@ import json
 import signal
 import sqlite3
 import struct
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,54 @@ async def until(condition: Any, seconds: float = 20.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.02)
+
+
+CRASHES = """
+import asyncio, os, signal, sys
+from wayfare.service import connect
+
+async def main(name, proxy, subscription):
+    async with connect(name, proxy, key="secret") as client:
+        await client.subscribe(subscription)
+        await anext(client)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@on_mqtt
+def test_a_client_that_was_killed_goes_on_with_its_key(
+    overlay_of: Nodes, system: str, word: str
+) -> None:
+    async def story() -> None:
+        a, b, _ = overlay_of(system).addresses
+        name, wanted = f"ann{word}", f"{word}/#"
+        async with proxy(a) as first, proxy(b) as second, connect(f"bob{word}", first) as bob:
+            crashing = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", CRASHES, name, second, wanted
+            )
+            number = 0
+            while crashing.returncode is None:
+                number += 1
+                await bob.publish(f"{word}/x", b"%d" % number)
+                await asyncio.sleep(0.05)
+            assert await crashing.wait() == -signal.SIGKILL
+            await bob.publish(f"{word}/x", b"while it was gone")
+            await asyncio.sleep(0.2)
+            with pytest.raises(Refused):
+                async with connect(name, second, key="another"):
+                    pass
+            async with connect(name, second, key="secret", subscriptions=[wanted]) as ann:
+                await bob.publish(f"{word}/x", b"and now")
+                got = [b""]
+                while got[-1] != b"and now":
+                    got += await payloads(ann, 1)
+            assert got[-2] == b"while it was gone"
+            numbers = [int(one) for one in got[1:-2]]
+            assert numbers == list(range(numbers[0], number + 1))
+
+    run(story())
 
 
 # ---- proxies that go away --------------------------------------------------------------

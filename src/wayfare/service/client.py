@@ -53,7 +53,8 @@ class Client:
         name: str,
         proxy: str,
         *,
-        key: str,
+        key: str | None,
+        subscriptions: Sequence[str],
         terms: Terms,
         sync: Sync,
         patience_ns: int,
@@ -65,7 +66,9 @@ class Client:
         self._registration = None if agent is None else Registration(agent, name)
         self._heeding: asyncio.Task[None] | None = None
         self._first = proxy
-        self._key = key
+        self._key = key or secrets.token_hex(16)
+        self._goes_on = key is not None
+        self._subscriptions = subscriptions
         self._terms = terms
         self._sync = sync
         self._patience_ns = patience_ns
@@ -117,6 +120,11 @@ class Client:
             self._patience_ns,
         )
         self._library.stay = time.time_ns() // 1_000_000
+        if self._goes_on:
+            self._library.behind[welcome.proxy] = (0, False)
+        for subscription in self._subscriptions:
+            self.system.check(subscription)
+            self._library.subscribe(subscription, False, now())
         self._errands = Errands(
             self.name,
             name_of(self.name),
@@ -353,18 +361,19 @@ class Client:
                     else:
                         self._settle()
                     self._answer(self._moving)
-                case e.Failed(reason):
-                    self._fail(reason)
+                case e.Failed(reason, refused):
+                    self._fail(reason, refused)
                 case _:
                     raise AssertionError(f"no effect of a library: {effect}")
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str, refused: bool) -> None:
         if self.state != "attached":
             self._settle()
+        refusal = Refused(f"{self._library.proxy} refuses {self.name!r}: {reason}")
         if self._moving is not None and not self._moving.done():
-            self._answer(self._moving, CannotConnect(reason))
+            self._answer(self._moving, refusal if refused else CannotConnect(reason))
         elif not self._known.done():
-            self._answer(self._known, Refused(f"{self._first} refuses {self.name!r}: {reason}"))
+            self._answer(self._known, refusal)
         else:
             log.warning("%s: nobody stands in for it: %s", self.name, reason)
 
@@ -452,6 +461,7 @@ def connect(
     lease: float = 10.0,
     patience: float = PATIENCE_NS / SECOND_NS,
     key: str | None = None,
+    subscriptions: Sequence[str] = (),
     login: str = "",
     record: Record | None = None,
 ) -> Client:
@@ -462,11 +472,15 @@ def connect(
     between two access points: `ping`, `none`, or `delay 200` (milliseconds). `duplicates`: as the paper has
     it, copies are kept. `last` and `age` (seconds): replay no more than that. `standby`: the proxy is subscribed
     all the time, so that nothing is lost when the client is cut off without moving out; that is noticed
-    after `lease` seconds. `patience`: seconds for a proxy that cannot be reached. `key`: who knows it may go on
-    with the client, after a restart. `login`: user:password for the system. `record`: an event log.
+    after `lease` seconds. `patience`: seconds for a proxy that cannot be reached. `key`: who knows it goes on with
+    the client, after a restart: what this proxy has kept for it comes, if it wants the same `subscriptions`. (What the
+    process that ended had got a moment before comes again.) `login`: user:password for the system. `record`: an
+    event log.
     """
     if bool(proxy) == (agent is not None):
         raise UsageError("say where the client is: by `proxy`, or by the `agent` of its machine")
+    if key is not None and not 0 < len(key) <= m.NAME_MAX:
+        raise UsageError(f"a key has 1 to {m.NAME_MAX} characters")
     if not 0 < len(name) <= m.NAME_MAX or not name.isprintable():
         raise UsageError(f"a client's name has 1 to {m.NAME_MAX} characters that can be printed")
     for what, value in (("age", age), ("lease", lease), ("patience", patience), ("last", last)):
@@ -486,7 +500,8 @@ def connect(
     return Client(
         name,
         proxy,
-        key=key or secrets.token_hex(16),
+        key=key,
+        subscriptions=subscriptions,
         terms=terms,
         sync=moving_in,
         patience_ns=round(patience * SECOND_NS),

@@ -187,6 +187,7 @@ class Failed(msgspec.Struct, frozen=True, gc=False):
     """Moving did not work out; the library is where it was, or away."""
 
     reason: str
+    refused: bool = False  # by the proxy, which would do so again
 
 
 Effect = (

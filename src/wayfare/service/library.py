@@ -502,11 +502,11 @@ class Library:
             self._register()
         elif self.state == "attached":
             self._renew_at = None  # it goes on, and nobody stands in for it
-            self._out.append(e.Failed(reason))
+            self._out.append(e.Failed(reason, refused=True))
         elif self.state != "away":
-            self._fail(reason)
+            self._fail(reason, refused=True)
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str, refused: bool = False) -> None:
         self._retry_at = self._waiting = None
         if self.state == "moving-out":
             self.state = "attached"
@@ -515,7 +515,7 @@ class Library:
             self._shut_if_open()
             self._out.append(e.Hang(self.proxy))
             self.state, self._step = "away", ""
-        self._out.append(e.Failed(reason))
+        self._out.append(e.Failed(reason, refused))
 
     def _proxy_gone(self, reason: str, now: int) -> None:
         """Without its proxy a client that is attached goes on."""
