@@ -724,6 +724,8 @@ def test_subscriptions_are_checked(system):
         ({"": 1}, "cannot be called ''"),
         ({ID_PROPERTY: "x/1"}, "cannot be called 'wayfare-id'"),
         ({"a": "x\r\ny: 2"}, "without line breaks"),
+        ({"a": "\ud800"}, "cannot be '.ud800'"),
+        ({"\ud800": 1}, "cannot be called '.ud800'"),
     ],
 )
 def test_properties_that_cannot_travel_are_refused(system, address, word, properties, reason):
@@ -985,6 +987,17 @@ def test_redis_takes_special_characters_as_they_are_when_asked_to(redis, word):
             for topic in [*topics, f"{word}a", f"{word}x"]:
                 await anna.access.publish(Publication(topic))
             assert [each.topic for each in await anna.has(5)] == topics
+
+    run(story())
+
+
+def test_redis_is_asked_whether_it_is_there(redis):
+    async def story():
+        async with clients(Redis(), redis, "anna") as (anna,):
+            for connection in (anna.access._listening, anna.access._publishing):
+                found = connection._writer.get_extra_info("socket")
+                assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+                assert found.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 10
 
     run(story())
 

@@ -313,6 +313,22 @@ def test_a_client_whose_clock_was_put_back_goes_on_after_its_last_stay() -> None
     assert list(world.proxies["proxy0"].clients["ann"].subscriptions) == ["*2"]
 
 
+def test_who_registers_again_is_not_told_before_the_ping_is_answered() -> None:
+    proxy = World(0, [0], propagates=False).proxies["proxy0"]
+    register = m.Register("ann", "key", 1, ("x",), Terms())
+    proxy.step(e.Received("ann", register), 0)
+    proxy.step(e.Opened("ann"), 0)
+    one = proxy.clients["ann"]
+    assert one.access == "open"
+    (request,) = proxy.step(e.Subscribed("ann", one.wanted), 0)
+    assert isinstance(request, e.Publish)
+    assert proxy.step(e.Received("ann anew", register), MS) == [request]
+    answer = Ping(proxy.language, "ann", "out").answer(request.publication, "ann")
+    assert answer is not None
+    (told,) = proxy.step(e.Arrived("ann", answer), MS)
+    assert told == e.Send("ann anew", m.Registered("ann", 1))
+
+
 def test_words_of_a_client_do_not_pile_up() -> None:
     world, _ = here()
     proxy = world.proxies["proxy0"]

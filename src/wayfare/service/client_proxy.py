@@ -18,6 +18,7 @@ from wayfare.service.messages import Terms
 from wayfare.service.pinging import Ping, Waiting
 from wayfare.service.system import Language
 
+CUT_OFF = "the client was cut off before the proxy stood in for it"
 BATCHES_MAX = 4  # on their way to who downloads them, not said to have come
 
 
@@ -78,7 +79,32 @@ class ClientProxy:
         """All that it subscribes to, for the client and for itself; the pings last."""
         return (*self.subscriptions, self.asking.responses, self.asked.requests)
 
-    def to_download(self, heard: dict[str, int], now: int) -> list[Kept]:
+    def answer(self, download: m.Download, at: str, now: int) -> Sending:
+        """What it has kept, and what is missing."""
+        reason, lost = self.hole, None if self.hole else self.buffer.lost
+        if self.access == "none":
+            reason, lost = CUT_OFF, None
+        elif not reason and lost:
+            reason = "the proxy keeps no more for one client"
+        self.told_hole, self.told_lost = self.hole, self.buffer.lost
+        pieces = m.batches([one.publication for one in self._wanted(download.heard, now)])
+        batches = [
+            m.Batch(self.client, download.download, number, piece)
+            for number, piece in enumerate(pieces, 1)
+        ]
+        end = m.Downloaded(
+            self.client,
+            download.download,
+            at,
+            self.stay,
+            self.buffer.last,
+            lost,
+            reason,
+            subscriptions=tuple(self.subscriptions),
+        )
+        return Sending(batches, end)
+
+    def _wanted(self, heard: dict[str, int], now: int) -> list[Kept]:
         kept = self.buffer.since(heard)
         if self.terms.age_ns is not None:
             kept = [one for one in kept if one.arrived >= now - self.terms.age_ns]

@@ -15,8 +15,8 @@ from wayfare.service.system import ID_PROPERTY, Id, Property, Publication
 
 TYPES_PROPERTY = "wayfare-types"
 OURS = (ID_PROPERTY, TYPES_PROPERTY)
-NAME = re.compile(r"[^\s:=\x00-\x20\x7f]+")
-CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+NAME = re.compile(r"[^\s:=\x00-\x20\x7f\ud800-\udfff]+")
+UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, and no characters
 INTEGER = re.compile(r"-?[0-9]{1,20}")
 FLOAT = re.compile(r"-?[0-9.]{1,30}(e[-+]?[0-9]{1,3})?|-?inf|nan")
 TRUTH = {"true": True, "false": False}
@@ -33,7 +33,7 @@ def headers(publication: Publication) -> list[tuple[str, str]]:
                 f"a property cannot be called {name!r:.60}: without spaces, ':' and '=', "
                 f"and not {' or '.join(OURS)}"
             )
-        if CONTROL.search(text) or text != text.strip():
+        if UNFIT.search(text) or text != text.strip():
             raise UsageError(
                 f"the property {name} cannot be {text!r:.60}: "
                 "without line breaks, control characters, and spaces around it"

@@ -15,7 +15,7 @@ import msgspec
 from wayfare.service import effects as e
 from wayfare.service import messages as m
 from wayfare.service.buffer import DEFAULT_LIMITS, Kept, Limits
-from wayfare.service.client_proxy import ClientProxy, Record, Sending
+from wayfare.service.client_proxy import CUT_OFF, ClientProxy, Record, Sending
 from wayfare.service.messages import MS_NS, Terms
 from wayfare.service.pinging import Waiting
 from wayfare.service.system import Language, Publication
@@ -24,7 +24,6 @@ CLIENTS_MAX = 10_000  # client proxies at one proxy
 RELAYS_MAX = 30_000  # questions to other proxies that are not answered yet
 RETRY_NS = 1000 * MS_NS  # until a broken access is opened again
 _UNKNOWN = "the old proxy does not know the client any more"
-_CUT_OFF = "the client was cut off before the proxy stood in for it"
 _TAKEN = "another client has this name: choose another one"
 
 
@@ -156,10 +155,15 @@ class Proxy:
         if one.stay < stay and not one.terms.standby and one.access != "none":
             one.access = "none"
             self._out.append(e.Shut(one.client))
-        one.stay, one.state, one.since, one.waiting = stay, "here", now, None
+        is_pinging, one.waiting = one.waiting is not None, None
+        one.stay, one.state, one.since = stay, "here", now
         if one.terms.standby and one.access == "none":
             self._stand_in(one)
-        self._when_ready(one, peer, m.Registered(one.client, stay))
+        one.told = [(peer, m.Registered(one.client, stay))]
+        if one.access == "ready" and is_pinging:
+            self._synchronise(one, now)  # anew: what was waited for has not come
+        elif one.access in ("none", "ready"):
+            self._tell(one)
         self._save(one)
 
     def _forget(self, one: ClientProxy) -> None:
@@ -289,11 +293,6 @@ class Proxy:
         one.waiting = Waiting(one.terms.sync, one.asking, f"{one.stay}", [one.client], now)
         self._wait(one, one.waiting, now)
 
-    def _when_ready(self, one: ClientProxy, peer: str, message: m.Message) -> None:
-        one.told = [(peer, message)]
-        if one.access in ("none", "ready"):
-            self._tell(one)
-
     def _tell(self, one: ClientProxy) -> None:
         told, one.told = one.told, []
         for peer, message in told:
@@ -338,7 +337,7 @@ class Proxy:
             if one.state == "here" and now >= one.since + one.terms.lease_ns:
                 self._go_away(one, now)
                 if one.access == "none":
-                    one.hole = _CUT_OFF
+                    one.hole = CUT_OFF
                     self._stand_in(one)
                     self._save(one)
             elif one.state == "away" and now >= one.since + one.terms.away_ns:
@@ -409,29 +408,8 @@ class Proxy:
         self._touch(one)
         if not message.at:
             one.stay = message.stay  # elsewhere: what the client said before it went comes too late
-        reason, lost = one.hole, None if one.hole else one.buffer.lost
-        if one.access == "none":
-            reason, lost = _CUT_OFF, None
-        elif not reason and lost:
-            reason = "the proxy keeps no more for one client"
-        one.told_hole, one.told_lost = one.hole, one.buffer.lost
-        kept = one.to_download(message.heard, now)
-        end = m.Downloaded(
-            one.client,
-            message.download,
-            message.at or self.address,
-            one.stay,
-            one.buffer.last,
-            lost,
-            reason,
-            subscriptions=tuple(one.subscriptions),
-        )
-        pieces = m.batches([each.publication for each in kept])
-        numbered = [
-            m.Batch(one.client, message.download, number, piece)
-            for number, piece in enumerate(pieces, 1)
-        ]
-        self._downloads[peer, one.client] = sending = Sending(numbered, end)
+        sending = one.answer(message, message.at or self.address, now)
+        self._downloads[peer, one.client] = sending
         if message.at and message.terms is not None:
             self._change_to(one, one.subscriptions, message.terms)
             self._begin_stay(one, peer, message, now)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -35,6 +36,9 @@ SCHEMES = {
     "rediss+envelope": Scheme(6379, tls=True),
 }
 MAGIC = b"\x00wayfare\x01"
+# Nobody else asks a server that says nothing whether it is there. Without, who listens to one whose
+# power was cut would wait for hours.
+KEEP_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 PRIMARIES_MAX = 8  # replicas of replicas, up to the primary
 
 SPECIAL = re.compile(r"([*?\[\]\\])")
@@ -113,6 +117,11 @@ def connection(place: Place, host: str, port: int) -> Any:
         password=place.password,
         protocol=2,
         socket_keepalive=True,
+        socket_keepalive_options={
+            getattr(socket, name): value
+            for name, value in KEEP_ALIVE.items()
+            if hasattr(socket, name)
+        },
         socket_timeout=line.ANSWER_S,
         socket_connect_timeout=line.ANSWER_S,
     )
