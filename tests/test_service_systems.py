@@ -1,6 +1,7 @@
 """The mobility service on every system: one client moves once, with each kind of synchronisation."""
 
 import asyncio
+import json
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import product
@@ -8,12 +9,15 @@ from itertools import product
 import msgspec
 import pytest
 
+from wayfare.cli import main
 from wayfare.service import effects as e
-from wayfare.service.adapters import adapter, alike
+from wayfare.service.adapters import ADAPTERS, adapter, alike
+from wayfare.service.catalogue import catalogue, lines_of_code
 from wayfare.service.errands import Errands
 from wayfare.service.experiment import Outcome, Plan, roam
 from wayfare.service.overlapping import overlapping
 from wayfare.service.overlays import Overlay
+from wayfare.service.servers import SERVERS
 from wayfare.service.system import Publication
 
 SYSTEMS = ["mqtt", "nats", "redis", "stomp", "wayfare", "amqp"]
@@ -186,3 +190,35 @@ def test_subscriptions_that_are_asked_for_together_wait_for_one_answer() -> None
     asyncio.run(story())
     assert asked == [("a", "b", "c")]
     assert told == ["a", "b", "c"]
+
+
+# ---- the list of adapters --------------------------------------------------------------
+
+
+def test_lines_of_code_are_those_that_are_no_comment_docstring_or_blank() -> None:
+    source = '"""One.\n\nMore."""\n\nimport x  # why\n\n\ndef f():\n    """Says."""\n    # so\n    return (\n'
+    source += "        1\n    )\n\n\nTEXT = '''a\n\nb'''\n"
+    assert lines_of_code(source) == 1 + 1 + 3 + 3
+
+
+def test_the_catalogue_has_every_adapter_and_server() -> None:
+    found = catalogue()
+    assert {one.name for one in found.adapters} == set(SERVERS)
+    assert sorted(scheme for one in found.adapters for scheme in one.schemes) == sorted(ADAPTERS)
+    assert all(one.lines > 100 for one in found.adapters)
+    (redis,) = [one for one in found.adapters if one.name == "redis"]
+    assert not redis.traits.carries_ids
+    assert redis.with_ids == ["redis+envelope", "rediss+envelope"]
+
+
+def test_adapters_are_listed_for_people_and_for_programs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["service", "adapters", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert main(["service", "adapters"]) == 0
+    table = capsys.readouterr().out
+    for one in told["adapters"]:
+        assert f"| {one['name']} |" in table
+        assert f"| {one['lines']} |" in table
+    assert "Siena 755" in table

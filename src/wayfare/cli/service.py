@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
-from wayfare.cli import notation, running
+from wayfare.cli import notation, running, service_adapters
 from wayfare.errors import UsageError
 from wayfare.service import Gap, connect
 from wayfare.service.agent import PROBE_S, Agent, Choice, order
@@ -56,6 +56,14 @@ def add_parser(commands: Any) -> None:
     _add_move(parts)
     _add_sub(parts)
     _add_pub(parts)
+    _part(
+        parts,
+        "adapters",
+        "the systems that it is for, and what their adapters give and take",
+        "List the adapters: addresses, what systems give, lines of code, and packages.",
+        service_adapters.EXAMPLES,
+        service_adapters.run,
+    ).add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _part(parts: Any, name: str, about: str, description: str, epilog: str, run: Any) -> Any:
