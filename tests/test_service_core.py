@@ -635,6 +635,29 @@ def test_a_proxy_that_was_restarted_has_what_it_kept() -> None:
     assert not new.clients
 
 
+@pytest.mark.parametrize(("resumed", "reasons"), [(True, []), (None, []), (False, ["forgotten"])])
+def test_a_system_that_forgot_what_it_was_to_keep_is_a_gap(
+    resumed: bool | None, reasons: list[str]
+) -> None:
+    world, ann = here()
+    world.language.traits = Traits(suspends=True)
+    proxy = world.proxies["proxy0"]
+    proxy.step(e.AccessGone("ann", "the server was restarted"), world.now)
+    proxy.step(e.Opened("ann", resumed), world.now)
+    world.do("ann", ann.move_in("proxy1", world.now))
+    world.wait(1000)
+    told = [one.reason for one in world.delivered["ann"] if isinstance(one, e.Gap)]
+    assert [word for word in ("forgotten",) for reason in told if word in reason] == reasons
+
+
+def test_an_access_that_never_was_has_nothing_to_forget() -> None:
+    proxy = Proxy("proxy0", "node0", Plain())
+    proxy.step(e.Received("ann's", m.Register("ann", "key", 1, ("x",), Terms(), True)), 0)
+    proxy.step(e.AccessGone("ann", "nobody answers"), 0)
+    proxy.step(e.Opened("ann", False), 0)
+    assert not proxy.clients["ann"].hole
+
+
 def test_what_a_durable_proxy_is_to_write_down() -> None:
     language = Plain()
     proxy = Proxy("proxy0", "node0", language, durable=True)

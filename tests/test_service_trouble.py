@@ -322,6 +322,20 @@ def test_of_an_access_that_is_shut_nothing_is_told() -> None:
 
 
 @on_mqtt
+def test_what_no_header_can_say_is_refused(overlay_of: Nodes, system: str, word: str) -> None:
+    async def story() -> None:
+        a, _, _ = overlay_of(system).addresses
+        async with proxy(a) as here, connect(f"ann{word}", here) as ann:
+            for value in ("v" * 65_536, "\ud800"):
+                with pytest.raises(UsageError, match="property"):
+                    async with asyncio.timeout(10):
+                        await ann.publish(f"{word}/x", b"1", told=value)
+            await ann.publish(f"{word}/x", b"1", told="v" * 65_000)
+
+    run(story())
+
+
+@on_mqtt
 def test_a_client_may_have_any_name(overlay_of: Nodes, system: str, word: str) -> None:
     async def story() -> None:
         a, _, _ = overlay_of(system).addresses

@@ -52,6 +52,7 @@ class ClientProxy:
         self.since = 0  # heard of, or away
         self.access = "none"  # "opening", "open", "ready" (subscribed), "broken"
         self.reopen_at = 0
+        self.stood_in = False  # so that the system, if it can, has something to resume
         self.hole = ""  # why publications may be missing, nobody knows how many
         self.told_hole, self.told_lost = "", 0  # with the last download, which may not have come
         self.told: list[tuple[str, m.Message]] = []  # to whom to say what when it is ready

@@ -34,10 +34,10 @@ class PeerGone(msgspec.Struct, frozen=True, gc=False):
 
 
 class Opened(msgspec.Struct, frozen=True, gc=False):
-    """The access of this client is there. `resumed`: with the subscriptions it had."""
+    """The access of this client is there. `resumed`: with the subscriptions it had; None: nobody knows."""
 
     client: str
-    resumed: bool = False
+    resumed: bool | None = None
 
 
 class Subscribed(msgspec.Struct, frozen=True, gc=False):

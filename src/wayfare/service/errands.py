@@ -154,8 +154,8 @@ class Errands:
             return
         if self._opening is opening:
             self._access = access
-            # Without a word from the adapter, nothing is taken to be there.
-            self._tell(e.Opened(self._client, resume and getattr(access, "resumed", False)))
+            resumed = getattr(access, "resumed", None) if resume else None
+            self._tell(e.Opened(self._client, resumed))
 
     def _close(self, suspend: bool) -> None:
         access, self._access, self._opening = self._access, None, object()

@@ -257,7 +257,7 @@ class Library:
         self._fresh = self.at not in self.behind
         self._out.append(e.Open(self.client, self.access, self._suspended == self.access))
 
-    def _opened(self, resumed: bool, now: int) -> None:
+    def _opened(self, resumed: bool | None, now: int) -> None:
         """Step 2: subscriptions at the new access point."""
         if self._step != "opening":
             return

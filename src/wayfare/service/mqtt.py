@@ -38,7 +38,7 @@ SESSION_S = 86_400  # that a server keeps the session of a client that is not co
 KEEP_ALIVE_S = 30
 RECEIVED_MAX = 500  # publications that the server sends ahead of our acknowledgements
 SENT_MAX = 100  # ... and we ahead of the server's
-TEXT_MAX = 65_535  # bytes of a topic or a subscription
+TEXT_MAX = 65_535  # bytes of a topic, a subscription or a property
 READ_MAX = 100  # packets that are read before others have their turn
 
 log = logging.getLogger(__name__)
@@ -342,6 +342,9 @@ class MqttAccess(Line):
             reason = reason or "# and + are for subscriptions"
             raise UsageError(f"{publication.topic!r:.80} is no MQTT topic: {reason}")
         pairs = headers(publication)
+        for name, value in pairs:
+            if len(name.encode()) > TEXT_MAX or len(value.encode()) > TEXT_MAX:
+                raise UsageError(f"the property {name:.60} has more than {TEXT_MAX} bytes")
         properties = packed(PacketTypes.PUBLISH, UserProperty=pairs) if pairs else None
         size = len(publication.payload)
         if 0 < self._packet_max <= size:

@@ -25,6 +25,7 @@ RELAYS_MAX = 30_000  # questions to other proxies that are not answered yet
 RETRY_NS = 1000 * MS_NS  # until a broken access is opened again
 _UNKNOWN = "the old proxy does not know the client any more"
 _TAKEN = "another client has this name: choose another one"
+_FORGOTTEN = "the system has forgotten what the proxy was subscribed to"
 
 
 class Proxy:
@@ -65,8 +66,8 @@ class Proxy:
                     handler(self, peer, message, now)
             case e.Arrived(client, publication):
                 self._arrived(client, publication, now)
-            case e.Opened(client):
-                self._opened(client)
+            case e.Opened(client, resumed):
+                self._opened(client, resumed)
             case e.Subscribed(client, subscriptions):
                 self._subscribed(client, subscriptions, now)
             case e.AccessGone(client, reason):
@@ -127,7 +128,7 @@ class Proxy:
         one.buffer.last, one.buffer.lost = record.last, record.lost
         for each in kept:
             one.buffer.put(each)
-        one.hole = record.hole
+        one.hole, one.stood_in = record.hole, record.terms.standby
         if not self.language.traits.suspends:
             one.hole = "the mobility proxy was down for a while"
         self._stand_in(one, resume=True)
@@ -264,9 +265,12 @@ class Proxy:
         resume = resume and self.language.traits.suspends
         self._out.append(e.Open(one.client, self.access, resume))
 
-    def _opened(self, client: str) -> None:
+    def _opened(self, client: str, resumed: bool | None) -> None:
         one = self.clients.get(client)
         if one is not None:
+            if resumed is False and one.stood_in:
+                one.hole = _FORGOTTEN
+                self._save(one)
             one.access = "open"
             removed = tuple(text for text in one.removed if text not in one.subscriptions)
             if removed:
@@ -278,7 +282,7 @@ class Proxy:
         one = self.clients.get(client)
         if one is None or one.access != "open" or one.asked.requests not in subscriptions:
             return
-        one.access = "ready"
+        one.access, one.stood_in = "ready", True
         self._touch(one)
         if one.told:
             self._synchronise(one, now)
@@ -301,7 +305,7 @@ class Proxy:
     def _access_gone(self, client: str, reason: str, now: int) -> None:
         one = self.clients.get(client)
         if one is not None:
-            if one.access != "broken" and not self.language.traits.suspends:
+            if one.stood_in and one.access != "broken" and not self.language.traits.suspends:
                 one.hole = f"the proxy had no access to the system for a while: {reason}"[:1000]
                 self._save(one)
             one.access, one.reopen_at = "broken", now + RETRY_NS
