@@ -329,6 +329,26 @@ def test_who_registers_again_is_not_told_before_the_ping_is_answered() -> None:
     assert told == e.Send("ann anew", m.Registered("ann", 1))
 
 
+def test_all_subscriptions_of_a_client_fit_one_message() -> None:
+    world, ann = here()
+    texts = [f"{number:04}{'😀' * 8000}" for number in range(249)]
+    for one in texts[:-1]:
+        ann.subscribe(one, False, 0)
+    (register,) = ann.step(e.Received("proxy0", m.Welcome("proxy0", "node0")), 0)
+    assert isinstance(register, e.Send) and isinstance(register.message, m.Register)
+    assert len(register.message.subscriptions) == 249
+    assert len(m.encode(register.message)) <= m.FRAME_MAX
+    with pytest.raises(UsageError, match="at most"):
+        ann.subscribe("x" * 8000, False, 0, *texts)
+    proxy = world.proxies["proxy0"]
+    for number in range(3):
+        added = tuple(f"{number} {i}" for i in range(4000))
+        effects = proxy.step(e.Received("ann", m.Change("ann", "key", 1, added, ())), 0)
+    (refused,) = effects
+    assert isinstance(refused, e.Send) and isinstance(refused.message, m.Refused)
+    assert len(proxy.clients["ann"].subscriptions) == 8001
+
+
 def test_words_of_a_client_do_not_pile_up() -> None:
     world, _ = here()
     proxy = world.proxies["proxy0"]

@@ -127,8 +127,7 @@ class Library:
         """A local subscription is not stood in for, and does not move. Many are told in one message."""
         self._out = []
         asked = (subscription, *more)
-        if len(self.subscriptions.keys() | set(asked)) > m.SUBSCRIPTIONS_MAX:
-            raise UsageError(f"a client has at most {m.SUBSCRIPTIONS_MAX} subscriptions")
+        m.check_subscriptions(self.subscriptions.keys() | set(asked))
         if not all(0 < len(text) <= m.SUBSCRIPTION_MAX for text in asked):
             raise UsageError(f"a subscription has 1 to {m.SUBSCRIPTION_MAX} characters")
         self.subscriptions |= dict.fromkeys(asked, local)

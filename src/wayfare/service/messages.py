@@ -11,6 +11,7 @@ Whatever concerns a client carries its key, so that only who began with a name g
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Literal
 
 import msgspec
@@ -26,6 +27,7 @@ PUBLICATION_BYTES_MAX = FRAME_MAX - 64 * 1024  # of one publication: it fits a B
 NAME_MAX = 128  # characters of a client's name, and of its key
 SUBSCRIPTION_MAX = 8_192  # characters of one subscription
 SUBSCRIPTIONS_MAX = 10_000  # of one client
+SUBSCRIPTIONS_TEXT_MAX = 2_000_000  # characters of all of them: they fit one message
 SENDERS_MAX = 10_000  # of which a client says how far it has heard them
 BATCH_MAX = 4_096  # publications in one Batch
 BATCH_BYTES = 64 * 1024  # of publications in one Batch; then the rest comes in another
@@ -274,6 +276,18 @@ def decode(frame: bytes) -> Message:
         return _decoder.decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CodecError(f"not a message of the mobility service: {error}") from None
+
+
+def check_subscriptions(subscriptions: Collection[str]) -> None:
+    """UsageError if one client cannot have them all."""
+    if (
+        len(subscriptions) > SUBSCRIPTIONS_MAX
+        or sum(map(len, subscriptions)) > SUBSCRIPTIONS_TEXT_MAX
+    ):
+        raise UsageError(
+            f"a client has at most {SUBSCRIPTIONS_MAX} subscriptions, "
+            f"with {SUBSCRIPTIONS_TEXT_MAX} characters in all"
+        )
 
 
 def batches(publications: list[Publication]) -> list[tuple[Publication, ...]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from wayfare.errors import UsageError
 from wayfare.service import effects as e
 from wayfare.service import messages as m
 from wayfare.service.buffer import DEFAULT_LIMITS, Kept, Limits
@@ -179,6 +180,11 @@ class Proxy:
         now_wanted = dict.fromkeys((*one.subscriptions, *message.added))
         for subscription in message.removed:
             now_wanted.pop(subscription, None)
+        try:
+            m.check_subscriptions(now_wanted)
+        except UsageError as error:
+            self._refuse(peer, one.client, str(error))
+            return
         self._change_to(one, now_wanted, one.terms)
         self._save(one)
 
