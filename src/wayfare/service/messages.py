@@ -3,7 +3,7 @@
     library -> proxy           Hello  Register  Change  Renew  MoveOut  Reach  Download  Got
                                Release  Leave
     proxy -> library           Welcome  Registered  MovedOut  Batch  Downloaded  Released  Refused
-    proxy -> proxy             Download  Got  Release                    and the answers to them
+    proxy -> proxy             Reach  Download  Got  Release             and the answers to them
 
 A client's life is a row of stays, numbered by its library: one at each proxy that it moves in at.
 Whatever concerns a client carries its key, so that only who began with a name goes on with it.
