@@ -25,7 +25,7 @@ from wayfare.studies import service_live
 from wayfare.studies.study import Study
 
 PAYLOAD = 64  # bytes, as in the simulation
-AT_ONCE = 8  # clients that move on one system at the same time
+AT_ONCE = 16  # clients that move on one system at the same time
 # How a client is supported; `basic` and `ping` as in the paper.
 PLANS: dict[str, dict[str, Any]] = {
     "none": {"service": False},

@@ -233,7 +233,7 @@ def agreement(out: Path) -> dict[str, Any]:
     more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
     return {
         "experiment": report.EVERYWHERE,
-        "says": "analysed counts equal the simulator's own summary in every run",
+        "says": "analysed counts equal each run's own summary",
         "source": "ours",
         "holds": not wrong,
         "measured": wrong[0] + more if wrong else f"{counted} equal counts in {runs} runs",

@@ -202,19 +202,19 @@ class _Run:
         stack.push_async_callback(_ended, listening)
         await client.subscribe(*self.subscriptions)
         await self.warm_up(lambda: not plan.standby or old.stands_in(self.word, plan.subscriptions))
-        await self._leave(old, client.move_out)
+        await self._leave(old, new, client.move_out)
         await client.move_in(await new.near(new.proxy))
-        self._there(new)
+        self._there()
 
     async def without_service(self, stack: AsyncExitStack) -> None:
         old, new = [await self._place(stack, address) for address in self.addresses[1:]]
         access = await self._open(stack, old.access)
         await access.subscribe(self.subscriptions)
         await self.warm_up()
-        await self._leave(old, access.close)
+        await self._leave(old, new, access.close)
         access = await self._open(stack, new.access)
         await access.subscribe(self.subscriptions)
-        self._there(new)
+        self._there()
 
     async def by_itself(self, stack: AsyncExitStack) -> None:
         """Wayfare's own network: its brokers hand the client over."""
@@ -226,11 +226,13 @@ class _Run:
             stack.push_async_callback(_ended, asyncio.create_task(_drain(some)))
         await client.flush()
         await self.warm_up()
-        await self._leave(old, client.detach)
+        await self._leave(old, new, client.detach)
         await client.move(new.access)
-        self._there(new)
+        self._there()
 
-    async def _leave(self, old: _Place, move_out: Callable[[], Awaitable[None]]) -> None:
+    async def _leave(
+        self, old: _Place, new: _Place, move_out: Callable[[], Awaitable[None]]
+    ) -> None:
         """Be there for a while, go, and appear elsewhere."""
         plan = self.plan
         self.note("attached", broker=old.address)
@@ -246,9 +248,9 @@ class _Run:
         self.left_ns = time.monotonic_ns()
         await asyncio.sleep(plan.away_s)
         self.appeared_ns = time.monotonic_ns()
-
-    def _there(self, new: _Place) -> None:
         self.note("attached", broker=new.address)
+
+    def _there(self) -> None:
         self.result.moving_in_s = (time.monotonic_ns() - self.appeared_ns) / 1e9
 
     async def _open(self, stack: AsyncExitStack, address: str) -> Access:
