@@ -60,6 +60,7 @@ class World:
         self.delivered: dict[str, list[Publication | e.Gap]] = {}
         self.told: dict[str, list[e.Effect]] = {}
         self.down: set[str] = set()  # proxies that do not answer
+        self.deaf: set[str] = set()  # ... whose connections live
         self.numbers: dict[str, int] = {}
 
     # ---- actions -----------------------------------------------------------------------
@@ -154,7 +155,9 @@ class World:
         kind = key[0]
         if kind == "peer":
             _, sender, target, message = action
-            if target in self.down:
+            if target in self.deaf:
+                pass
+            elif target in self.down:
                 self._step(sender, e.PeerGone(target, "nobody listens"))
             else:
                 assert m.decode(m.encode(message)) == message

@@ -406,6 +406,22 @@ def test_an_old_proxy_that_is_gone_is_a_gap_and_the_client_goes_on() -> None:
     assert delivered == after
 
 
+def test_an_old_proxy_that_is_there_and_says_nothing_is_given_up() -> None:
+    world, ann = here()
+    world.do("ann", ann.move_out(world.now))
+    world.wait(10)
+    world.do("ann", ann.move_in("proxy1", world.now))
+    while ann._step != "downloading":
+        world.run(1)
+    world.deaf.add("proxy0")
+    world.wait(100_000)
+    assert ann.state == "moving-in"
+    world.wait(30_000)
+    assert ann.state == "attached"
+    (gap,) = world.delivered["ann"]
+    assert isinstance(gap, e.Gap) and "proxy0 does not answer" in gap.reason
+
+
 def test_an_old_proxy_that_comes_back_in_time_is_no_gap() -> None:
     world, ann = here()
     world.do("ann", ann.move_out(world.now))

@@ -29,6 +29,9 @@ from wayfare.service.system import Id, Language, Publication
 OUTBOX_MAX = 10_000  # publications that wait until the client is attached
 MERGE_MAX = 200_000  # publications in the merge queue: the oldest are dropped, and a Gap says so
 RETRY_NS = 1 * SECOND_NS  # until a proxy or an access point is tried again
+STALLED_NS = (
+    120 * SECOND_NS
+)  # of a download of which nothing comes: by radio, a batch takes its time
 PATIENCE_NS = 5 * SECOND_NS  # with an old proxy that cannot be reached
 
 
@@ -75,6 +78,7 @@ class Library:
         self._connected = False  # to its proxy
         self._renew_at: int | None = None
         self._retry_at: int | None = None
+        self._stalled_at: int | None = None
         self._give_up_at: int | None = None
         self._forgo_at = 0  # what old proxies have kept that cannot be reached
         # While it moves in:
@@ -203,7 +207,7 @@ class Library:
 
     def next_deadline(self) -> int | None:
         waiting = None if self._waiting is None else self._waiting.deadline
-        times = (self._renew_at, self._retry_at, waiting)
+        times = (self._renew_at, self._retry_at, self._stalled_at, waiting)
         return min((time for time in times if time is not None), default=None)
 
     def _tick(self, now: int) -> None:
@@ -215,6 +219,9 @@ class Library:
         if self._retry_at is not None and now >= self._retry_at:
             self._retry_at = None
             self._retry(now)
+        if self._stalled_at is not None and now >= self._stalled_at:
+            self._stalled_at = None
+            self._stall(now)
 
     # ---- moving in -----------------------------------------------------------------------------
 
@@ -327,6 +334,7 @@ class Library:
             return
         self._batches = []
         self._downloads += 1
+        self._stalled_at = now + STALLED_NS
         at = self._to_download[0]
         terms = self.terms if self._adopts(at) else None
         self._say(
@@ -346,8 +354,18 @@ class Library:
         """Whether this proxy stands in from now on with what that one has subscribed to."""
         return self.terms.standby and (not self._adopted or at == self.at)
 
-    def _on_batch(self, batch: m.Batch) -> None:
+    def _stall(self, now: int) -> None:
+        """Somebody on the way is there, and says nothing."""
+        if self._step == "downloading":
+            at = self._to_download[0]
+            reason = f"the old proxy at {at} does not answer"
+            self._on_downloaded(
+                m.Downloaded(self.client, self._downloads, at, 0, 0, None, reason, found=False), now
+            )
+
+    def _on_batch(self, batch: m.Batch, now: int) -> None:
         if self._step == "downloading" and batch.download == self._downloads:
+            self._stalled_at = now + STALLED_NS
             self._batches.extend(batch.publications)
             self._say(m.Got(self.client, batch.download, batch.number))
 
@@ -374,6 +392,7 @@ class Library:
 
     def _arrive(self, now: int) -> None:
         """Steps 5 and 6: what is in the queue, merged; then what is received."""
+        self._stalled_at = None
         self.state, self._step = "attached", ""
         self.behind[self.at] = (self.stay, True)
         self._out.extend(self._gaps)
@@ -459,7 +478,7 @@ class Library:
                 elif self.state == "attached":
                     self._register()  # the connection broke, and the client has not moved
             case m.Batch():
-                self._on_batch(message)
+                self._on_batch(message, now)
             case m.Downloaded():
                 self._on_downloaded(message, now)
             case m.Registered(_, stay):
