@@ -128,6 +128,8 @@ def _add_proxy(parts: Any) -> None:
 
 def _addresses(text: str) -> list[str]:
     found = [one.strip() for one in text.split(",") if one.strip()]
+    if not found:
+        raise argparse.ArgumentTypeError("there is no address: write host:port,host:port")
     try:
         for one in found:
             where(one)

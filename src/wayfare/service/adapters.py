@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import cast
 
 from wayfare.errors import UsageError
-from wayfare.service.addresses import scheme_of
+from wayfare.service.addresses import place, scheme_of
 from wayfare.service.system import System
 
 # scheme: module, and what makes the adapter
@@ -48,3 +48,10 @@ def adapter(address: str) -> System:
             f"{scheme}:// needs the package {error.name}: pip install 'wayfare[service]'"
         ) from None
     return cast(System, made)
+
+
+def check(address: str) -> None:
+    """What is no address is told at once, and not when somebody connects there."""
+    adapter(address)
+    module, _ = ADAPTERS[scheme_of(address)]
+    place(address, import_module(f"wayfare.service.{module}").SCHEMES)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from wayfare.errors import StoreError, UsageError, WayfareError
 from wayfare.service import effects as e
-from wayfare.service.adapters import adapter
+from wayfare.service.adapters import adapter, check
 from wayfare.service.buffer import DEFAULT_LIMITS, Limits
 from wayfare.service.client_proxy import Record
 from wayfare.service.errands import Errand, Errands, name_of
@@ -51,6 +51,8 @@ class Server:
         self._listen = (host, port)
         self._address = address
         self._told = told or access
+        for one in (access, self._told):
+            check(one)
         self._file = store
         self._durability = durability
         self._limits = limits
