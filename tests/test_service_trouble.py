@@ -656,6 +656,7 @@ def test_an_agent_runs_in_a_shell(
         (["proxy", "--access", "mqtt://a", "--tell", "mqtt://"], "is no address"),
         (["proxy", "--access", "mqtt://a", "--peers", ","], "there is no address"),
         (["agent", "--proxies", ""], "there is no address"),
+        (["agent", "--proxies", "127.0.0.1:9", "--interval", "0"], "more than 0 seconds"),
         (["agent", "--proxies", "a:b"], "no address of a mobility proxy"),
         (["agent", "--proxies", "127.0.0.1:9", "--control", "/no/such/place"], "cannot listen at /no"),
         (["move", "out", "--control", "/no/such/place"], "no agent answers at /no/such/place"),

@@ -224,6 +224,8 @@ def _add_control(one: Any) -> None:
 
 
 def run_agent(a: argparse.Namespace) -> int:
+    if not a.interval:
+        raise UsageError("an agent looks at intervals of more than 0 seconds: give --interval 1")
     running.start_log(a.log_level, a.log_format)
     return running.serve(_watch(a), lambda: 0)
 
