@@ -724,9 +724,38 @@ def test_requests_do_not_pile_up_on_a_slow_link() -> None:
         waiting.published(request, times[-1])
     gaps = [(after - before) // MS for before, after in pairwise(times)]
     assert gaps == [200, 400, 800, 1600, 3200, 3200, 3200]
-    assert not waiting.hear(Publication(request.topic, b"1 proxy0")), "a request is no response"
+    assert not waiting.hear(Publication(request.topic, b"1 proxy0"), 0), "a request is no response"
     answer = ping.answer(request, "proxy0")
-    assert answer is not None and waiting.hear(answer)
+    assert answer is not None and waiting.hear(answer, 0)
+
+
+def test_behind_the_last_response_there_may_be_a_delay() -> None:
+    ping = Ping(Plain(), "ann", "in")
+    waiting = Waiting(Sync("ping", delay_ns=100 * MS), ping, "1", ["proxy0"], 0)
+    request = waiting.due(0)
+    assert request is not None
+    answer = ping.answer(request, "proxy0")
+    assert answer is not None
+    assert not waiting.hear(answer, 50 * MS)
+    waiting.published(request, 60 * MS)
+    assert not waiting.hear(answer, 70 * MS), "another one changes nothing"
+    assert (waiting.answered, waiting.deadline) == (True, 150 * MS)
+    assert waiting.due(150 * MS) is None
+    assert waiting.over
+
+
+def test_on_a_mesh_there_is_one() -> None:
+    """A publication reaches the new access point early, and the old one late, behind the ping."""
+    world, ann = here()
+    world.language.traits = Traits(mesh=True)
+    world.do("ann", ann.move_out(world.now))
+    world.wait(10)
+    world.do("ann", ann.move_in("proxy1", world.now))
+    world.wait(90)
+    late = Publication("news", id=Id("pub", 1))
+    world._step("proxy0", e.Arrived("ann", late))
+    world.wait(1000)
+    assert world.delivered["ann"] == [late]
 
 
 def test_who_never_hears_a_response_goes_on_after_a_while() -> None:

@@ -32,6 +32,7 @@ RETRY_NS = 1 * SECOND_NS  # until a proxy or an access point is tried again
 STALLED_NS = (
     120 * SECOND_NS
 )  # of a download of which nothing comes: by radio, a batch takes its time
+MESH_NS = SECOND_NS // 10  # that one link of a mesh may be slower than others
 PATIENCE_NS = 5 * SECOND_NS  # with an old proxy that cannot be reached
 
 
@@ -286,10 +287,16 @@ class Library:
         if self.state == "moving-in" and self._step == "subscribing":
             self._step = "waiting"
             self._forgo_at = self._give_up_at or now + self.patience_ns
-            sync = self.sync if self._to_download else m.NO_SYNC
+            sync = self._sync_by_nature() if self._to_download else m.NO_SYNC
             self._waiting = Waiting(sync, self._asking, f"{self.stay}", self._to_download, now)
             self._reach(now)
             self._wait(self._waiting, now)
+
+    def _sync_by_nature(self) -> Sync:
+        """On a mesh a ping does not push aside what comes to the old access point by another link."""
+        if self.language.traits.mesh and self.sync.kind == "ping" and not self.sync.delay_ns:
+            return msgspec.structs.replace(self.sync, delay_ns=MESH_NS)
+        return self.sync
 
     def _wait(self, waiting: Waiting, now: int) -> None:
         """Between: the subscriptions have to be active everywhere."""
@@ -497,7 +504,7 @@ class Library:
         if (answer := self._asked.answer(publication, self.client)) is not None:
             self._out.append(e.Publish(self.client, answer))
         elif self._asking.is_of_us(publication):
-            if self._waiting is not None and self._waiting.hear(publication):
+            if self._waiting is not None and self._waiting.hear(publication, now):
                 self._wait(self._waiting, now)
         elif self._asked.is_of_us(publication):
             pass

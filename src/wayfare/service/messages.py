@@ -45,7 +45,7 @@ class Sync(msgspec.Struct, frozen=True, array_like=True):
     """How it is made sure that new subscriptions are active before old ones go."""
 
     kind: Literal["none", "ping", "delay"] = "ping"
-    delay_ns: Number = 0  # of "delay"
+    delay_ns: Number = 0  # of "delay"; of "ping", behind the last response
     interval_ns: Annotated[int, Meta(ge=MS_NS)] = 100 * MS_NS  # between requests of "ping"
     patience_ns: Number = 30 * SECOND_NS  # with "ping", then it goes on without a response
 

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 class Nats:
     scheme = "nats"
-    traits = Traits()
+    traits = Traits(mesh=True)  # a cluster is one
 
     def check(self, subscription: str) -> None:
         words = subscription.split(".")

@@ -57,7 +57,17 @@ class Ping:
 class Waiting:
     """One synchronisation under way: what to do when, and whether it is over."""
 
-    __slots__ = ("_due", "_end", "_interval", "_nonce", "_ping", "_silent", "_sync", "answered")
+    __slots__ = (
+        "_due",
+        "_end",
+        "_interval",
+        "_nonce",
+        "_ping",
+        "_rests",
+        "_silent",
+        "_sync",
+        "answered",
+    )
 
     def __init__(
         self, sync: Sync, ping: Ping, nonce: str, answerers: Iterable[str], now: int
@@ -70,6 +80,7 @@ class Waiting:
         self._due = now if sync.kind == "ping" else now + sync.delay_ns
         self._end = now + sync.patience_ns
         self._interval = sync.interval_ns
+        self._rests = sync.kind == "delay"  # only time has to pass
         self.answered = False  # by all
 
     @property
@@ -84,7 +95,7 @@ class Waiting:
         """What to publish now, if anything."""
         if self.over or now < self._due:
             return None
-        if self._sync.kind == "delay" or now >= self._end:
+        if self._rests or now >= self._end:
             self._silent.clear()
             return None
         self._next(now + UNHEARD * self._interval, now)
@@ -92,19 +103,21 @@ class Waiting:
 
     def published(self, publication: Publication, now: int) -> None:
         """A request is out, and another one may follow. On a slow link they must not pile up."""
-        if not self.over and publication == self._ping.request(self._nonce):
+        if not self.over and not self._rests and publication == self._ping.request(self._nonce):
             self._next(min(self._due, now + self._interval), now)
             self._interval = min(2 * self._interval, SLOWEST * self._sync.interval_ns)
 
     def _next(self, due: int, now: int) -> None:
         self._due = min(due, max(self._end, now + 1))
 
-    def hear(self, publication: Publication) -> bool:
-        """True if this was the last response that was waited for."""
+    def hear(self, publication: Publication, now: int) -> bool:
+        """True if this was the last response that was waited for, and there is no delay behind it."""
         nonce, _, name = publication.payload.partition(b" ")
         if self._ping.is_response(publication) and nonce == self._nonce.encode():
             self.give_up(name.decode("utf-8", "replace"))
-            self.answered = self.over
+            self.answered = self.answered or self.over
+            if self.over and not self._rests and self._sync.delay_ns:
+                self._rests, self._silent, self._due = True, {""}, now + self._sync.delay_ns
         return self.over
 
     def give_up(self, name: str) -> None:

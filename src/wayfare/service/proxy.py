@@ -324,7 +324,7 @@ class Proxy:
         if (answer := one.asked.answer(publication, self.address)) is not None:
             self._out.append(e.Publish(client, answer))
         elif one.asking.is_of_us(publication):
-            if one.waiting is not None and one.waiting.hear(publication):
+            if one.waiting is not None and one.waiting.hear(publication, now):
                 self._wait(self._touch(one), one.waiting, now)
         elif not one.asked.is_of_us(publication):
             lost = one.buffer.lost

@@ -61,7 +61,7 @@ class Redis:
 
     def __init__(self, *, envelope: bool = False) -> None:
         self.envelope = envelope
-        self.traits = Traits(carries_ids=envelope)
+        self.traits = Traits(carries_ids=envelope, mesh=True)  # a cluster is one
 
     def check(self, subscription: str) -> None:
         reason = None

@@ -58,6 +58,7 @@ class Traits(msgspec.Struct, frozen=True):
     carries_ids: bool = True  # publications can have an id that leaves their payload alone
     suspends: bool = False  # keeps subscriptions, and what comes, of a client that is not connected
     keeps: bool = False  # gives again what `deliver` has not returned from
+    mesh: bool = False  # access points talk to each other directly, not along a tree
     ordered: bool = True  # publications of one sender arrive in the order in which they were sent
 
 
