@@ -586,6 +586,8 @@ def test_close_from_within_deliver(system, address, word):
 
 
 def test_a_deliver_that_fails_ends_the_connection(system, address, word, caplog):
+    caplog.set_level("WARNING", "wayfare")
+
     async def fail(_: Publication) -> None:
         raise ValueError("no place left")
 
@@ -919,6 +921,7 @@ def mosquitto(started: Callable[[str], str]) -> str:
 
 
 def test_mqtt_drops_what_nobody_acknowledges_when_the_inbox_is_full(mosquitto, word, caplog):
+    caplog.set_level("WARNING", "wayfare")
     system = adapter(mosquitto)
 
     async def story():
@@ -1296,6 +1299,7 @@ RIGHTS = {
 
 @pytest.mark.parametrize("scheme", ALLOWED)
 def test_what_a_client_may_not_do_is_refused(scheme, tmp_path, need_server, caplog):
+    caplog.set_level("WARNING", "wayfare")
     need_server(scheme)
     (tmp_path / "rights").write_text(RIGHTS[scheme])
     user = "" if scheme == "mqtt" else "anna:x@"

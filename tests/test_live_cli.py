@@ -788,7 +788,7 @@ COMPLETED = [
     ("broker --log-level ", "debug info warning error"),
     ("sim fuzz --routing m", "merging"),
     ("sim fuzz --see", "--seeds"),
-    ("sim ", "fuzz roaming city location blackout"),
+    ("sim ", "fuzz roaming city location blackout service"),
     ("roam --th", "--through"),
     ("completion ", "bash zsh fish"),
 ]
