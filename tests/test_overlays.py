@@ -178,7 +178,7 @@ def test_an_error_inside_leaves_nothing_behind(system, need_server, tmp_path):
 
 
 STARTS = """
-import asyncio, pathlib, sys
+import asyncio, pathlib, signal, sys
 from wayfare.service.overlays import overlay
 
 async def main():
@@ -186,6 +186,8 @@ async def main():
         print("ready", flush=True)
         await asyncio.sleep(60)
 
+# Whoever runs tests in the background may have it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 asyncio.run(main())
 """
 
@@ -202,6 +204,7 @@ def test_whoever_is_interrupted_or_killed_takes_the_nodes_along(
         assert process.stdout.readline() == "ready\n"
         assert len(processes_in(tmp_path)) == 3
         process.send_signal(number)
+        process.wait(30)
     assert nothing_works_in(tmp_path)
 
 
