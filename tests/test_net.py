@@ -1,6 +1,7 @@
 """The live host: brokers and clients on loopback."""
 
 import asyncio
+import socket
 
 import pytest
 
@@ -13,6 +14,7 @@ from wayfare.core.history import Limits
 from wayfare.errors import CannotConnect, Closed, NotAdvertised, Refused
 from wayfare.net.addresses import Address
 from wayfare.net.broker import BrokerHost
+from wayfare.net.connection import Connection
 from wayfare.net.frames import Frames
 
 LINE = ("porto-lisbon", "faro-lisbon")
@@ -126,6 +128,28 @@ async def test_a_link_goes_on_where_it_was_when_its_connection_breaks():
                             link.connection.abort("a test")
                     await asyncio.sleep(0.01)
             assert await numbers(all, 300) == list(range(1, 301))
+
+
+def test_a_neighbour_that_hangs_up_before_the_first_word_is_called_again(monkeypatch):
+    """A broker that is being killed still takes calls, and ends them at once."""
+    made, hung_up = Connection.connection_made, []
+
+    def hang_up(connection, transport):
+        if connection.called and len(hung_up) < 3:
+            hung_up.append(connection)
+            transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+        made(connection, transport)
+
+    async def story():
+        async with tree(*LINE) as net:
+            await net.linked()
+            monkeypatch.setattr(Connection, "connection_made", hang_up)
+            for link in net.brokers["lisbon"].links.values():
+                link.connection.abort("a test")
+            await until(lambda: len(hung_up) == 3)
+            await net.linked()
+
+    asyncio.run(asyncio.wait_for(story(), 30))
 
 
 @live

@@ -128,8 +128,7 @@ def test_publications_reach_every_node_from_every_other(system, overlay_of):
     asyncio.run(everywhere())
 
 
-# Brokers of ours that are killed have tests of their own, with clients on them.
-@pytest.mark.parametrize("system", ["mqtt", "nats", "redis"])
+@pytest.mark.parametrize("system", ["mqtt", "nats", "redis", "wayfare"])
 def test_a_node_that_was_killed_comes_back_and_finds_the_others(system, overlay_of):
     running = overlay_of(system)
     a, _, c = running.addresses

@@ -514,13 +514,13 @@ class BrokerHost:
                     reason=error,
                 )
             else:
-                if link.connection is None:
+                if link.connection is not None:
+                    connection.close("it has called meanwhile")
+                elif not connection.closing:  # whoever is being killed takes calls, and ends them
                     self._calling[name] = connection
                     self._free[name].clear()
                     if not self._door.challenge(connection, name):
                         connection.send(encode(link.join()))
-                else:
-                    connection.close("it has called meanwhile")
             wait = self._waits.get(name, RETRY_S[0])
             self._waits[name] = min(2 * wait, RETRY_S[1])  # until it has joined
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))
