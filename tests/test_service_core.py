@@ -607,6 +607,61 @@ def test_without_ids_what_came_before_a_move_out_does_not_come_again() -> None:
     assert world.delivered["ann"] == plain
 
 
+def test_a_gap_is_told_until_the_client_knows_of_it() -> None:
+    world, ann = here()
+    world.proxies["proxy0"].clients["ann"].hole = "the proxy was down"
+    world.do("ann", ann.move_out(world.now))
+    world.wait(10)
+    world.do("ann", ann.move_in("proxy1", world.now))
+    while ann._step != "downloading":
+        world.run(1)
+    while not any(isinstance(a[3], m.Downloaded) for a in world.queues["peer", "proxy1", "ann"]):
+        world.run(1)
+    world.queues["peer", "proxy1", "ann"].clear()  # it is cut off before it hears the end
+    world.do("ann", ann.move_in("proxy2", world.now))
+    world.wait(1000)
+    assert world.delivered["ann"] == [e.Gap(None, "the proxy was down")]
+    world.do("ann", ann.move_in("proxy0", world.now))
+    world.wait(1000)
+    assert len(world.delivered["ann"]) == 1, "it is told once"
+
+
+def test_what_was_given_up_does_not_come_later() -> None:
+    """The client was told that it is missing, and has had what came after it."""
+    world, ann = here()
+    world.do("ann", ann.move_out(world.now))
+    world.wait(10)
+    world.publish(2)
+    world.wait(10)
+    world.down.add("proxy0")
+    world.do("ann", ann.move_in("proxy1", world.now))
+    world.wait(10_000)
+    after = world.publish(2)
+    world.wait(10)
+    world.down.clear()
+    for proxy in ("proxy0", "proxy1", "proxy2"):
+        world.do("ann", ann.move_in(proxy, world.now))
+        world.wait(1000)
+    gap, *delivered = world.delivered["ann"]
+    assert isinstance(gap, e.Gap)
+    assert delivered == [after]
+
+
+def test_a_lease_that_ends_during_a_ping_does_not_keep_the_old_proxy() -> None:
+    proxy = Proxy("proxy0", "node0", Plain())
+    terms = Terms(lease_ns=SECOND_NS)
+    proxy.step(e.Received("ann", m.Register("ann", "key", 1, ("*1",), terms)), 0)
+    proxy.step(e.Opened("ann"), 0)
+    (ping,) = proxy.step(e.Subscribed("ann", proxy.clients["ann"].wanted), 0)
+    assert isinstance(ping, e.Publish)
+    proxy.step(e.Tick(), 2 * SECOND_NS)
+    assert proxy.clients["ann"].state == "away"
+    answer = proxy.clients["ann"].asking.answer(ping.publication, "ann")
+    assert answer is not None
+    effects = proxy.step(e.Arrived("ann", answer), 3 * SECOND_NS)
+    assert e.Send("ann", m.Registered("ann", 1)) in effects
+
+
 def test_a_local_subscription_stays_behind() -> None:
     world, ann = here()
     world.do("ann", ann.subscribe("local news", True, world.now))
