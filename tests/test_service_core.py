@@ -380,9 +380,9 @@ def test_a_batch_is_short_enough_whatever_came_before_a_large_publication() -> N
 # ---- trouble -------------------------------------------------------------------------------------
 
 
-def here(**options: Any) -> tuple[World, Library]:
+def here(seed: int = 1, **options: Any) -> tuple[World, Library]:
     """Ann at proxy0 of a line of three."""
-    world = World(1, [0, 0, 1], propagates=True)
+    world = World(seed, [0, 0, 1], propagates=True)
     ann = world.join("ann", **options)
     world.do("ann", ann.subscribe("*1", False, 0))
     world.do("ann", ann.move_in("proxy0", 0))
@@ -662,6 +662,48 @@ def test_a_lease_that_ends_during_a_ping_does_not_keep_the_old_proxy() -> None:
     assert e.Send("ann", m.Registered("ann", 1)) in effects
 
 
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("restarts", [False, True])
+def test_who_is_cut_off_after_the_proxy_has_a_subscription_misses_nothing(
+    seed: int, restarts: bool
+) -> None:
+    """Its own access point may have it before the proxy, and the other way round."""
+    world, ann = here(seed)
+    if restarts:  # so the subscription is told with the registration
+        world.proxies["proxy0"] = Proxy("proxy0", "node0", world.language)
+    world.do("ann", ann.subscribe("weather", False, world.now))
+    while ann.confirmed < ann.changes:
+        assert any(world.queues.values()), "nobody will ever say so"
+        world.run(1)
+    published = world.publish(0, topic="weather")
+    world.run(world.random.randint(0, 3))
+    world.cut_off("ann")
+    world.run()
+    world.do("ann", ann.move_in("proxy1", world.now))
+    world.run()
+    assert world.delivered["ann"] == [published]
+
+
+def test_a_change_is_confirmed_though_nobody_stands_by() -> None:
+    world, ann = here(terms=Terms(standby=False))
+    world.do("ann", ann.subscribe("weather", False, world.now))
+    world.run()
+    assert (ann.confirmed, ann.changes) == (2, 2)
+
+
+def test_of_changes_that_wait_for_the_system_only_the_last_is_kept() -> None:
+    world, ann = here()
+    proxy = world.proxies["proxy0"]
+    proxy.step(e.AccessGone("ann"), world.now)
+    for number in range(3):
+        world.do("ann", ann.subscribe(f"more{number}", False, world.now))
+    world.run()
+    assert ann.confirmed == 1
+    assert proxy.clients["ann"].changed == ("ann", m.Changed("ann", 4))
+    world.wait(2000)
+    assert ann.confirmed == 4
+
+
 def test_a_local_subscription_stays_behind() -> None:
     world, ann = here()
     world.do("ann", ann.subscribe("local news", True, world.now))
@@ -811,6 +853,42 @@ def test_on_a_mesh_there_is_one() -> None:
     world._step("proxy0", e.Arrived("ann", late))
     world.wait(1000)
     assert world.delivered["ann"] == [late]
+
+
+@pytest.mark.parametrize("limits", [{}, {"last": 10}], ids=["all", "the-last-ten"])
+def test_on_a_mesh_who_has_heard_more_than_the_old_proxy_waits_for_it(
+    limits: dict[str, int],
+) -> None:
+    """A publication goes to the old access point only, and is slow; a later one comes to the new one."""
+    world, ann = here(terms=Terms(**limits))
+    world.language.traits = Traits(mesh=True)
+    world.do("ann", ann.move_out(world.now))
+    world.wait(10)
+    world.do("ann", ann.move_in("proxy1", world.now))
+    world.wait(50)
+    late, direct = numbered(1, 2)
+    world._step("ann", e.Arrived("ann", direct))
+    world.wait(150)
+    world._step("proxy0", e.Arrived("ann", late))
+    world._step("proxy0", e.Arrived("ann", direct))
+    world.wait(1000)
+    assert world.delivered["ann"] == ([direct] if limits else [late, direct])
+
+
+def test_on_a_mesh_nobody_waits_long_for_what_does_not_come() -> None:
+    world, ann = here()
+    world.language.traits = Traits(mesh=True)
+    world.do("ann", ann.move_out(world.now))
+    world.wait(10)
+    world.do("ann", ann.move_in("proxy1", world.now))
+    world.wait(50)
+    (direct,) = numbered(2)
+    world._step("ann", e.Arrived("ann", direct))
+    world.wait(4000)
+    assert world.delivered["ann"] == []
+    world.wait(2000)
+    assert world.delivered["ann"] == [direct]
+    assert not world.proxies["proxy0"].clients
 
 
 def test_who_never_hears_a_response_goes_on_after_a_while() -> None:

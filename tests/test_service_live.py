@@ -10,10 +10,12 @@ import pytest
 
 from wayfare import Filter
 from wayfare.errors import CannotConnect, Closed, UsageError
+from wayfare.net.emulator import Emulator
 from wayfare.service import Client, Gap, Publication, connect
 from wayfare.service.experiment import Plan, proxy, roam
 from wayfare.service.line import CLOSING_S
 from wayfare.service.overlays import Overlay
+from wayfare.service.wire import where
 
 pytestmark = pytest.mark.parametrize("system", ["mqtt"])
 SECONDS = 40.0  # that one story may take
@@ -166,6 +168,43 @@ def test_subscriptions_move_and_local_ones_do_not(
     run(story())
 
 
+def test_who_has_subscribed_may_be_cut_off_at_once(
+    overlay_of: Nodes, system: str, word: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The proxy is far away: nothing is said of it before it has the subscription, too."""
+
+    async def story() -> None:
+        a, b, _ = overlay_of(system).addresses
+        async with (
+            proxy(a) as first,
+            proxy(b) as second,
+            Emulator("lte", where(first)) as far,
+            connect(f"ann{word}", f"127.0.0.1:{far.port}", patience=1) as ann,
+            connect(f"bob{word}", first) as bob,
+        ):
+            far.cut()
+            subscribing = asyncio.create_task(ann.subscribe(f"{word}/x"))
+            await asyncio.sleep(0.5)
+            assert not subscribing.done()
+            far.restore()
+            await subscribing
+            moving = asyncio.create_task(ann.move_in(second))
+            await asyncio.sleep(0)
+            await bob.publish(f"{word}/x", b"1")
+            await moving
+            assert await payloads(ann, 1) == [b"1"]
+            await ann.move_in(f"127.0.0.1:{far.port}")
+            assert not caplog.messages
+            far.cut()
+            await ann.subscribe(f"{word}/y")
+            assert "does not say that it has the subscription" in caplog.text
+            await bob.publish(f"{word}/y", b"2")
+            assert await payloads(ann, 1) == [b"2"]
+            far.restore()
+
+    run(story())
+
+
 def test_no_more_is_replayed_than_is_wanted(overlay_of: Nodes, system: str, word: str) -> None:
     async def story() -> None:
         a, _, c = overlay_of(system).addresses
@@ -242,14 +281,14 @@ def test_bad_input_gets_a_sentence(overlay_of: Nodes, system: str, word: str) ->
         for options in ({"sync": "pong"}, {"lease": 0.0}, {"last": -1}, {"age": float("nan")}):
             with pytest.raises(UsageError):
                 connect("ann", "127.0.0.1:7500", **options)
-        for name, where in (
+        for name, at in (
             ("", "127.0.0.1:7500"),
             ("a\0", "127.0.0.1:7500"),
             ("ann", "somewhere:"),
             ("ann", "x:99999"),
         ):
             with pytest.raises(UsageError):
-                connect(name, where)
+                connect(name, at)
         async with proxy(a) as here, connect(f"ann{word}", here, patience=1) as ann:
             with pytest.raises(UsageError, match="no MQTT subscription"):
                 await ann.subscribe("a/#/b")

@@ -83,6 +83,7 @@ class Client:
         self._moving: asyncio.Future[None] | None = None
         self._known: asyncio.Future[None]  # to the first proxy
         self._asking: dict[str, asyncio.Future[None]] = {}  # by subscription
+        self._changing: dict[int, asyncio.Future[None]] = {}  # by change
         self._publishing: dict[int, tuple[Publication, asyncio.Future[None]]] = {}
         self._closed = False
         self._sender = f"{name}~{secrets.token_hex(4)}"
@@ -148,9 +149,7 @@ class Client:
 
     async def _be_known(self) -> None:
         """The name may be somebody else's: Refused."""
-        try:
-            await asyncio.wait_for(self._known, self._patience_ns / SECOND_NS)
-        except TimeoutError:
+        if not await _within(self._known, self._patience_ns):
             log.warning("%s: nobody says yet that it is stood in for", self.name)
 
     async def __aexit__(
@@ -238,6 +237,7 @@ class Client:
     ) -> None:
         """Subscribe, in the language of the system; if the client is away, when it is back.
 
+        Returns when the access point and the proxy have it: who is cut off then misses nothing.
         Several at once take no longer than one: what matters on a slow link.
         A `local` subscription is not stood in for, and ends when the client moves elsewhere.
         `means`: the same as a filter of Wayfare's language, for the event log.
@@ -246,12 +246,23 @@ class Client:
         for text in (subscription, *more):
             self.system.check(text)
         effects = self._library.subscribe(subscription, local, now(), *more)
+        change = self._library.changes
         asked = any(isinstance(effect, e.Subscribe) for effect in effects)
         self._perform(effects)
         if self._recorder is not None and means is not None:
             self._recorder.fact("subscribed", filter=means)
         if asked:
             await asyncio.gather(*map(self._subscribed, (subscription, *more)))
+            if not local:
+                await self._confirmed(change)
+
+    async def _confirmed(self, change: int) -> None:
+        """The proxy has what was changed. Without its proxy a client goes on."""
+        if self.state != "attached" or self._library.confirmed >= change:
+            return
+        answer = self._changing[change] = asyncio.get_running_loop().create_future()
+        if not await _within(answer, self._patience_ns):
+            log.warning("%s: its proxy does not say that it has the subscription", self.name)
 
     def _subscribed(self, subscription: str) -> asyncio.Future[None]:
         """Done when the access point has it."""
@@ -319,6 +330,9 @@ class Client:
                 self._answer(answer)
             case e.Received(_, m.Registered()):
                 self._answer(self._known)
+            case e.Received(_, m.Changed(_, confirmed)):
+                for change in [one for one in self._changing if one <= confirmed]:
+                    self._answer(self._changing.pop(change))
         self._perform(self._library.step(event, now()))
         if type(event) is not e.Arrived:
             self._arm()
@@ -430,8 +444,10 @@ class Client:
 
     def _settle(self) -> None:
         """Without an access point, what was asked waits in the library, and nobody for it."""
-        waiting = [*self._asking.values(), *(answer for _, answer in self._publishing.values())]
+        waiting = [*self._asking.values(), *self._changing.values()]
+        waiting += [answer for _, answer in self._publishing.values()]
         self._asking.clear()
+        self._changing.clear()
         self._publishing.clear()
         for answer in waiting:
             self._answer(answer)
@@ -513,6 +529,15 @@ def connect(
 
 def _sync(given: str | Sync) -> Sync:
     return given if isinstance(given, Sync) else Sync.parse(given)
+
+
+async def _within(answer: asyncio.Future[None], patience_ns: int) -> bool:
+    """Whether it came; the errors that it brings are raised."""
+    try:
+        await asyncio.wait_for(answer, patience_ns / SECOND_NS)
+    except TimeoutError:
+        return False
+    return True
 
 
 def now() -> int:

@@ -56,6 +56,7 @@ class ClientProxy:
         self.hole = ""  # why publications may be missing, nobody knows how many
         self.told_hole, self.told_lost = "", 0  # with the last download, which may not have come
         self.told: list[tuple[str, m.Message]] = []  # to whom to say what when it is ready
+        self.changed: tuple[str, m.Changed] | None = None  # ... and when it has subscribed
         self.queued: int | None = None  # its earliest entry among the deadlines of the proxy
         self.asked = Ping(language, client, "in")  # by its library, when it moves in
         self.asking = Ping(language, client, "out")

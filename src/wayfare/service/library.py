@@ -21,7 +21,7 @@ import msgspec
 from wayfare.errors import OutboxFull, UsageError
 from wayfare.service import effects as e
 from wayfare.service import messages as m
-from wayfare.service.merging import Seen, merged
+from wayfare.service.merging import Seen, last_numbers, merged
 from wayfare.service.messages import DEFAULT_TERMS, PING, SECOND_NS, Sync, Terms
 from wayfare.service.pinging import Ping, Waiting
 from wayfare.service.system import Id, Language, Publication
@@ -33,6 +33,7 @@ STALLED_NS = (
     120 * SECOND_NS
 )  # of a download of which nothing comes: by radio, a batch takes its time
 MESH_NS = SECOND_NS // 10  # that one link of a mesh may be slower than others
+LAG_NS = SECOND_NS // 50  # until one is asked again that was slower still
 PATIENCE_NS = 5 * SECOND_NS  # with an old proxy that cannot be reached
 
 
@@ -57,6 +58,8 @@ class Library:
         self.state = "away"
         self.stay = 0
         self.subscriptions: dict[str, bool] = {}  # and whether it is local
+        self.changes = 0  # of subscriptions
+        self.confirmed = 0  # until which change the proxy has them, too
         self.proxy = ""  # where it is, or moves in, as the application calls it
         self.at = ""  # ... and as the proxy itself does
         self.access = ""
@@ -94,6 +97,9 @@ class Library:
         self._registered = 0  # the last stay that a proxy stands in for
         self._adopted = False
         self._fresh = False  # nothing that the new proxy may have kept is wanted
+        self._received_upto: dict[
+            str, int
+        ] = {}  # of each sender, before the download was asked for
         self._out: list[e.Effect] = []
 
     # ---- what applications call ----------------------------------------------------------
@@ -136,6 +142,7 @@ class Library:
         if not all(0 < len(text) <= m.SUBSCRIPTION_MAX for text in asked):
             raise UsageError(f"a subscription has 1 to {m.SUBSCRIPTION_MAX} characters")
         self.subscriptions |= dict.fromkeys(asked, local)
+        self.changes += 1
         if self._open:
             self._out.append(e.Subscribe(self.client, asked))
         self._tell_changes()
@@ -146,6 +153,7 @@ class Library:
         if subscription not in self.subscriptions:
             raise UsageError(f"the client has not subscribed to {subscription!r:.200}")
         del self.subscriptions[subscription]
+        self.changes += 1
         if self._open:
             self._out.append(e.Unsubscribe(self.client, (subscription,)))
         self._tell_changes()
@@ -310,6 +318,7 @@ class Library:
             if self.sync.kind == "ping" and self._to_download:
                 self._out.append(e.Unsubscribe(self.client, (self._asking.responses,)))
             self._step = "downloading"
+            self._received_upto = last_numbers(self._received)
             self._download(now)
 
     def _reach(self, now: int) -> None:
@@ -385,6 +394,9 @@ class Library:
         if not end.reached and now < self._forgo_at:
             self._retry_at = now + RETRY_NS
             return
+        if end.found and self._lags(end) and now < self._forgo_at:
+            self._retry_at = now + LAG_NS
+            return
         if not end.found:
             self._give_up(end)
         else:
@@ -396,6 +408,21 @@ class Library:
             if end.lost or end.lost is None:
                 self._gaps.append(e.Gap(end.lost, end.reason))
         self._download(now)
+
+    def _lags(self, end: m.Downloaded) -> bool:
+        """On a mesh: something that came here has not come to the old access point yet.
+
+        Then something that was sent before it may be on its way to there only. (If the subscriptions
+        are others, or not all is replayed, nobody knows what should have come.)
+        """
+        all_of_it = self.terms.last is None and self.terms.age_ns is None
+        if not (self.language.traits.mesh and self._ids and self.sync.kind == "ping" and all_of_it):
+            return False
+        _, promised = self.behind.get(end.at, (0, False))
+        if not promised or set(end.subscriptions) != self.subscriptions.keys():
+            return False
+        there = self._heard | last_numbers(self._batches)
+        return any(there.get(sender, 0) < last for sender, last in self._received_upto.items())
 
     def _arrive(self, now: int) -> None:
         """Steps 5 and 6: what is in the queue, merged; then what is received."""
@@ -419,7 +446,11 @@ class Library:
     def _register(self) -> None:
         moving = self._moving
         self._told = set(moving)
-        self._say(m.Register(self.client, self._key, self.stay, moving, self.terms, self._fresh))
+        self._say(
+            m.Register(
+                self.client, self._key, self.stay, moving, self.terms, self._fresh, self.changes
+            )
+        )
 
     @property
     def _moving(self) -> tuple[str, ...]:
@@ -444,7 +475,7 @@ class Library:
         removed = tuple(sorted(self._told.difference(wanted)))
         if self.state == "attached" and (added or removed):
             self._told = set(wanted)
-            self._say(m.Change(self.client, self._key, self.stay, added, removed))
+            self._say(m.Change(self.client, self._key, self.stay, added, removed, self.changes))
 
     # ---- moving out ------------------------------------------------------------------------------
 
@@ -492,6 +523,8 @@ class Library:
                 self._registered = stay
                 if self.state == "attached" and stay == self.stay:
                     self._release()
+            case m.Changed(_, change):
+                self.confirmed = change
             case m.Released():
                 self._on_released(message)
             case m.MovedOut(_, stay):

@@ -80,5 +80,14 @@ def merged(downloaded: Iterable[Publication], received: Iterable[Publication]) -
     return result
 
 
+def last_numbers(publications: Iterable[Publication]) -> dict[str, int]:
+    """Of each sender, the highest."""
+    last: dict[str, int] = {}
+    for publication in publications:
+        if (id := publication.id) is not None and id.number > last.get(id.sender, 0):
+            last[id.sender] = id.number
+    return last
+
+
 def _number(publication: Publication) -> int:
     return 0 if publication.id is None else publication.id.number

@@ -2,7 +2,8 @@
 
     library -> proxy           Hello  Register  Change  Renew  MoveOut  Reach  Download  Got
                                Release  Leave
-    proxy -> library           Welcome  Registered  MovedOut  Batch  Downloaded  Released  Refused
+    proxy -> library           Welcome  Registered  Changed  MovedOut  Batch  Downloaded  Released
+                               Refused
     proxy -> proxy             Reach  Download  Got  Release             and the answers to them
 
 A client's life is a row of stays, numbered by its library: one at each proxy that it moves in at.
@@ -109,6 +110,7 @@ class Register(msgspec.Struct, frozen=True, array_like=True, tag=3):
     subscriptions: Subscriptions
     terms: Terms
     fresh: bool = False  # what was kept here in an earlier stay is given up: the client was told
+    change: Number = 0  # the last one that the subscriptions have
 
 
 class Registered(msgspec.Struct, frozen=True, array_like=True, tag=4):
@@ -126,6 +128,14 @@ class Change(msgspec.Struct, frozen=True, array_like=True, tag=5):
     stay: Number
     added: Subscriptions
     removed: Subscriptions
+    change: Number = 0  # counted by the library
+
+
+class Changed(msgspec.Struct, frozen=True, array_like=True, tag=18):
+    """Whoever stands in for the client has its subscriptions up to this change."""
+
+    client: Name
+    change: Number
 
 
 class Renew(msgspec.Struct, frozen=True, array_like=True, tag=6):
@@ -248,6 +258,7 @@ Message = (
     | Register
     | Registered
     | Change
+    | Changed
     | Renew
     | MoveOut
     | MovedOut

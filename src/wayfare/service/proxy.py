@@ -147,6 +147,7 @@ class Proxy:
             return
         self._change_to(one, message.subscriptions, message.terms)
         self._begin_stay(one, peer, message, now)
+        self._confirm(one, peer, message.change)
 
     def _begin_stay(
         self, one: ClientProxy, peer: str, message: m.Register | m.Download, now: int
@@ -186,7 +187,20 @@ class Proxy:
             self._refuse(peer, one.client, str(error))
             return
         self._change_to(one, now_wanted, one.terms)
+        self._confirm(one, peer, message.change)
         self._save(one)
+
+    def _confirm(self, one: ClientProxy, peer: str, change: int) -> None:
+        """Say that it has these subscriptions, when it has: who is cut off then misses nothing."""
+        if change:
+            one.changed = peer, m.Changed(one.client, change)
+        if one.access in ("none", "ready"):
+            self._tell_change(one)
+
+    def _tell_change(self, one: ClientProxy) -> None:
+        if one.changed is not None:
+            self._say(*one.changed)
+            one.changed = None
 
     def _on_renew(self, peer: str, message: m.Renew, now: int) -> None:
         one = self._known(peer, message, now)
@@ -289,6 +303,7 @@ class Proxy:
         if one is None or one.access != "open" or one.asked.requests not in subscriptions:
             return
         one.access, one.stood_in = "ready", True
+        self._tell_change(one)
         self._touch(one)
         if one.told:
             self._synchronise(one, now)
