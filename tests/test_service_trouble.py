@@ -19,6 +19,7 @@ from wayfare.errors import CannotConnect, Refused, StoreError, UsageError
 from wayfare.service import Gap, Publication, connect
 from wayfare.service import effects as e
 from wayfare.service import messages as m
+from wayfare.service.adapters import adapter
 from wayfare.service.agent import Agent, Choice, Word, order
 from wayfare.service.client import INBOX_MAX
 from wayfare.service.discovery import Neighbourhood, advertised
@@ -228,6 +229,50 @@ def test_a_suspended_client_is_not_taken_for_subscribed_if_the_system_forgot_it(
             await ann.move_in()
             await bob.publish(f"{word}/x", b"1")
             assert await payloads(ann, 1) == [b"1"]
+
+    run(story())
+
+
+@pytest.mark.parametrize("system", ["mqtt", "stomp", "wayfare", "amqp"])
+def test_a_proxy_tells_what_the_system_has_forgotten_while_it_was_down(
+    overlay_of: Nodes, system: str, word: str, tmp_path: Path
+) -> None:
+    async def came(forgotten: bool) -> list[bytes | str]:
+        """To ann, to whom 1 is published while her proxy is down."""
+        a, _, _ = overlay_of(system).addresses
+        language, name = adapter(a), f"ann{forgotten}{word}"
+        topic = language.topic(name)
+        (port,) = free_ports(1)
+        down = Server(a, port=port, store=tmp_path / f"{forgotten}.db")
+        here = await down.start()
+        async with proxy(a) as other, connect(f"bob{forgotten}{word}", other) as bob:
+            ann = connect(name, here)
+            await ann.__aenter__()
+            await ann.subscribe(language.subscription(topic))
+            await ann.move_out()
+            await down.stop()
+            if forgotten:  # whoever begins anew has nothing left of before
+                anew = await language.open(a, name_of(name, here), None, None)  # type: ignore[arg-type]
+                await anew.close()
+            await bob.publish(topic, b"1")
+            up = Server(a, port=port, store=tmp_path / f"{forgotten}.db")
+            await up.start()
+            await ann.move_in()
+            await bob.publish(topic, b"2")
+            got: list[bytes | str] = []
+            while got[-1:] != [b"2"]:
+                (one,) = await next_of(ann, 1)
+                got.append(one.reason if isinstance(one, Gap) else one.payload)
+            await ann.close()
+        await up.stop()
+        return got
+
+    async def story() -> None:
+        assert await came(False) == [b"1", b"2"]
+        assert await came(True) == [
+            "the system has forgotten what the proxy was subscribed to",
+            b"2",
+        ]
 
     run(story())
 

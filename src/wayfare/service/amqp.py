@@ -5,6 +5,9 @@ its subscriptions are bindings of that queue, so a publication comes once even i
 match. What is not acknowledged, which is done when `deliver` has returned, stays in the queue. The
 queue of a client that was suspended, or cut off, is kept for `SESSION_S`, as long as the server
 runs: publications are not written to its disk.
+
+The queue itself survives a restart of the server, with nothing in it. So that this is noticed, a
+mark is bound to it: an exchange that goes when the queue does, and when the server is restarted.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from aio_pika.abc import (
     AbstractIncomingMessage,
     AbstractQueue,
 )
-from aiormq.exceptions import AMQPError, ChannelInvalidStateError
+from aiormq.exceptions import AMQPError, ChannelInvalidStateError, ChannelNotFoundEntity
 from pamqp import decode
 from pamqp.common import FieldTable
 
@@ -129,9 +132,11 @@ class AmqpAccess(Line):
     def __init__(self, place: Place, name: str, deliver: Deliver, lost: Lost) -> None:
         super().__init__(place, lost)
         self._queue_name = f"wayfare.{name}"
-        if reason := complaint(self._queue_name):
+        self._mark = f"mark.{self._queue_name}"
+        if reason := complaint(self._mark):
             raise UsageError(f"{name!r:.80} cannot be the name of a client here: {reason}")
         self._deliver = deliver
+        self.resumed = False  # whether the server had kept the queue, and what was in it
         self._unacknowledged = 0
         self._inbox: Inbox[tuple[Publication, AbstractIncomingMessage]] | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -168,9 +173,11 @@ class AmqpAccess(Line):
 
     async def _begin(self, resume: bool) -> None:
         self._channel = await self._connection.channel()
-        await self._channel.set_qos(prefetch_count=RECEIVED_MAX)
-        if not resume:
+        if resume:
+            self.resumed = await self._is_marked()
+        else:
             await self._channel.queue_delete(self._queue_name)
+        await self._channel.set_qos(prefetch_count=RECEIVED_MAX)
         self._exchange = await self._channel.get_exchange(EXCHANGE, ensure=False)
         self._queue = await self._channel.declare_queue(
             self._queue_name, durable=True, arguments={"x-expires": SESSION_S * 1000}
@@ -179,8 +186,18 @@ class AmqpAccess(Line):
         self._channel.close_callbacks.add(self._on_closed)
         below = await self._channel.get_underlay_channel()
         below.on_consumer_cancel_callbacks.add(self._on_cancelled)
+        await below.exchange_declare(self._mark, auto_delete=True, internal=True, nowait=True)
+        await below.queue_bind(self._queue_name, self._mark, nowait=True)
         self._inbox = Inbox(self._give, failed=self.end)
         self._consumer = await self._queue.consume(self._on_message, exclusive=True)
+
+    async def _is_marked(self) -> bool:
+        try:
+            await self._channel.get_exchange(self._mark)
+        except ChannelNotFoundEntity:
+            self._channel = await self._connection.channel()  # the server closed the other one
+            return False
+        return True
 
     async def close(self, *, suspend: bool = False) -> None:
         if self._ending is not None:

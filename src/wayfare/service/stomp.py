@@ -7,7 +7,8 @@ with: `price > 40` matches 41, and `price > 40.0` also 40.5.
 All subscriptions are durable ones of JMS, acknowledged one by one when `deliver` has returned. So
 the broker keeps what comes for a client that is away, as long as it runs itself: publications
 are not written to its disk. Nobody can ask it which subscriptions a client has; so they are
-noted in a queue at the broker, of which the newest note counts.
+noted in a queue at the broker, of which the newest note counts. Notes survive a restart of the
+broker, in which what waited is lost: a note's number says which process of the broker took it.
 
 A broker sends a copy for each subscription that matches, and in a network of brokers each hop
 makes more of them, if topics of one client overlap: only the first one counts.
@@ -30,7 +31,7 @@ from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from stomp import StompConnection12
@@ -66,6 +67,8 @@ RESERVED = re.compile(
     r"|redelivered|reply-to|selector|subscription|timestamp|transaction|transformation.*|type"
 )
 PREFIX = "wayfare."
+# How ActiveMQ calls a message: the machine, a port and the time when the broker began, then more.
+PROCESS = re.compile(r"ID:[^:]+-\d+-\d+-\d+(?=:)")
 
 # What goes wrong is told in a sentence, where it matters.
 logging.getLogger("stomp.py").setLevel(logging.CRITICAL)
@@ -78,6 +81,17 @@ class Note(msgspec.Struct, frozen=True):
 
     number: int
     subscriptions: list[str] | None = None
+
+
+NOT_OURS = Note(-1)
+
+
+class Noted(NamedTuple):
+    """A note that came from the broker."""
+
+    note: Note
+    acknowledgement: str
+    process: str | None  # of the broker that took it
 
 
 class Stomp:
@@ -161,11 +175,13 @@ class StompAccess(Line):
         self._subscribed: dict[str, str] = {}  # subscription -> its id in this connection
         self._seen: dict[str, None] = {}  # publications that came last
         self._unacknowledged = 0
-        self._notes: list[tuple[str, Note | None]] = []  # that came, and what acknowledges them
+        self._notes: list[Noted] = []
         self._notes_at = f"/queue/wayfare.{digest(f'{name}@{place}')}"
         self._own = Note(0)  # the last one that we wrote
         self._noted: asyncio.Future[None] = self._loop.create_future()  # when that has come
         self._noting = asyncio.Lock()
+        # Whether the broker had kept what was subscribed to, and what came; None: nobody knows.
+        self.resumed: bool | None = False
         self._said = ""  # the last complaint of the broker
         self._inbox: Inbox[tuple[Publication, str]] = Inbox(self._give, failed=self.end)
         self._stopping: asyncio.Future[None] | None = None
@@ -207,14 +223,17 @@ class StompAccess(Line):
             {"activemq.prefetchSize": NOTES_MAX},
         )
         await self._note(None)
+        process = self._notes[-1].process
         found = max(
-            (note for _, note in self._notes if note and note.subscriptions is not None),
-            key=lambda note: note.number,
-            default=Note(0),
+            (one for one in self._notes if one.note.subscriptions is not None),
+            key=lambda one: one.note.number,
+            default=Noted(NOT_OURS, "", None),
         )
-        left = found.subscriptions or []
+        left = found.note.subscriptions or []
         if left and resume:
+            self.resumed = None if process is None else process == found.process
             await self._begin(left)
+            await self._note(left)
         elif left:
             # It does not matter if somebody has removed one before.
             await asyncio.gather(*map(self._forget, left), return_exceptions=True)
@@ -226,8 +245,8 @@ class StompAccess(Line):
             with suppress(Closed, Refused, TimeoutError):
                 if not suspend:
                     await self._unsubscribe(list(self._subscribed))
-                    for acknowledgement, _ in self._notes:
-                        self._send(self._connection.ack, acknowledgement)
+                    for one in self._notes:
+                        self._send(self._connection.ack, one.acknowledgement)
                 async with asyncio.timeout(CLOSING_S):
                     self.leave("it was closed")
                     self._send(self._connection.disconnect)
@@ -284,7 +303,7 @@ class StompAccess(Line):
     def _on_message(self, found: dict[str, str], body: bytes) -> None:
         acknowledgement = found.get("ack", "")
         if found.get("subscription") == NOTES_ID:
-            self._on_note(acknowledgement, body)
+            self._on_note(acknowledgement, found.get("message-id", ""), body)
             return
         if self.gone is not None:
             return
@@ -345,13 +364,14 @@ class StompAccess(Line):
 
     # ---- notes ------------------------------------------------------------------------
 
-    def _on_note(self, acknowledgement: str, body: bytes) -> None:
+    def _on_note(self, acknowledgement: str, number: str, body: bytes) -> None:
         try:
             note = msgspec.json.decode(body, type=Note)
         except msgspec.DecodeError:
-            note = None  # not of ours: it goes with the next of ours that comes
-        self._notes.append((acknowledgement, note))
-        if note is not None and note == self._own and not self._noted.done():
+            note = NOT_OURS  # it goes with the next of ours that comes
+        process = PROCESS.match(number)
+        self._notes.append(Noted(note, acknowledgement, process and process[0]))
+        if note == self._own and not self._noted.done():
             self._noted.set_result(None)
 
     async def _note(self, subscriptions: list[str] | None) -> None:
@@ -369,8 +389,8 @@ class StompAccess(Line):
         if subscriptions is not None:
             *old, newest = self._notes
             self._notes = [newest]
-            for acknowledgement, _ in old:
-                self._send(self._connection.ack, acknowledgement)
+            for one in old:
+                self._send(self._connection.ack, one.acknowledgement)
 
     # ---- what the service calls -------------------------------------------------------
 

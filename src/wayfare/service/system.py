@@ -111,5 +111,6 @@ class System(Language, Protocol):
         """Connect to the access point at `address` (mqtt://host:port) as client `name`.
 
         With `resume`, what was suspended under this name goes on; else anything left of it is
-        forgotten. Raises `CannotConnect`: who does not answer, and what to do.
+        forgotten. The access of a system that suspends has an attribute `resumed` then: whether
+        subscriptions and all that came were kept, or None where nobody knows. Raises `CannotConnect`: who does not answer, and what to do.
         """

@@ -47,6 +47,7 @@ class Left(NamedTuple):
     memory: core.Memory
     held: core.Held
     outbox: list[Publish]
+    whole: bool = True  # no broker has told of a loss
 
 
 # Who is away, and how far it got; the longest first.
@@ -93,6 +94,7 @@ class Settled(Client):
         name: str,
         give: Callable[[Notification], Awaitable[None]],
         lost: Lost,
+        missed: Callable[[int, str], None],
     ) -> None:
         super().__init__(
             str(place),
@@ -100,6 +102,7 @@ class Settled(Client):
             account=place.user,
             password=place.password,
             timeout=line.ANSWER_S,
+            on_lost=missed,
         )
         self._inbox, self._on_gone = Inbox(give, failed=lost), lost
         self._leaves = False
@@ -109,7 +112,7 @@ class Settled(Client):
         self._core = core.Client(ClientId(self.name), confirms=True)
         self._core.epoch = self._core.published = clock()
         if left is not None:
-            self._core.remember(*left, {})
+            self._core.remember(left.memory, left.held, left.outbox, {})
         self._confirmed = self._core.published
 
     def trouble(self) -> str:
@@ -157,8 +160,10 @@ class WayfareAccess(Line):
     def __init__(self, place: Place, name: str, deliver: Deliver, lost: Lost) -> None:
         super().__init__(place, lost)
         self._deliver = deliver
-        self._client = Settled(place, name, self._give, self.end)
+        self._client = Settled(place, name, self._give, self.end, self._missed)
         self._name = ClientId(self._client.name)
+        self._whole = True  # no broker has told of a loss
+        self.resumed = False  # whether the session goes on, and nothing of it was lost
         self._leaving: asyncio.Task[None] | None = None
 
     # ---- coming and going -------------------------------------------------------------
@@ -169,7 +174,9 @@ class WayfareAccess(Line):
         try:
             await self._client.open()
             await self._client.advertise("true")
-            await self._client.flush(line.ANSWER_S)
+            await self._client.flush(line.ANSWER_S)  # what was lost meanwhile is told before
+            self.resumed = resume and left is not None and left.whole and self._whole
+            self._whole = True
             self.welcome()
         except BaseException as error:
             self.leave("given up")
@@ -189,12 +196,18 @@ class WayfareAccess(Line):
     async def _leave(self, suspend: bool) -> None:
         left = await self._client.go(leave=not suspend)
         if suspend:
-            LEFT[self._name] = left
+            LEFT[self._name] = left._replace(whole=self._whole)
             while len(LEFT) > LEFT_MAX:
                 del LEFT[next(iter(LEFT))]
 
     def cut(self) -> None:
         self._leaving = asyncio.create_task(self._leave(suspend=True))
+
+    def _missed(self, _: int, reason: str) -> None:
+        """Whoever has this access already gets to know by another one, which is not `resumed`."""
+        self._whole = False
+        if self._given:
+            self.end(f"something was lost: {reason}")
 
     # ---- what the service calls, and is called with -----------------------------------
 
