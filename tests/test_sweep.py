@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from wayfare.cli import as_subcommand, parser, sim, sim_location, sim_service
+from wayfare.cli import as_subcommand, parser, sim_city, sim_location, sim_roaming, sim_service
 from wayfare.eventlog import SCHEMA
 from wayfare.pipeline import results, sweep
 from wayfare.sim import experiment, roaming
@@ -19,8 +19,8 @@ from wayfare.studies.points import KINDS, Point
 SMALL = {"height": 2, "degree": 2, "movers": 2, "moves": 2, "publishers": 1, "dwell_ns": 10**8}
 POINTS = [Point("roaming", SMALL | {"seed": seed}) for seed in range(3)]
 READ = {
-    "city": sim.city_parameters,
-    "roaming": sim.roaming_parameters,
+    "city": sim_city.parameters,
+    "roaming": sim_roaming.parameters,
     "location": sim_location.location_parameters,
     "blackout": sim_location.blackout_parameters,
     "service": sim_service.parameters,

@@ -93,19 +93,19 @@ def time(one: argparse.ArgumentParser, name: str, about: str, default_ns: int | 
     option(one, name, f"{about}, in ms", default, **how)
 
 
-def given(a: argparse.Namespace) -> dict[str, Any]:
-    """Options are named as parameters are."""
-    ours = ("run", "command", "json", "log")
+def given(a: argparse.Namespace, *others: str) -> dict[str, Any]:
+    """Options are named as parameters are, but for these others."""
+    ours = ("run", "command", "json", "log", *others)
     return {
         name: value for name, value in vars(a).items() if value is not None and name not in ours
     }
 
 
-def tell(as_json: bool, figures: Any, rows: Any) -> int:
+def tell(as_json: bool, figures: Any, title: str, rows: list[tuple[str, str]]) -> int:
+    """For programs, or the same for people."""
     if as_json:
         print(json.dumps(msgspec.to_builtins(figures)))
     else:
-        title, pairs = rows(figures)
         print(title)
-        print_pairs(pairs)
+        print_pairs(rows)
     return 0

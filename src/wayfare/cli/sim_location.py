@@ -101,14 +101,14 @@ def run_location(a: argparse.Namespace) -> int:
     parameters = location_parameters(a)
     with log_to(a.log, f"location-{parameters.nlb}-{parameters.seed}") as log:
         figures = location.run(parameters, log)
-    return tell(a.json, figures, _location_rows)
+    return tell(a.json, figures, *_location_rows(figures))
 
 
 def run_blackout(a: argparse.Namespace) -> int:
     parameters = blackout_parameters(a)
     with log_to(a.log, f"blackout-{parameters.steps}-{parameters.seed}") as log:
         figures = blackout.run(parameters, log)
-    return tell(a.json, figures, _blackout_rows)
+    return tell(a.json, figures, *_blackout_rows(figures))
 
 
 def _location_rows(f: location.Figures) -> tuple[str, list[tuple[str, str]]]:

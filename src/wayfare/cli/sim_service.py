@@ -53,7 +53,7 @@ def run(a: argparse.Namespace) -> int:
     chosen = parameters(a)
     with log_to(a.log, f"service-{chosen.system}-{chosen.support}-{chosen.seed}") as log:
         figures = service.run(chosen, log)
-    return tell(a.json, figures, _rows)
+    return tell(a.json, figures, *_rows(figures))
 
 
 def _rows(f: service.Figures) -> tuple[str, list[tuple[str, str]]]:
