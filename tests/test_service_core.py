@@ -234,7 +234,7 @@ def test_nobody_hears_what_another_client_of_the_same_name_downloads() -> None:
 def test_who_asks_for_more_than_a_proxy_can_carry_on_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("wayfare.service.proxy.RELAYS_MAX", 3)
+    monkeypatch.setattr("wayfare.service.relays.RELAYS_MAX", 3)
     proxy = World(0, [0], propagates=False).proxies["proxy0"]
     answers = [
         proxy.step(e.Received("stranger", m.Reach(f"client{number}", "proxy9")), 0)

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from wayfare.errors import CannotConnect, Closed, Refused, UsageError
+from wayfare.net.alarm import Alarm
 from wayfare.service import effects as e
 from wayfare.service import messages as m
 from wayfare.service.adapters import adapter, alike
@@ -76,7 +77,7 @@ class Client:
         self._record = record
         self._recorder: Recorder | None = None
         self._wires = Wires(self._step)
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(lambda: self._step(e.Tick()))
         self._inbox: deque[Message | Gap] = deque()
         self._changed = asyncio.Event()  # something is in the inbox, or it is closed
         self._room = asyncio.Event()
@@ -170,8 +171,7 @@ class Client:
             await asyncio.wait([self._heeding])
         was_attached = self.state == "attached"
         self._perform(self._library.leave(now()))
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.clear()
         await self._errands.stop()
         self._wires.close()
         self._changed.set()
@@ -340,13 +340,8 @@ class Client:
                 self._settle()
 
     def _arm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        deadline = self._library.next_deadline()
-        if deadline is not None and not self._closed:
-            delay = max(0, deadline - now()) / 1e9
-            self._timer = asyncio.get_running_loop().call_later(delay, self._step, e.Tick())
+        if not self._closed:
+            self._alarm.set(self._library.next_deadline(), now())
 
     def _perform(self, effects: Sequence[e.Effect]) -> None:
         for effect in effects:

@@ -19,13 +19,12 @@ from wayfare.service.buffer import DEFAULT_LIMITS, Kept, Limits
 from wayfare.service.client_proxy import CUT_OFF, ClientProxy, Record, Sending
 from wayfare.service.messages import MS_NS, Terms
 from wayfare.service.pinging import Waiting
+from wayfare.service.relays import TAKEN, Answer, Question, Relay, Relays
 from wayfare.service.system import Language, Publication
 
 CLIENTS_MAX = 10_000  # client proxies at one proxy
-RELAYS_MAX = 30_000  # questions to other proxies that are not answered yet
 RETRY_NS = 1000 * MS_NS  # until a broken access is opened again
 _UNKNOWN = "the old proxy does not know the client any more"
-_TAKEN = "another client has this name: choose another one"
 _FORGOTTEN = "the system has forgotten what the proxy was subscribed to"
 
 
@@ -47,8 +46,7 @@ class Proxy:
         self.durable = durable
         self.clients: dict[str, ClientProxy] = {}
         self._downloads: dict[tuple[str, str], Sending] = {}  # by peer and client
-        # Who listens to what an old proxy says: by that proxy, the client, and what it was asked.
-        self._relays: dict[tuple[str, str, type], tuple[str, m.Download]] = {}
+        self._relays = Relays()
         self._out: list[e.Effect] = []
         # Of each client with a deadline there is an entry that is not later; some are out of date.
         self._deadlines: list[tuple[int, str]] = []
@@ -244,7 +242,7 @@ class Proxy:
             reason = "this proxy does not know the client: register it"
             self._say(peer, m.Refused(message.client, reason, unknown=True))
         elif one.key != message.key:
-            self._refuse(peer, message.client, _TAKEN)
+            self._refuse(peer, message.client, TAKEN)
         elif message.stay < one.stay:
             pass  # it has moved on since it said so
         else:
@@ -391,42 +389,33 @@ class Proxy:
     # ---- downloads ---------------------------------------------------------------------------
 
     def _on_reach(self, peer: str, message: m.Reach, now: int) -> None:
-        reach = m.Download(message.client, "-", 0, 0, message.at, {})
+        relay = Relay(m.Reach, peer, m.Download(message.client, "-", 0, 0, message.at, {}))
         if message.at not in ("", self.address):
-            self._relay_to(message, peer, reach, m.Reach(message.client, ""))
+            self._relay_to(message.at, relay, m.Reach(message.client, ""))
         elif message.client not in self.clients:
-            self._say(peer, _not_found(reach, message.at, _UNKNOWN))
+            self._say(peer, relay.not_found(message.at, _UNKNOWN))
 
-    def _relay_to(
-        self,
-        asked: m.Reach | m.Download | m.Release,
-        peer: str,
-        download: m.Download,
-        question: m.Message,
-    ) -> None:
-        key = asked.at, asked.client, type(asked)
-        before = self._relays.get(key)
-        if before is not None and before[1].key != download.key:
-            self._refuse(peer, asked.client, _TAKEN)  # or it would hear what is not for it
-        elif before is None and len(self._relays) >= RELAYS_MAX:
-            self._refuse(peer, asked.client, "the proxy has too many questions open: try again")
+    def _relay_to(self, at: str, relay: Relay, question: Question) -> None:
+        refusal = self._relays.open(at, relay)
+        if refusal:
+            self._refuse(relay.listener, question.client, refusal)
         else:
-            self._relays[key] = (peer, download)
-            self._out.append(e.Dial(asked.at))
-            self._say(asked.at, question)
+            self._out.append(e.Dial(at))
+            self._say(at, question)
 
     def _on_download(self, peer: str, message: m.Download, now: int) -> None:
+        relay = Relay(m.Download, peer, message)
         if message.at not in ("", self.address):
             question = msgspec.structs.replace(message, at="", terms=None)
-            self._relay_to(message, peer, message, question)
-            self._relays.pop((message.at, message.client, m.Reach), None)  # there is no need now
+            self._relay_to(message.at, relay, question)
+            self._relays.close(message.at, message.client, m.Reach)  # there is no need now
             return
         one = self.clients.get(message.client)
         if one is None:
-            self._say(peer, _not_found(message, self.address, _UNKNOWN))
+            self._say(peer, relay.not_found(self.address, _UNKNOWN))
             return
         if one.key != message.key:
-            self._refuse(peer, message.client, _TAKEN)
+            self._refuse(peer, message.client, TAKEN)
             return
         if message.stay < one.stay:
             return  # the client is here again already
@@ -453,14 +442,14 @@ class Proxy:
         if sending is not None and sending.end.download == message.download:
             self._send(peer, message.client, sending, message.number)
             return
-        for (at, client, asked), (listener, _) in self._relays.items():
-            if client == message.client and listener == peer and asked is m.Download:
-                self._say(at, message)
+        for at in self._relays.downloading(message.client, peer):
+            self._say(at, message)
 
     def _on_release(self, peer: str, message: m.Release, now: int) -> None:
         if message.at not in ("", self.address):
             question = msgspec.structs.replace(message, at="")
-            self._relay_to(message, peer, _nothing_of(message), question)
+            nothing = m.Download(message.client, message.key, message.stay, 0, message.at, {})
+            self._relay_to(message.at, Relay(m.Release, peer, nothing), question)
             return
         one = self.clients.get(message.client)
         if one is not None and one.key == message.key:
@@ -480,28 +469,24 @@ class Proxy:
 
     # ---- what old proxies say ------------------------------------------------------------------
 
-    def _relay(self, peer: str, message: Any, now: int) -> None:
-        asked: type = m.Download
-        if isinstance(message, m.Released):
-            asked = m.Release
-        elif isinstance(message, m.Downloaded) and message.download == 0:
-            asked = m.Reach
-        found = self._relays.get((peer, message.client, asked))
-        if found is None:
+    def _relay(self, peer: str, message: Answer, now: int) -> None:
+        relay = self._relays.find(peer, message)
+        if relay is None:
             return
-        listener, download = found
+        download = relay.download
         if isinstance(message, m.Batch):
-            self._say(listener, message)
+            self._say(relay.listener, message)
             return
         if isinstance(message, m.Downloaded):
             if message.download != download.download:
                 return
             if message.found and download.terms is not None:
-                self._adopt(listener, download, message.subscriptions, now)
+                self._adopt(relay.listener, download, message.subscriptions, now)
         if not isinstance(message, m.Refused):
             message = msgspec.structs.replace(message, at=peer)
-        self._say(listener, message)
-        self._end_relay((peer, message.client, asked))
+        self._say(relay.listener, message)
+        if self._relays.close(peer, message.client, relay.asked):
+            self._out.append(e.Hang(peer))
 
     def _adopt(
         self, peer: str, download: m.Download, subscriptions: tuple[str, ...], now: int
@@ -512,23 +497,15 @@ class Proxy:
             self._change_to(one, subscriptions, download.terms)
             self._begin_stay(one, peer, download, now)
 
-    def _end_relay(self, key: tuple[str, str, type]) -> None:
-        del self._relays[key]
-        if not any(at == key[0] for at, _, _ in self._relays):
-            self._out.append(e.Hang(key[0]))
-
     def _peer_gone(self, peer: str, reason: str) -> None:
         for download in [key for key in self._downloads if key[0] == peer]:
             del self._downloads[download]
-        for key, (listener, asked) in list(self._relays.items()):
-            if key[0] == peer:
-                del self._relays[key]
-                why = f"the old proxy at {peer} cannot be reached: {reason}"[:1000]
-                end = _not_found(asked, peer, why)
-                if key[2] is not m.Release:
-                    self._say(listener, msgspec.structs.replace(end, reached=False))
-            elif listener == peer:
-                self._end_relay(key)
+        why = f"the old proxy at {peer} cannot be reached: {reason}"[:1000]
+        for relay in self._relays.lose(peer):
+            if relay.asked is not m.Release:
+                self._say(relay.listener, relay.not_found(peer, why, reached=False))
+        for at in self._relays.forget(peer):
+            self._out.append(e.Hang(at))
 
     # ---- small things ----------------------------------------------------------------------------
 
@@ -545,17 +522,6 @@ class Proxy:
     def _trim(self, one: ClientProxy, numbers: list[int]) -> None:
         if numbers and self.durable:
             self._out.append(e.Trim(one.client, tuple(numbers)))
-
-
-def _not_found(message: m.Download, at: str, reason: str) -> m.Downloaded:
-    return m.Downloaded(
-        message.client, message.download, at, message.stay, 0, None, reason, found=False
-    )
-
-
-def _nothing_of(message: m.Release) -> m.Download:
-    """A release is relayed as a download is, and brings nothing."""
-    return m.Download(message.client, message.key, message.stay, 0, message.at, {})
 
 
 _HANDLERS: dict[type, Callable[..., None]] = {

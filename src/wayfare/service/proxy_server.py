@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wayfare.errors import StoreError, UsageError, WayfareError
+from wayfare.net.alarm import Alarm
 from wayfare.service import effects as e
 from wayfare.service.adapters import adapter, check
 from wayfare.service.buffer import DEFAULT_LIMITS, Limits
@@ -58,7 +59,7 @@ class Server:
         self._limits = limits
         self._wires = Wires(self._step, only(peers))
         self._errands: dict[str, Errands] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(lambda: self._step(e.Tick()))
         self._listener: asyncio.Server | None = None
         self._store: Store | None = None
         # Until what they say is safe. In order: who is hung up on may be dialled again.
@@ -106,8 +107,7 @@ class Server:
 
     async def stop(self) -> None:
         self._stopping = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.clear()
         if self._listener is not None:
             self._listener.close()
         self._wires.close()
@@ -141,13 +141,8 @@ class Server:
             self._arm()
 
     def _arm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        deadline = self.proxy.next_deadline()
-        if deadline is not None and not self._stopping:
-            delay = max(0, deadline - now()) / 1e9
-            self._timer = asyncio.get_running_loop().call_later(delay, self._step, e.Tick())
+        if not self._stopping:
+            self._alarm.set(self.proxy.next_deadline(), now())
 
     def _perform(self, effects: Sequence[e.Effect]) -> None:
         for effect in effects:
