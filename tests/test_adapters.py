@@ -152,10 +152,12 @@ class Client:
         if self.hold is not None:
             await self.hold.wait()
 
-    async def open(self, *, resume: bool = False, address: str = "") -> "Client":
+    async def open(
+        self, *, resume: bool = False, lasting: bool = False, address: str = ""
+    ) -> "Client":
         where = address or self.address
         self.access = await self.system.open(
-            where, self.name, self.deliver, self.lost.append, resume=resume
+            where, self.name, self.deliver, self.lost.append, resume=resume, lasting=lasting
         )
         return self
 
@@ -464,7 +466,8 @@ def test_suspended_clients_get_what_they_missed(system, address, word):
     run(story())
 
 
-def test_a_client_that_does_not_resume_begins_anew(system, address, word):
+@pytest.mark.parametrize("lasting", [False, True], ids=["plain", "lasting"])
+def test_a_client_that_does_not_resume_begins_anew(system, address, word, lasting):
     topic = system.topic(word)
 
     async def story():
@@ -472,7 +475,7 @@ def test_a_client_that_does_not_resume_begins_anew(system, address, word):
             await anna.access.subscribe([system.subscription(topic)])
             await anna.access.close(suspend=True)
             await bert.access.publish(Publication(topic, b"missed"))
-            await anna.open()
+            await anna.open(lasting=lasting)
             await bert.access.publish(Publication(topic, b"not asked for"))
             assert await anna.has(0) == []
 

@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import os
 import signal
 import sqlite3
 import struct
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from test_adapters import running
 from test_live_cli import program, wayfare
 from test_service_live import Nodes, next_of, payloads, quiet, run
 from wayfare.errors import CannotConnect, Refused, StoreError, UsageError
@@ -25,7 +28,7 @@ from wayfare.service.client import INBOX_MAX
 from wayfare.service.discovery import Neighbourhood, advertised
 from wayfare.service.errands import Errands, name_of
 from wayfare.service.experiment import proxy
-from wayfare.service.nodes import free_ports
+from wayfare.service.nodes import Node, free_ports
 from wayfare.service.proxy_server import Server
 from wayfare.service.store import Store
 from wayfare.service.wire import Wires, ask, only, where
@@ -277,6 +280,56 @@ def test_a_proxy_tells_what_the_system_has_forgotten_while_it_was_down(
     run(story())
 
 
+def test_a_mosquitto_that_is_restarted_has_kept_what_came_for_a_proxy(
+    need_server: Callable[[str], None], tmp_path: Path
+) -> None:
+    """Also for one that began with something left of before, which is forgotten."""
+    need_server("mqtt")
+
+    async def restart(node: Node) -> None:
+        os.kill(node.pid, signal.SIGTERM)
+        await until(lambda: node._has_ended())
+        node.kill()
+        node.start()
+        await node.until(node.listens)
+
+    async def story(access: str, node: Node) -> None:
+        (port,) = free_ports(1)
+        here = f"127.0.0.1:{port}"
+        before = await adapter(access).open(access, name_of("ann", here), None, None)  # type: ignore[arg-type]
+        await before.subscribe(["#"])
+        await before.close(suspend=True)
+        store = tmp_path / "proxy.db"
+        async with proxy(access) as other, connect("bob", other) as bob:
+            await bob.publish("others", b"left")
+            server = Server(access, port=port, store=store)
+            await server.start()
+            ann = connect("ann", here)
+            await ann.__aenter__()
+            await ann.subscribe("news")
+            await ann.move_out()
+            await bob.publish("news", b"1")
+            await server.stop()
+            await bob.publish("news", b"2")
+            await bob.move_out()
+            await restart(node)
+            server = Server(access, port=port, store=store)
+            await server.start()
+            await ann.move_in()
+            await bob.move_in()
+            await bob.publish("news", b"3")
+            assert [getattr(one, "payload", one) for one in await next_of(ann, 3)] == [
+                b"1",
+                b"2",
+                b"3",
+            ]
+            await ann.close()
+            await server.stop()
+
+    with running("mqtt", tmp_path, f"persistence true\npersistence_location {tmp_path}/\n") as one:
+        run(story(*one))
+
+
 @on_mqtt
 def test_who_moves_in_makes_a_new_connection(overlay_of: Nodes, system: str, word: str) -> None:
     """The old one may be of a network that is gone, and nobody would notice for minutes."""
@@ -300,7 +353,7 @@ class Slow:
         self.asked: list[str] = []
         self.go = asyncio.Event()
 
-    async def open(self, address: str, *_: Any, resume: bool) -> Any:
+    async def open(self, address: str, *_: Any, resume: bool, lasting: bool) -> Any:
         self.asked.append(f"open {address} {resume}")
         await self.go.wait()
         return self

@@ -104,7 +104,14 @@ class Amqp:
         return topic
 
     async def open(
-        self, address: str, name: str, deliver: Deliver, lost: Lost, *, resume: bool = False
+        self,
+        address: str,
+        name: str,
+        deliver: Deliver,
+        lost: Lost,
+        *,
+        resume: bool = False,
+        lasting: bool = False,
     ) -> Access:
         access = AmqpAccess(place(address, SCHEMES), name, deliver, lost)
         await access.connect(resume)

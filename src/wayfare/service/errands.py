@@ -38,6 +38,8 @@ class Errands:
         step: Callable[[e.Event], None],
         deliver: Deliver,
         unwanted: Unwanted,
+        *,
+        lasting: bool = False,
     ) -> None:
         self._client = client
         self._name = name  # for the system
@@ -45,6 +47,7 @@ class Errands:
         self._step = step
         self._deliver = deliver
         self._unwanted = unwanted
+        self._lasting = lasting
         self._asked: deque[Errand] = deque()
         self._shuts = 0  # asked for, not done: until then nothing that happens matters
         self._task: asyncio.Task[None] | None = None
@@ -147,7 +150,12 @@ class Errands:
 
         try:
             access = await self._system.open(
-                address, self._name, self._deliver, lost, resume=resume
+                address,
+                self._name,
+                self._deliver,
+                lost,
+                resume=resume,
+                lasting=self._lasting,
             )
         except (CannotConnect, Closed, Refused, UsageError) as error:
             self._tell(e.AccessGone(self._client, str(error)))

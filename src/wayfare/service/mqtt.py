@@ -4,6 +4,9 @@ Publications go both ways with quality of service 1, and are acknowledged when `
 returned. A session that was suspended, or cut off, is kept by the server for `SESSION_S`. The
 library is driven by the event loop itself; there is no thread but for connecting.
 
+mosquitto 2.0 never writes a session to its disk that began with a "clean start". So sessions that
+are to outlive a restart of it begin without: if there is one left of before, it is ended first.
+
 The server sends at most `RECEIVED_MAX` publications ahead of acknowledgements, and all of them have
 a place in the inbox. Those that others published with quality of service 0 can be more: they are
 dropped when the inbox is full, for the server would drop them, too, if it was not read.
@@ -65,10 +68,20 @@ class Mqtt:
         return topic
 
     async def open(
-        self, address: str, name: str, deliver: Deliver, lost: Lost, *, resume: bool = False
+        self,
+        address: str,
+        name: str,
+        deliver: Deliver,
+        lost: Lost,
+        *,
+        resume: bool = False,
+        lasting: bool = False,
     ) -> Access:
         access = MqttAccess(place(address, SCHEMES), name, deliver, lost)
-        await access.connect(resume)
+        await access.connect(resume, clean=not (resume or lasting))
+        if access.resumed and not resume:
+            await access.close()  # which ends it
+            return await self.open(address, name, deliver, lost, lasting=lasting)
         return access
 
 
@@ -109,6 +122,7 @@ class MqttAccess(Line):
         self._sending = asyncio.Semaphore(SENT_MAX)
         self._packet_max = 0
         self.resumed = False  # whether the server had kept the session
+        self._resume = False  # else it is to be forgotten
         self._dropped = 0
         self._moved = False  # whether the last read gave a packet
         self._socket: socket.socket | None = None
@@ -117,7 +131,8 @@ class MqttAccess(Line):
 
     # ---- coming and going -------------------------------------------------------------
 
-    async def connect(self, resume: bool) -> None:
+    async def connect(self, resume: bool, *, clean: bool) -> None:
+        self._resume = resume
         client = self._client
         client.connect_timeout = line.ANSWER_S
         client.max_inflight_messages_set(SENT_MAX)
@@ -140,7 +155,7 @@ class MqttAccess(Line):
                 self.place.host,
                 self.place.port,
                 KEEP_ALIVE_S,
-                clean_start=not resume,
+                clean_start=clean,
                 properties=asked,
             ),
         )
@@ -298,7 +313,7 @@ class MqttAccess(Line):
 
     def _on_message(self, client: Client, data: Any, message: MQTTMessage) -> None:
         self._moved = True
-        if self._inbox is None or self.gone is not None:
+        if self._inbox is None or self.gone is not None or (self.resumed and not self._resume):
             return
         number = message.mid if message.qos else 0
         try:

@@ -53,7 +53,14 @@ class Nats:
         return topic
 
     async def open(
-        self, address: str, name: str, deliver: Deliver, lost: Lost, *, resume: bool = False
+        self,
+        address: str,
+        name: str,
+        deliver: Deliver,
+        lost: Lost,
+        *,
+        resume: bool = False,
+        lasting: bool = False,
     ) -> Access:
         access = NatsAccess(place(address, SCHEMES), name, deliver, lost)
         await access.connect()

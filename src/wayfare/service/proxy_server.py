@@ -222,7 +222,9 @@ class Server:
                 log.warning("%s: the system will not have it: %s", client, error)
 
             name = name_of(client, self.proxy.address)
-            errands = Errands(client, name, self._system, self._step, deliver, unwanted)
+            errands = Errands(
+                client, name, self._system, self._step, deliver, unwanted, lasting=True
+            )
             self._errands[client] = errands
         return errands
 

@@ -81,7 +81,14 @@ class Redis:
         return SPECIAL.sub(r"\\\1", topic)
 
     async def open(
-        self, address: str, name: str, deliver: Deliver, lost: Lost, *, resume: bool = False
+        self,
+        address: str,
+        name: str,
+        deliver: Deliver,
+        lost: Lost,
+        *,
+        resume: bool = False,
+        lasting: bool = False,
     ) -> Access:
         access = RedisAccess(place(address, SCHEMES), deliver, lost, self.envelope)
         await access.connect()

@@ -115,7 +115,14 @@ class Stomp:
         return topic
 
     async def open(
-        self, address: str, name: str, deliver: Deliver, lost: Lost, *, resume: bool = False
+        self,
+        address: str,
+        name: str,
+        deliver: Deliver,
+        lost: Lost,
+        *,
+        resume: bool = False,
+        lasting: bool = False,
     ) -> Access:
         access = StompAccess(place(address, SCHEMES), name, deliver, lost)
         await access.connect(resume)

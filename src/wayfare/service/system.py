@@ -106,11 +106,19 @@ class System(Language, Protocol):
         """Raise `UsageError` if this is no subscription of the system."""
 
     async def open(
-        self, address: str, name: str, deliver: Deliver, lost: Lost, *, resume: bool = False
+        self,
+        address: str,
+        name: str,
+        deliver: Deliver,
+        lost: Lost,
+        *,
+        resume: bool = False,
+        lasting: bool = False,
     ) -> Access:
         """Connect to the access point at `address` (mqtt://host:port) as client `name`.
 
         With `resume`, what was suspended under this name goes on; else anything left of it is
         forgotten. The access of a system that suspends has an attribute `resumed` then: whether
-        subscriptions and all that came were kept, or None where nobody knows. Raises `CannotConnect`: who does not answer, and what to do.
+        subscriptions and all that came were kept, or None where nobody knows. With `lasting`, what
+        the server keeps is to outlive a restart of it, if that is for the client to say. Raises `CannotConnect`: who does not answer, and what to do.
         """

@@ -68,7 +68,14 @@ class Wayfare:
         return str(where(attr(TOPIC) == topic))
 
     async def open(
-        self, address: str, name: str, deliver: Deliver, lost: Lost, *, resume: bool = False
+        self,
+        address: str,
+        name: str,
+        deliver: Deliver,
+        lost: Lost,
+        *,
+        resume: bool = False,
+        lasting: bool = False,
     ) -> Access:
         access = WayfareAccess(place(address, SCHEMES), name, deliver, lost)
         await access.connect(resume)
