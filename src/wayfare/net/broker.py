@@ -15,6 +15,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from itertools import count
 
 from wayfare.core.broker import DEFAULT_LIMITS, NOT_AHEAD, Broker
@@ -59,6 +60,7 @@ from wayfare.core.virtual import Ahead
 from wayfare.errors import ProtocolError, StoreError
 from wayfare.net.accounts import Accounts
 from wayfare.net.addresses import Address
+from wayfare.net.alarm import Alarm
 from wayfare.net.connection import Connection, Traffic, Turn
 from wayfare.net.door import Door
 from wayfare.net.frames import Frames
@@ -130,6 +132,7 @@ class BrokerHost:
         self.started_s = 0.0  # on the monotonic clock
         self.failed = asyncio.Event()
         self.failure: StoreError | None = None  # why it stopped by itself
+        self._tell = partial(tell, logger, broker=name)
         self._store = store
         self._clock = time.time_ns() - time.monotonic_ns()
         self._addresses = dict(neighbours)
@@ -152,8 +155,7 @@ class BrokerHost:
         self._ids = count(1)
         self._server: asyncio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._due: int | None = None
+        self._alarm = Alarm(self._wake)
         self._turn = Turn(self._flush)
         self.stopping = False
 
@@ -179,12 +181,10 @@ class BrokerHost:
         for name, there in self._addresses.items():
             if there is not None:
                 self._tasks.append(loop.create_task(self._call(BrokerId(name), there)))
-        tell(
-            logger,
+        self._tell(
             logging.INFO,
             "listening",
             "%(broker)s listens at %(address)s",
-            broker=self.name,
             address=self.address,
         )
         self._door.warn(self.address)
@@ -208,8 +208,7 @@ class BrokerHost:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._door.close()
         await self.peers.stop()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.clear()
         self._flush()
         for link in self.links.values():
             link.confirm(all=True)
@@ -338,12 +337,10 @@ class BrokerHost:
         if neighbour is not None:
             if neighbour.disconnect(connection) and not self.stopping:
                 self._free[neighbour.name].set()
-                tell(
-                    logger,
+                self._tell(
                     logging.WARNING,
                     "link_down",
                     "%(broker)s lost its link to %(peer)s: %(reason)s",
-                    broker=self.name,
                     peer=link,
                     reason=connection.reason or "the connection was closed",
                 )
@@ -449,23 +446,19 @@ class BrokerHost:
         return True
 
     def _tell_linked(self, link: Link, how: str) -> None:
-        tell(
-            logger,
+        self._tell(
             logging.INFO,
             "link_up",
             "%(broker)s and %(peer)s are linked, %(how)s",
-            broker=self.name,
             peer=link.name,
             how=how,
         )
 
     def _tell_refused(self, peer: str, refused: Refused) -> None:
-        tell(
-            logger,
+        self._tell(
             logging.WARNING,
             "refused_by",
             "%(peer)s refused the link of %(broker)s: %(reason)s",
-            broker=self.name,
             peer=peer or "a neighbour",
             reason=printable(refused.reason),
         )
@@ -503,12 +496,10 @@ class BrokerHost:
                     ssl=tls,
                 )
             except OSError as error:
-                tell(
-                    logger,
+                self._tell(
                     logging.DEBUG,
                     "unreachable",
                     "%(broker)s cannot reach %(peer)s at %(address)s: %(reason)s",
-                    broker=self.name,
                     peer=name,
                     address=address,
                     reason=error,
@@ -537,9 +528,7 @@ class BrokerHost:
         effects = self.core.step(event, now)
         if effects:
             self._perform(effects)
-        due = self.core.next_deadline()
-        if due is not None and (self._due is None or due < self._due):
-            self._wake_at(due, now)
+        self._alarm.set(self.core.next_deadline(), now)
 
     def _perform(self, effects: list[Effect]) -> None:
         frames, connections = self._frames, self.connections
@@ -589,15 +578,7 @@ class BrokerHost:
             connection.send(encode(Refused(effect.reason, effect.again)))
             connection.close(effect.reason)
 
-    def _wake_at(self, due: int, now: int) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._due = due
-        delay = max(0, due - now) / 1e9
-        self._timer = asyncio.get_running_loop().call_later(delay, self._wake)
-
     def _wake(self) -> None:
-        self._timer = self._due = None
         self._step(Tick(), self.now())
 
     # Disk
@@ -633,12 +614,10 @@ class BrokerHost:
 
     def _fail(self, error: StoreError) -> None:
         if self.failure is None:
-            tell(
-                logger,
+            self._tell(
                 logging.ERROR,
                 "store_failed",
                 "%(broker)s stops: %(reason)s",
-                broker=self.name,
                 reason=error,
             )
             self.failure = error
@@ -678,12 +657,10 @@ class BrokerHost:
 
         When it comes the link begins from nothing, and who may miss something is told.
         """
-        tell(
-            logger,
+        self._tell(
             logging.WARNING,
             "given_up",
             "%(broker)s gives up the %(count)s messages for %(peer)s, which will be told everything anew",
-            broker=self.name,
             peer=link.name,
             count=len(link),
         )

@@ -27,6 +27,7 @@ import msgspec
 
 from wayfare.channel import S_NS, Channel, Direction, Profile, find
 from wayfare.errors import UsageError
+from wayfare.net.alarm import Alarm
 
 QUEUE_BYTES_MAX = 64 * 1024
 QUEUE_NS_MAX = 2 * S_NS
@@ -70,7 +71,7 @@ class Line:
         self._start = self._loop.time()
         self._parcels: deque[_Parcel] = deque()
         self._size = 0  # of all of them
-        self._timer: asyncio.TimerHandle | None = None  # Invariant: set unless cut or empty
+        self._alarm = Alarm(self._hand_over)  # Invariant: set unless cut or empty
         self.is_cut = False
         self._moved = asyncio.Event()
         self._arrived = self._arrived_bytes = self._delay_ns = 0
@@ -112,7 +113,7 @@ class Line:
     def cut(self) -> None:
         """Nothing arrives any more; what is on its way stays with its sender."""
         self.is_cut = True
-        self._disarm()
+        self._alarm.clear()
 
     def restore(self) -> None:
         """Send what did not arrive again, in order."""
@@ -127,17 +128,10 @@ class Line:
         self._moved.set()
 
     def _arm(self) -> None:
-        if self._timer is None and self._parcels and not self.is_cut:
-            due = self._start + self._parcels[0].due / S_NS
-            self._timer = self._loop.call_at(due, self._hand_over)
-
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._parcels and not self.is_cut:
+            self._alarm.set(self._parcels[0].due, self.now())
 
     def _hand_over(self) -> None:
-        self._timer = None
         now = self.now()
         while self._parcels and self._parcels[0].due <= now:
             parcel = self._parcels.popleft()
@@ -150,7 +144,7 @@ class Line:
         self._arm()
 
     def close(self) -> None:
-        self._disarm()
+        self._alarm.clear()
         self._parcels.clear()
 
     def facts(self) -> Way:
