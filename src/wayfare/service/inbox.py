@@ -1,7 +1,7 @@
 """What came from a system and was not given on yet.
 
-Adapters put in what their library calls them with; a task gives it on, one by one. The inbox
-never refuses: an adapter waits for `room` before it reads on, so that the system itself notices
+Adapters put in what their library calls them with; a task gives it on, in order: one by one, and where
+that takes its time (until a disk has it), many before the first of them is done. The inbox never refuses: an adapter waits for `room` before it reads on, so that the system itself notices
 that somebody is slow; or drops what comes while the inbox is `full`, where that is allowed.
 """
 
@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar
 
 QUEUE_MAX = 1_000
+AHEAD_MAX = 100  # that are given on together
+SLOW_S = 0.001  # and after which time it is worth that
 
 Item = TypeVar("Item")
 log = logging.getLogger(__name__)
@@ -22,7 +24,7 @@ log = logging.getLogger(__name__)
 class Inbox(Generic[Item]):
     def __init__(
         self,
-        handle: Callable[[Item], Awaitable[None]],
+        handle: Callable[[Item], Coroutine[Any, Any, None]],
         *,
         failed: Callable[[str], None],
     ) -> None:
@@ -65,17 +67,32 @@ class Inbox(Generic[Item]):
             self._task.cancel()
 
     async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        ahead = 1
         while not self._ended or self._items:
             self._wake.clear()
             while self._items:
-                item = self._items.popleft()
-                if len(self._items) == QUEUE_MAX // 2:
-                    self._room.set()
+                began = loop.time()
                 try:
-                    await self._handle(item)
+                    await self._give_on(min(ahead, len(self._items)))
                 except Exception as error:
                     log.exception("what came from a publish/subscribe system could not be given on")
                     self._failed(f"it could not be given on: {error!r}")
                     return
+                ahead = AHEAD_MAX if loop.time() - began > SLOW_S else 1
             if not self._ended:
                 await self._wake.wait()
+
+    async def _give_on(self, count: int) -> None:
+        items = [self._items.popleft() for _ in range(count)]
+        if len(self._items) <= QUEUE_MAX // 2:
+            self._room.set()
+        if count == 1:
+            await self._handle(items[0])
+            return
+        try:
+            async with asyncio.TaskGroup() as together:  # they begin in this order
+                for item in items:
+                    together.create_task(self._handle(item))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None

@@ -10,8 +10,8 @@ have a topic and bytes, and both can be stored. Whatever else a system can do is
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
@@ -62,9 +62,9 @@ class Traits(msgspec.Struct, frozen=True):
     ordered: bool = True  # publications of one sender arrive in the order in which they were sent
 
 
-# Called with one publication at a time, in order. A system that keeps gives a publication again
-# until this has returned.
-Deliver = Callable[[Publication], Awaitable[None]]
+# Called in order; the next one may be given before this has returned. A system that keeps gives a
+# publication again until it has.
+Deliver = Callable[[Publication], Coroutine[Any, Any, None]]
 # Called once when the connection is gone without `close`, with the reason in words.
 Lost = Callable[[str], None]
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from wayfare.core import client as core
 from wayfare.core.conditions import attr
@@ -99,7 +99,7 @@ class Settled(Client):
         self,
         place: Place,
         name: str,
-        give: Callable[[Notification], Awaitable[None]],
+        give: Callable[[Notification], Coroutine[Any, Any, None]],
         lost: Lost,
         missed: Callable[[int, str], None],
     ) -> None:
