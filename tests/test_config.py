@@ -17,7 +17,7 @@ from wayfare.core.prediction import encode as encode_model
 from wayfare.errors import ConfigError, UsageError, WayfareError
 from wayfare.net import checks, config, network
 from wayfare.net.addresses import Address
-from wayfare.net.broker import HEARTBEAT_S
+from wayfare.net.heartbeat import HEARTBEAT_S
 from wayfare.net.kinds import DURATION, SIZE
 from wayfare.net.limits import NetLimits
 from wayfare.net.security import Tls

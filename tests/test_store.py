@@ -57,8 +57,7 @@ class Site:
         broker._server.close()
         for task in broker._tasks:
             task.cancel()
-        if broker._timer is not None:
-            broker._timer.cancel()
+        broker._alarm.clear()
         broker._store.close()
         broker.failure = StoreError("dead")  # it does nothing any more
         links = [link.connection for link in broker.links.values() if link.connection]

@@ -21,7 +21,7 @@ from typing import Any
 from wayfare.bench import processes
 from wayfare.bench.processes import Process
 from wayfare.net import client as net
-from wayfare.net.broker import HEARTBEAT_S
+from wayfare.net.heartbeat import HEARTBEAT_S
 
 TREE = (("b1", "b2"), ("b1", "b3"), ("b2", "b4"), ("b2", "b5"), ("b3", "b6"), ("b3", "b7"))
 ON_ONE_TOPIC = 10  # clients

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import secrets
 import time
 from collections import Counter
@@ -61,9 +60,11 @@ from wayfare.errors import ProtocolError, StoreError
 from wayfare.net.accounts import Accounts
 from wayfare.net.addresses import Address
 from wayfare.net.alarm import Alarm
+from wayfare.net.calls import Calls
 from wayfare.net.connection import Connection, Traffic, Turn
 from wayfare.net.door import Door
 from wayfare.net.frames import Frames
+from wayfare.net.heartbeat import HEARTBEAT_S, Silence
 from wayfare.net.journal import records_of, recover, snapshot_of
 from wayfare.net.limits import DEFAULT_NET_LIMITS, NetLimits
 from wayfare.net.links import Link
@@ -72,11 +73,7 @@ from wayfare.net.pauses import Pauses
 from wayfare.net.peers import PeerNet
 from wayfare.net.security import Tls
 from wayfare.net.store import GaveUp, Out, Store
-
-HEARTBEAT_S = 2.0  # a peer that says nothing for three of them is dead
-SILENT_BEATS = 3
-RETRY_S = (0.1, 5.0)  # between two attempts to connect, growing
-STRANGER_WORDS = 4  # Hello, Challenge, Proof and Join; or Hello, Login and Attach
+from wayfare.net.strangers import Strangers
 
 logger = logging.getLogger("wayfare.broker")
 
@@ -142,13 +139,9 @@ class BrokerHost:
         self.peers = PeerNet(name, self, self._door, net_limits, self._posted)
         self.peers.meet({**neighbours, **(peers or {})})
         self._pauses = Pauses(name, self.links, self.connections, net_limits.messages_per_second)
-        self._strangers: dict[Connection, float] = {}  # who has not said what it is, and since when
-        self._calling: dict[BrokerId, Connection] = {}  # that we made, and which are not joined yet
-        self._free = {
-            name: asyncio.Event() for name in self.links
-        }  # not connected, nor about to be
-        self._waits: dict[BrokerId, float] = {}  # between two calls of a neighbour
-        self._silent: dict[Connection, int] = {}  # beats without a word
+        self._calls = Calls(name, self.links, self._door, partial(self._connection, called=True))
+        self._strangers = Strangers(name, net_limits)
+        self._silence = Silence(heartbeat_s)
         self._dirty: dict[Connection, None] = {}  # have something to write
         self._closing: list[Connection] = []  # are closed at the end of the turn
         self._frames = Frames()
@@ -167,7 +160,7 @@ class BrokerHost:
         if self._store is not None:
             self._recover(self._store)
         self._server = await loop.create_server(
-            lambda: Connection(self, self.name, self._net_limits, stranger=True),
+            self._connection,
             address.host,
             address.port,
             **self._door.options(address),
@@ -176,11 +169,9 @@ class BrokerHost:
         self.address = Address(host, port, address.tls)
         self.started_s = time.monotonic()
         self._tasks.append(loop.create_task(self._beat()))
-        for free in self._free.values():
-            free.set()
         for name, there in self._addresses.items():
             if there is not None:
-                self._tasks.append(loop.create_task(self._call(BrokerId(name), there)))
+                self._tasks.append(loop.create_task(self._calls.keep_up(BrokerId(name), there)))
         self._tell(
             logging.INFO,
             "listening",
@@ -212,9 +203,7 @@ class BrokerHost:
         self._flush()
         for link in self.links.values():
             link.confirm(all=True)
-        open_ones = [*self.connections.values(), *self._strangers]
-        open_ones += [link.connection for link in self.links.values() if link.connection]
-        for connection in open_ones:
+        for connection in [*self.connections.values(), *self._strangers, *self._linked()]:
             connection.close(f"{self.name} stops")
         self._flush()
         await asyncio.sleep(0)  # what was closed is reported
@@ -227,6 +216,13 @@ class BrokerHost:
             self._store.close()  # it failed, and is not needed any more
         if self._server is not None:
             await self._server.wait_closed()
+
+    def _connection(self, *, called: bool = False) -> Connection:
+        return Connection(self, self.name, self._net_limits, stranger=True, called=called)
+
+    def _linked(self) -> list[Connection]:
+        """The connections of neighbours."""
+        return [link.connection for link in self.links.values() if link.connection]
 
     def now(self) -> int:
         """The time of day when it started, and what has passed since: it never goes back."""
@@ -251,16 +247,10 @@ class BrokerHost:
     # What connections report
 
     def on_connected(self, connection: Connection) -> None:
-        self._strangers[connection] = asyncio.get_running_loop().time()
-        if connection.called:
-            return
-        self._door.on_connected(connection)
-        if len(self._strangers) > self._net_limits.strangers:
-            oldest = next(one for one in self._strangers if not one.called)
-            del self._strangers[oldest]
-            oldest.refuse(
-                f"{self.name} has too many strangers: say sooner what you are", again=True
-            )
+        self._strangers.add(connection)
+        if not connection.called:
+            self._door.on_connected(connection)
+            self._strangers.make_room()
 
     def on_messages(self, connection: Connection, messages: list[AnyMessage]) -> None:
         if not connection.link:
@@ -318,8 +308,9 @@ class BrokerHost:
             self._turn.ask()
 
     def on_closed(self, connection: Connection) -> None:
-        self._strangers.pop(connection, None)
-        self._silent.pop(connection, None)
+        self._strangers.discard(connection)
+        self._silence.on_closed(connection)
+        self._calls.on_closed(connection)
         self._dirty.pop(connection, None)
         self._pauses.on_closed(connection)
         self._door.on_closed(connection)
@@ -329,14 +320,10 @@ class BrokerHost:
         self.ended[peer, connection.how, connection.why] += 1
         if not link:
             self.traffic["stranger"].add(connection.traffic)
-        for name, calling in list(self._calling.items()):
-            if calling is connection:
-                del self._calling[name]
-                self._free[name].set()
         neighbour = self.links.get(BrokerId(link))
         if neighbour is not None:
             if neighbour.disconnect(connection) and not self.stopping:
-                self._free[neighbour.name].set()
+                self._calls.on_lost(neighbour.name)
                 self._tell(
                     logging.WARNING,
                     "link_down",
@@ -356,9 +343,7 @@ class BrokerHost:
     def _meet(self, connection: Connection, messages: list[AnyMessage]) -> list[AnyMessage]:
         """A stranger says what it is: a neighbour by `Join`, a peer by `Peer`, a client by `Attach`."""
         first = messages[0]
-        connection.words += 1
-        if connection.words > STRANGER_WORDS:
-            connection.refuse("too many words before Attach or Join")
+        if not self._strangers.may_speak(connection):
             return []
         if isinstance(first, Hello):
             self._door.on_hello(connection)
@@ -380,12 +365,12 @@ class BrokerHost:
             return messages[1:] if self._joined(connection, first) else []
         if isinstance(first, Peer):
             if self.peers.admit(connection):
-                self._strangers.pop(connection, None)
+                self._strangers.discard(connection)
             return []
         if isinstance(first, Attach):
             if not (self._door.admits(connection, first.client) and self._has_room(connection)):
                 return []
-            self._strangers.pop(connection, None)
+            self._strangers.discard(connection)
             link = f"{first.client}#{next(self._ids)}"
             connection.admit(link)
             self.connections[link] = connection
@@ -420,19 +405,14 @@ class BrokerHost:
             return False
         if not self._door.trusts(connection):
             return False
-        calling = self._calling.pop(link.name, None)
-        if calling is not connection:  # it has called
-            if calling is not None and self.name < link.name:
-                self._calling[link.name] = calling
+        if self._calls.made(link.name) is not connection:  # it has called
+            if not self._calls.give_way(link.name):
                 connection.close("both called, and one is enough")
                 return False
-            if calling is not None:
-                calling.close("both called, and one is enough")
             self._leave(link)
             connection.send(encode(link.join()))
-        self._strangers.pop(connection, None)
-        self._free[link.name].clear()
-        self._waits.pop(link.name, None)
+        self._strangers.discard(connection)
+        self._calls.on_joined(link.name)
         connection.admit(link.name)
         try:
             if link.connect(connection, join):
@@ -476,45 +456,6 @@ class BrokerHost:
             connection.refuse(str(error))
         if self._pauses:
             self._turn.ask()
-
-    # Neighbours that are called
-
-    async def _call(self, name: BrokerId, address: Address) -> None:
-        """Keep the link connected, as long as there is this broker."""
-        loop = asyncio.get_running_loop()
-        link = self.links[name]
-        tls = self._door.outwards() if address.tls else None
-        while True:
-            await self._free[name].wait()
-            try:
-                _, connection = await loop.create_connection(
-                    lambda: Connection(
-                        self, self.name, self._net_limits, stranger=True, called=True
-                    ),
-                    address.host,
-                    address.port,
-                    ssl=tls,
-                )
-            except OSError as error:
-                self._tell(
-                    logging.DEBUG,
-                    "unreachable",
-                    "%(broker)s cannot reach %(peer)s at %(address)s: %(reason)s",
-                    peer=name,
-                    address=address,
-                    reason=error,
-                )
-            else:
-                if link.connection is not None:
-                    connection.close("it has called meanwhile")
-                elif not connection.closing:  # whoever is being killed takes calls, and ends them
-                    self._calling[name] = connection
-                    self._free[name].clear()
-                    if not self._door.challenge(connection, name):
-                        connection.send(encode(link.join()))
-            wait = self._waits.get(name, RETRY_S[0])
-            self._waits[name] = min(2 * wait, RETRY_S[1])  # until it has joined
-            await asyncio.sleep(wait * random.uniform(0.5, 1.0))
 
     # The core
 
@@ -623,8 +564,7 @@ class BrokerHost:
             self.failure = error
             if self._server is not None:
                 self._server.close()  # nobody is to wait for an answer
-            linked = [link.connection for link in self.links.values() if link.connection]
-            others = [*self._strangers, *self._closing, *linked, *self.peers.connections()]
+            others = [*self._strangers, *self._closing, *self._linked(), *self.peers.connections()]
             for connection in [*self.connections.values(), *others]:
                 connection.abort(str(error), why="store")
             self.failed.set()
@@ -667,7 +607,7 @@ class BrokerHost:
         link.give_up()
         if self._store is not None:
             self._store.append(GaveUp(self.now(), link.name))
-        for connection in (link.connection, self._calling.get(link.name)):
+        for connection in (link.connection, self._calls.made(link.name)):
             if connection is not None:  # it has been told how far we were
                 connection.abort("what it had to be told was given up", why="given_up")
 
@@ -679,18 +619,8 @@ class BrokerHost:
             self._turn.ask()  # a neighbour may be away for too long
             for link in self.links.values():
                 link.confirm(all=True)
-            linked = [link.connection for link in self.links.values() if link.connection]
             self.peers.beat()
-            linked += self.peers.connections()
-            for connection in [*self.connections.values(), *linked]:
-                if connection.beat():
-                    self._silent.pop(connection, None)
-                    continue
-                silent = self._silent[connection] = self._silent.get(connection, 0) + 1
-                if silent >= SILENT_BEATS:
-                    connection.abort(f"silent for {silent * self._heartbeat_s:g} s")
+            brokers = [*self._linked(), *self.peers.connections()]
+            self._silence.beat([*self.connections.values(), *brokers])
             self._door.forget(loop.time())
-            late = loop.time() - self._net_limits.greeting_s
-            for connection, since in list(self._strangers.items()):
-                if since < late:
-                    connection.refuse("it did not say what it is", why="late")
+            self._strangers.refuse_late()

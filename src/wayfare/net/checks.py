@@ -16,8 +16,8 @@ from wayfare.core.codec import FRAME_MAX
 from wayfare.core.messages import PUBLICATION_BYTES_MAX
 from wayfare.errors import ModelError, StoreError, UsageError
 from wayfare.net import accounts, config, network
-from wayfare.net.broker import SILENT_BEATS
 from wayfare.net.database import InUse, check_file
+from wayfare.net.heartbeat import SILENT_BEATS
 from wayfare.net.security import (
     Tls,
     check_secret,

@@ -23,7 +23,7 @@ from wayfare.core.saving import check_savable
 from wayfare.core.virtual import Ahead as CoreAhead
 from wayfare.errors import ConfigError, UsageError
 from wayfare.net.addresses import PORT, Address
-from wayfare.net.broker import HEARTBEAT_S
+from wayfare.net.heartbeat import HEARTBEAT_S
 from wayfare.net.kinds import (
     ADDRESS,
     COUNT,
