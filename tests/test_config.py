@@ -15,7 +15,7 @@ from wayfare.core.places import EVERYWHERE
 from wayfare.core.prediction import Movement, Moves
 from wayfare.core.prediction import encode as encode_model
 from wayfare.errors import ConfigError, UsageError, WayfareError
-from wayfare.net import checks, config, network
+from wayfare.net import checks, config, config_keys, configured, network
 from wayfare.net.addresses import Address
 from wayfare.net.heartbeat import HEARTBEAT_S
 from wayfare.net.kinds import DURATION, SIZE
@@ -37,16 +37,16 @@ def mistakes(text):
 
 def test_a_name_is_all_that_a_broker_needs():
     site = config.parse('name = "lisbon"')
-    assert site == config.Broker(
+    assert site == configured.Broker(
         "lisbon",
         Address("127.0.0.1", 7410),
         {},
-        config.Settings(
+        configured.Settings(
             routing="covering",
             relocation="handoff",
             heartbeat_s=HEARTBEAT_S,
             limits=Limits(),
-            durability=config.Durability("memory", ""),
+            durability=configured.Durability("memory", ""),
         ),
     )
 
@@ -83,7 +83,7 @@ def test_every_key_of_a_broker():
     settings = site.settings
     assert (settings.routing, settings.relocation) == ("merging", "handoff")
     assert settings.heartbeat_s == 0.5
-    assert settings.durability == config.Durability("disk", "etc/lisbon")
+    assert settings.durability == configured.Durability("disk", "etc/lisbon")
     assert settings.limits == Limits(
         backlog_count=1,
         backlog_bytes=2000,
@@ -100,16 +100,16 @@ def test_every_key_of_a_broker():
 
 def test_every_limit_of_the_core_has_a_key():
     only_simulated = {"delay_ns", "prepared_ns"}
-    assert {*config.LIMITS} == {*Limits.__struct_fields__} - only_simulated
+    assert {*config_keys.LIMITS} == {*Limits.__struct_fields__} - only_simulated
 
 
 def test_defaults_mean_what_the_core_has():
-    for field, key in config.LIMITS.items():
+    for field, key in config_keys.LIMITS.items():
         assert key.kind.read(key.default) == getattr(Limits(), field)
 
 
 def test_every_limit_of_the_live_host_has_a_key_with_its_default():
-    assert {*config.NET_LIMITS} == {*NetLimits.__struct_fields__}
+    assert {*config_keys.NET_LIMITS} == {*NetLimits.__struct_fields__}
     assert config.parse('name = "x"').settings.net_limits == NetLimits()
     text = 'name = "x"\n[limits]\nstrangers = 7\ngreeting = "500ms"\nwrite_bytes = "1MiB"'
     assert config.parse(text).settings.net_limits == NetLimits(
@@ -132,7 +132,7 @@ def test_files_are_relative_to_the_configuration():
     """
     site = config.parse(text, "etc/site.toml")
     assert (site.listen.tls, site.neighbours["porto"].tls) == (True, True)
-    assert site.settings.security == config.Security(
+    assert site.settings.security == configured.Security(
         Tls("etc/lisbon.pem", "etc/lisbon.key", "etc/ca.pem", require=True),
         "etc/secret",
         "/var/accounts.toml",
@@ -176,7 +176,7 @@ def test_a_secret_is_the_first_line_of_its_file(tmp_path):
 
 def test_a_network_is_links():
     city = config.parse('links = [["a", "b"], ["c", "b"]]\nrouting = "simple"')
-    assert isinstance(city, config.Network)
+    assert isinstance(city, configured.Network)
     assert city.brokers == {"a": 0, "b": 0, "c": 0}
     assert city.links == (("a", "b"), ("c", "b"))
     assert (city.host, city.settings.routing) == ("127.0.0.1", "simple")
@@ -350,11 +350,11 @@ mode = 1
 
 
 def test_the_least_of_a_key_is_below_its_default():
-    keys = {key.name: key for key in config.KEYS}
-    for name, (least, _) in config.LEAST.items():
+    keys = {key.name: key for key in config_keys.KEYS}
+    for name, (least, _) in config_keys.LEAST.items():
         assert keys[name].kind.read(least) < keys[name].kind.read(keys[name].default)
     longest = Login("\U0001f600" * NAME_MAX, "\U0001f600" * PASSWORD_MAX)
-    assert len(encode(longest)) <= SIZE.read(config.LEAST["limits.stranger_bytes"][0])
+    assert len(encode(longest)) <= SIZE.read(config_keys.LEAST["limits.stranger_bytes"][0])
 
 
 def test_elements_of_a_list_are_found_by_their_first_line():
@@ -467,16 +467,16 @@ def test_the_reference_is_up_to_date(rewrite):
     above, heading, _ = text.partition("## One broker\n")
     assert heading
     if rewrite:
-        page.write_text(above + config.reference(), "utf-8")
+        page.write_text(above + config_keys.reference(), "utf-8")
     else:
-        assert text == above + config.reference(), "pytest --rewrite tests/test_config.py"
+        assert text == above + config_keys.reference(), "pytest --rewrite tests/test_config.py"
 
 
 def test_defaults_of_the_reference_can_be_written_in_a_file():
     for kind, needed in (("broker", 'name = "x"'), ("network", 'links = [["a", "b"]]')):
         here = [
             f"{row['key']} = {row['default']}"
-            for row in config.rows()
+            for row in config_keys.rows()
             if row["file"] in ("both", kind) and row["default"] not in ("", "(needed)")
         ]
         text = "\n".join([needed, *here])
@@ -536,7 +536,7 @@ def test_which_brokers_listen(tmp_path, nlb, there):
 )
 def test_steps(written, meaning):
     site = config.parse(f'name = "a"\nahead.steps = {written}')
-    assert site.settings.ahead == config.Ahead(steps=meaning)
+    assert site.settings.ahead == configured.Ahead(steps=meaning)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from test_net import LINE, live
 from wayfare import cli
 from wayfare.core.codec import encode
 from wayfare.core.messages import PROTOCOL_VERSION, Hello
-from wayfare.net import checks, config, database
+from wayfare.net import checks, config, configured, database
 from wayfare.net import http as asking
 from wayfare.net.addresses import Address
 from wayfare.net.broker import BrokerHost
@@ -310,24 +310,28 @@ async def test_tls_where_there_is_none_is_told():
 )
 def test_the_certificate_in_a_file_is_looked_at(tmp_path, days, level, says):
     tls = issue(tmp_path, "porto", days)
-    (found,) = checks.check_security("site.toml", config.Security(tls))
+    (found,) = checks.check_security("site.toml", configured.Security(tls))
     assert (found.level, found.about, found.says[: len(says)]) == (level, tls.cert, says)
 
 
 def test_files_that_others_may_read_or_that_are_wrong(tmp_path):
     secret = write(tmp_path / "secret", "a secret of good chance")
     secret.chmod(0o640)
-    (found,) = checks.check_security("site.toml", config.Security(secret_file=str(secret)))
+    (found,) = checks.check_security("site.toml", configured.Security(secret_file=str(secret)))
     assert (found.level, found.says) == (
         WARN,
         f"others on this machine may read it: chmod 600 {secret}",
     )
     secret.chmod(0o600)
-    assert list(checks.check_security("site.toml", config.Security(secret_file=str(secret)))) == []
+    assert (
+        list(checks.check_security("site.toml", configured.Security(secret_file=str(secret)))) == []
+    )
     secret.write_text("short")
-    (found,) = checks.check_security("site.toml", config.Security(secret_file=str(secret)))
+    (found,) = checks.check_security("site.toml", configured.Security(secret_file=str(secret)))
     assert (found.level, "at least 16 characters" in found.says) == (FAIL, True)
-    (found,) = checks.check_security("site.toml", config.Security(accounts=str(tmp_path / "no")))
+    (found,) = checks.check_security(
+        "site.toml", configured.Security(accounts=str(tmp_path / "no"))
+    )
     assert found.level == FAIL
 
 
@@ -362,8 +366,8 @@ def test_what_makes_no_sense_in_a_configuration(tmp_path, text, level, says):
 def test_who_listens_to_others_needs_accounts_and_tls():
     def found(listen, **security):
         settings = config.parse('name = "a"').settings
-        settings = replace(settings, security=config.Security(**security))
-        some = config.Broker("a", Address.parse(listen), {}, settings)
+        settings = replace(settings, security=configured.Security(**security))
+        some = configured.Broker("a", Address.parse(listen), {}, settings)
         return [one.says.partition(": ")[0] for one in checks.check_listening("a.toml", some)]
 
     open_to_all = "a listens at every address of this machine and has no accounts"
@@ -376,13 +380,15 @@ def test_who_listens_to_others_needs_accounts_and_tls():
 
 
 def test_a_store_needs_a_directory_and_room(tmp_path, monkeypatch):
-    fine = config.Durability("os", str(tmp_path / "new" / "memory"))
+    fine = configured.Durability("os", str(tmp_path / "new" / "memory"))
     (found,) = checks.check_store("a", fine)
     assert (found.level, "can be written" in found.says) == (OK, True)
     assert not (tmp_path / "new").exists(), "looking makes nothing"
-    assert list(checks.check_store("a", config.Durability())) == []
+    assert list(checks.check_store("a", configured.Durability())) == []
     write(tmp_path / "file", "")
-    (found,) = checks.check_store("a", config.Durability("os", str(tmp_path / "file" / "memory")))
+    (found,) = checks.check_store(
+        "a", configured.Durability("os", str(tmp_path / "file" / "memory"))
+    )
     assert (found.level, found.says.split(":")[0]) == (FAIL, f"{tmp_path / 'file'} is no directory")
     monkeypatch.setattr(checks, "ROOM_BYTES", 2**62)
     (found,) = checks.check_store("a", fine)
@@ -394,7 +400,7 @@ def test_a_store_needs_a_directory_and_room(tmp_path, monkeypatch):
 
 def test_a_store_has_to_be_whole_and_of_this_broker(tmp_path, monkeypatch):
     monkeypatch.setattr(database, "LOCK_WAIT_S", 0.1)
-    where = config.Durability("os", str(tmp_path))
+    where = configured.Durability("os", str(tmp_path))
     store = Store(tmp_path, "os", "a")
     (found,) = checks.check_store("a", where)
     assert found.level == checks.OK  # it is in use, as it should be
@@ -415,7 +421,7 @@ def test_a_store_needs_a_directory_that_may_be_written():
         try:
             if me == 0:  # root may write everywhere
                 os.seteuid(65_534)
-            (found,) = checks.check_store("a", config.Durability("os", directory))
+            (found,) = checks.check_store("a", configured.Durability("os", directory))
         finally:
             os.seteuid(me)
             os.chmod(directory, 0o755)

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from wayfare.cli import running
 from wayfare.errors import UsageError
-from wayfare.net import config, network
+from wayfare.net import config, configured, network
 from wayfare.net.addresses import Address
 from wayfare.net.broker import BrokerHost
 
@@ -93,8 +93,8 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _status(arguments: argparse.Namespace, settings: config.Settings) -> config.Status:
-    return config.Status(*arguments.status) if arguments.status else settings.status
+def _status(arguments: argparse.Namespace, settings: configured.Settings) -> configured.Status:
+    return configured.Status(*arguments.status) if arguments.status else settings.status
 
 
 # One broker
@@ -109,13 +109,13 @@ def run_broker(arguments: argparse.Namespace) -> int:
     return running.serve(work, lambda: _code([host]), host.reload)
 
 
-def _site(arguments: argparse.Namespace) -> config.Broker:
+def _site(arguments: argparse.Namespace) -> configured.Broker:
     a = arguments
     if a.config is not None:
         if a.name or a.listen or a.neighbour:
             raise UsageError("--config has it all: leave --name, --listen and --neighbour")
         site = config.read(a.config)
-        if isinstance(site, config.Network):
+        if isinstance(site, configured.Network):
             raise UsageError(
                 f"{a.config} is a network: start it with wayfare network up {a.config}"
             )
@@ -128,7 +128,7 @@ def _site(arguments: argparse.Namespace) -> config.Broker:
         neighbours[name] = address
     values = {"name": a.name, "neighbours": neighbours} | ({"listen": a.listen} if a.listen else {})
     site = config.understand(values)
-    assert isinstance(site, config.Broker)
+    assert isinstance(site, configured.Broker)
     return site
 
 
@@ -172,7 +172,7 @@ def _reload(hosts: Iterable[BrokerHost]) -> None:
 
 def run_network(arguments: argparse.Namespace) -> int:
     city = config.read(arguments.file)
-    if isinstance(city, config.Broker):
+    if isinstance(city, configured.Broker):
         raise UsageError(
             f"{arguments.file} is one broker: start it with wayfare broker --config {arguments.file}"
         )
@@ -183,7 +183,10 @@ def run_network(arguments: argparse.Namespace) -> int:
 
 
 async def _serve_all(
-    city: config.Network, brokers: dict[str, BrokerHost], where: config.Status, as_json: bool
+    city: configured.Network,
+    brokers: dict[str, BrokerHost],
+    where: configured.Status,
+    as_json: bool,
 ) -> int:
     brokers |= await network.start(city)
     try:

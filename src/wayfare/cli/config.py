@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from wayfare.errors import ConfigError
-from wayfare.net import checks, config
+from wayfare.net import checks, config, config_keys, configured
 
 EXAMPLES = """examples:
   wayfare config check site.toml            the configuration of a broker, or a network
@@ -61,7 +61,7 @@ def check(arguments: argparse.Namespace) -> int:
         print(json.dumps({"file": str(arguments.file), "mistakes": facts}))
     elif mistakes:
         print("\n".join(map(str, mistakes)))
-    elif isinstance(found, config.Broker):
+    elif isinstance(found, configured.Broker):
         print(f"{arguments.file} is fine: the broker {found.name} at {found.listen}")
     else:
         print(f"{arguments.file} is fine: a network of {len(found.brokers)} brokers")
@@ -69,7 +69,7 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def list_keys(arguments: argparse.Namespace) -> int:
-    for row in config.rows():
+    for row in config_keys.rows():
         if arguments.json:
             print(json.dumps(row))
         else:

@@ -15,9 +15,10 @@ import msgspec
 from wayfare.core.codec import FRAME_MAX
 from wayfare.core.messages import PUBLICATION_BYTES_MAX
 from wayfare.errors import ModelError, StoreError, UsageError
-from wayfare.net import accounts, config, network
+from wayfare.net import accounts, configured, network
 from wayfare.net.database import InUse, check_file
 from wayfare.net.heartbeat import SILENT_BEATS
+from wayfare.net.mistakes import Mistake, located
 from wayfare.net.security import (
     Tls,
     check_secret,
@@ -52,7 +53,7 @@ class Wrong(msgspec.Struct, frozen=True):
         return Finding(self.level, file, f"{self.key} {self.reason}")
 
 
-def check_settings(settings: config.Settings) -> Iterator[Wrong]:
+def check_settings(settings: configured.Settings) -> Iterator[Wrong]:
     """Values that are good alone, and make no sense together."""
     limits, net_limits, second = settings.limits, settings.net_limits, 1_000_000_000
     silent_ns = SILENT_BEATS * settings.heartbeat_s * second
@@ -126,7 +127,7 @@ def check_settings(settings: config.Settings) -> Iterator[Wrong]:
             yield Wrong(level, key, reason)
 
 
-def check_listening(about: str, site: config.Broker) -> Iterator[Finding]:
+def check_listening(about: str, site: configured.Broker) -> Iterator[Finding]:
     host = site.listen.host
     if is_loopback(host):
         return
@@ -143,7 +144,7 @@ def check_listening(about: str, site: config.Broker) -> Iterator[Finding]:
         yield Finding(WARN, about, f"{says}; listen at wayfares://")
 
 
-def check_files(security: config.Security) -> Iterator[Wrong]:
+def check_files(security: configured.Security) -> Iterator[Wrong]:
     """Whether the files that it names are there, and what they should be."""
     looks: list[tuple[str, Callable[[], object]]] = []
     if security.secret_file:
@@ -157,7 +158,7 @@ def check_files(security: config.Security) -> Iterator[Wrong]:
     yield from _look(looks)
 
 
-def check_ahead(said: config.Ahead) -> Iterator[Wrong]:
+def check_ahead(said: configured.Ahead) -> Iterator[Wrong]:
     """Whether the map, or the model, can be used."""
     key = "ahead.places" if said.places else "ahead.movement"
     return _look([(key, lambda: network.ahead_of(said, tuple))])
@@ -171,7 +172,7 @@ def _look(looks: list[tuple[str, Callable[[], object]]]) -> Iterator[Wrong]:
             yield Wrong(FAIL, key, f"names no good file: {error}")
 
 
-def check_security(about: str, security: config.Security) -> Iterator[Finding]:
+def check_security(about: str, security: configured.Security) -> Iterator[Finding]:
     """Whether the files are there, and good, and for nobody else."""
     wrong = [one.about(about) for one in check_files(security)]
     yield from wrong
@@ -186,7 +187,7 @@ def check_security(about: str, security: config.Security) -> Iterator[Finding]:
             yield Finding(WARN, file, f"others on this machine may read it: chmod 600 {file}")
 
 
-def mistakes(file: str | Path, settings: config.Settings) -> list[config.Mistake]:
+def mistakes(file: str | Path, settings: configured.Settings) -> list[Mistake]:
     """What fails in a configuration that can be read, with the lines of its file."""
     wrong = [
         *check_settings(settings),
@@ -196,7 +197,7 @@ def mistakes(file: str | Path, settings: config.Settings) -> list[config.Mistake
     if settings.security.tls is not None and not any(one.key.startswith("tls.") for one in wrong):
         found = check_certificate(settings.security.tls)
         wrong.append(Wrong(found.level, "tls.cert", f"names {found.about}: {found.says}"))
-    return config.located(
+    return located(
         str(file),
         Path(file).read_text("utf-8"),
         [(tuple(one.key.split(".")), one.reason) for one in wrong if one.level == FAIL],
@@ -211,7 +212,7 @@ def check_certificate(tls: Tls) -> Finding:
         return Finding(FAIL, tls.cert, str(error))
 
 
-def check_store(about: str, durability: config.Durability) -> Iterator[Finding]:
+def check_store(about: str, durability: configured.Durability) -> Iterator[Finding]:
     """Whether there is a place to write to, without writing."""
     if durability.mode == "memory":
         return

@@ -23,7 +23,7 @@ import msgspec
 from wayfare.core.codec import decode
 from wayfare.core.messages import PROTOCOL_VERSION, Hello
 from wayfare.errors import CannotConnect, CodecError, ConfigError, UsageError
-from wayfare.net import config, network
+from wayfare.net import config, configured, network
 from wayfare.net.addresses import Address
 from wayfare.net.checks import (
     EVERYWHERE,
@@ -78,7 +78,7 @@ class Doctor:
         self._ca, self._timeout_s = ca, timeout_s
         self._met: list[Met] = []
         self._asked: list[Asked] = []
-        self._sites: dict[str, config.Broker] = {}  # by file
+        self._sites: dict[str, configured.Broker] = {}  # by file
 
     def tell(self, level: str, about: str, says: str) -> None:
         self.findings.append(Finding(level, about, says))
@@ -119,12 +119,12 @@ class Doctor:
         self.findings += [one.about(file) for one in check_settings(found.settings)]
         self.findings += check_security(file, found.settings.security)
         self.findings += [one.about(file) for one in check_ahead(found.settings.ahead)]
-        if isinstance(found, config.Broker):
+        if isinstance(found, configured.Broker):
             await self._site(file, found)
         else:
             await self._city(file, found)
 
-    async def _site(self, file: str, site: config.Broker) -> None:
+    async def _site(self, file: str, site: configured.Broker) -> None:
         self._sites[file] = site
         self.findings += check_listening(file, site)
         self.findings += check_store(site.name, site.settings.durability)
@@ -145,7 +145,7 @@ class Doctor:
             for one in asked.status.brokers if asked is not None else []:
                 self._compare_running(file, site, one)
 
-    def _compare_running(self, file: str, site: config.Broker, one: BrokerStatus) -> None:
+    def _compare_running(self, file: str, site: configured.Broker, one: BrokerStatus) -> None:
         links = {link.name for link in one.links}
         if one.name != site.name:
             says = f"{one.name} tells its status where {site.name} should: stop one of them"
@@ -156,7 +156,7 @@ class Doctor:
             )
             self.tell(WARN, file, f"{says} ({_names(site.neighbours)}): restart it")
 
-    async def _city(self, file: str, city: config.Network) -> None:
+    async def _city(self, file: str, city: configured.Network) -> None:
         for name in city.brokers:
             self.findings += check_store(name, network.settings_of(name, city).durability)
         status = city.settings.status

@@ -123,7 +123,7 @@ def _choice(names: Iterable[str]) -> Callable[[Any], str]:
 
 
 def _links(value: Any) -> tuple[Any, ...]:
-    """Their pairs are looked at one by one: see `_tree`."""
+    """Their pairs are looked at one by one: see `config`."""
     if type(value) is not list:
         raise ValueError('give a list of pairs, like [["porto", "lisbon"], ["lisbon", "faro"]]')
     return tuple(value)

@@ -15,7 +15,7 @@ from wayfare.core.messages import BrokerId
 from wayfare.core.places import Places, of_movement
 from wayfare.core.virtual import Ahead
 from wayfare.errors import UsageError
-from wayfare.net import config, maps
+from wayfare.net import configured, maps
 from wayfare.net.accounts import Accounts
 from wayfare.net.addresses import Address
 from wayfare.net.broker import BrokerHost
@@ -34,7 +34,7 @@ logger = logging.getLogger("wayfare.broker")
 def host(
     name: str,
     neighbours: Mapping[str, Address | None],
-    settings: config.Settings,
+    settings: configured.Settings,
     peers: Mapping[str, Address] | None = None,
 ) -> BrokerHost:
     """A broker with these settings, not started yet."""
@@ -59,7 +59,7 @@ def host(
     return running
 
 
-def ahead_of(said: config.Ahead, everybody: Callable[[], Iterable[str]]) -> Ahead:
+def ahead_of(said: configured.Ahead, everybody: Callable[[], Iterable[str]]) -> Ahead:
     """Where clients go; UsageError or ModelError if a file cannot be used."""
     places = Places()
     if said.places:
@@ -101,7 +101,7 @@ def _why_not(error: OSError) -> str:
     return f"{reason}; choose another address, or stop what listens there"
 
 
-async def start(network: config.Network) -> dict[str, BrokerHost]:
+async def start(network: configured.Network) -> dict[str, BrokerHost]:
     """All brokers of a network, listening and linked; none, if one of them cannot."""
     running: dict[str, BrokerHost] = {}
     tls = network.settings.security.tls
@@ -153,7 +153,7 @@ async def stop(brokers: Iterable[BrokerHost]) -> None:
 class Telling:
     """While this is entered, the process tells about its brokers over HTTP, if it is to."""
 
-    def __init__(self, brokers: Iterable[BrokerHost], where: config.Status) -> None:
+    def __init__(self, brokers: Iterable[BrokerHost], where: configured.Status) -> None:
         self._where, self._endpoint = where, Endpoint(brokers)
 
     async def __aenter__(self) -> str:
@@ -187,18 +187,18 @@ async def _linked(brokers: Iterable[BrokerHost]) -> None:
         ) from None
 
 
-def settings_of(name: str, network: config.Network) -> config.Settings:
+def settings_of(name: str, network: configured.Network) -> configured.Settings:
     """Those of all; but each keeps its memory in a directory of its own."""
     kept = network.settings.durability
     own = replace(kept, directory=str(Path(kept.directory) / name))
     return replace(network.settings, durability=own)
 
 
-def _near(network: config.Network, name: str) -> list[str]:
+def _near(network: configured.Network, name: str) -> list[str]:
     return [b if a == name else a for a, b in network.links if name in (a, b)]
 
 
-def _outwards(network: config.Network) -> list[tuple[str, str]]:
+def _outwards(network: configured.Network) -> list[tuple[str, str]]:
     """Every broker behind the one that it calls; the first calls nobody."""
     order = [(next(iter(network.brokers)), "")]
     for name, parent in order:

@@ -1,0 +1,80 @@
+"""Brokers as they are configured: what a file comes to, whatever it was written in."""
+
+from __future__ import annotations
+
+import msgspec
+
+from wayfare.core.history import Limits
+from wayfare.core.virtual import Ahead as CoreAhead
+from wayfare.net.addresses import Address
+from wayfare.net.limits import DEFAULT_NET_LIMITS, NetLimits
+from wayfare.net.security import Tls
+
+NOT_AHEAD = CoreAhead()
+
+
+class Durability(msgspec.Struct, frozen=True):
+    """How safe is what a broker acknowledges, and where it is kept if that is not in memory."""
+
+    mode: str = "memory"
+    directory: str = ""
+
+
+class Status(msgspec.Struct, frozen=True):
+    """Where a process tells about its brokers over HTTP; without a port, nowhere."""
+
+    host: str = "127.0.0.1"
+    port: int | None = None
+
+
+class Security(msgspec.Struct, frozen=True):
+    """Who may come in: files."""
+
+    tls: Tls | None = None
+    secret_file: str = ""
+    accounts: str = ""
+
+
+class Ahead(msgspec.Struct, frozen=True):
+    """Where clients go, by the file of a map or of a mined model, and how far brokers listen ahead."""
+
+    places: str = ""
+    movement: str = ""
+    coverage: float = 0.9
+    nlb: str = "next"
+    steps: int | None = 0
+    dwell_ns: int = NOT_AHEAD.dwell_ns
+    hop_ns: int = NOT_AHEAD.hop_ns
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What all brokers of a network have in common, or one broker for itself."""
+
+    routing: str
+    relocation: str
+    heartbeat_s: float
+    limits: Limits
+    durability: Durability
+    status: Status = Status()
+    security: Security = Security()
+    net_limits: NetLimits = DEFAULT_NET_LIMITS
+    ahead: Ahead = Ahead()
+
+
+class Broker(msgspec.Struct, frozen=True):
+    """One broker, its neighbours, and where they are; those without an address call."""
+
+    name: str
+    listen: Address
+    neighbours: dict[str, Address | None]
+    settings: Settings
+    peers: dict[str, Address] = {}
+
+
+class Network(msgspec.Struct, frozen=True):
+    """A tree of brokers on one machine: the port of each (0: any), and the links."""
+
+    host: str
+    brokers: dict[str, int]
+    links: tuple[tuple[str, str], ...]
+    settings: Settings
