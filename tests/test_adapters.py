@@ -658,6 +658,35 @@ def test_somebody_listens_who_never_says_a_word(system, monkeypatch):
     run(story())
 
 
+@pytest.mark.parametrize("answers", [0, 1, 10])
+def test_a_line_lives_as_long_as_it_is_answered(monkeypatch, answers):
+    """By a slow link, all together take longer than one may."""
+    monkeypatch.setattr(line, "ANSWER_S", 0.2)
+    monkeypatch.setattr(line, "ANSWER_MAX_S", 0.9)
+    lost = []
+
+    class Slow(line.Line):
+        def cut(self) -> None:
+            pass
+
+    async def story():
+        slow = Slow(place("mqtt://127.0.0.1:1", {"mqtt": Scheme(1883)}), lost.append)
+        slow.welcome()
+        loop = asyncio.get_running_loop()
+        futures = [loop.create_future() for _ in range(11)]
+        asking = asyncio.gather(*map(slow.answer, futures), return_exceptions=True)
+        for future in futures[:answers]:
+            await asyncio.sleep(0.07)
+            future.set_result(None)
+        began = loop.time()
+        got = await asking
+        assert [type(one) for one in got] == [type(None)] * answers + [Closed] * (11 - answers)
+        assert loop.time() - began == pytest.approx(0.2, abs=0.15)
+        assert "no answer within" in lost[0]
+
+    run(story())
+
+
 def test_somebody_listens_who_speaks_another_language(system):
     async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"\x99\xff\r\nSSH-2.0-OpenSSH_9.2\r\n" * 100)

@@ -19,6 +19,7 @@ from wayfare.service.system import Access, Deliver, Publication, System
 
 PLAIN_MAX = 64  # characters of a client's name that are told to the system
 AHEAD_MAX = 100  # publications that the access point has not answered yet
+TOGETHER_MAX = 100  # subscriptions in one request: by a slow link, a larger one takes too long
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +116,9 @@ class Errands:
             case e.Subscribe():
                 subscriptions = self._all_of(errand)
                 if self._access is not None:
-                    await self._subscribe(self._access, subscriptions)
+                    for first in range(0, len(subscriptions), TOGETHER_MAX):
+                        some = subscriptions[first : first + TOGETHER_MAX]
+                        await self._subscribe(self._access, some)
                     self._tell(e.Subscribed(self._client, subscriptions))
             case e.Unsubscribe(_, subscriptions):
                 if self._access is not None:

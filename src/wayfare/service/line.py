@@ -9,7 +9,8 @@ from wayfare.errors import Closed
 from wayfare.service.addresses import Place
 from wayfare.service.system import Lost
 
-ANSWER_S = 10.0  # seconds that an access point may take for an answer
+ANSWER_S = 10.0  # seconds that an access point may take for an answer, since it was heard last
+ANSWER_MAX_S = 120.0  # ... and whatever else it says
 CLOSING_S = 2.0  # ... to a goodbye
 
 Answer = TypeVar("Answer")
@@ -23,7 +24,9 @@ class Line:
         self.gone: str | None = None  # why there is no connection
         self._lost = lost
         self._given = False  # whether somebody has this access, to be told when it is lost
-        self._waiting: set[asyncio.Future[Any]] = set()
+        self._waiting: dict[asyncio.Future[Any], float] = {}  # for an answer, since when
+        self._answered_at = 0.0  # the last time, by the clock of the event loop
+        self._watchdog: asyncio.TimerHandle | None = None
 
     def cut(self) -> None:
         """Close what is open, at once."""
@@ -44,6 +47,8 @@ class Line:
         if self.gone is not None:
             return False
         self.gone = reason
+        if self._watchdog is not None:
+            self._watchdog.cancel()
         for answer in self._waiting:
             if not answer.done():
                 answer.set_exception(Closed(f"the connection to {self.place} is gone: {reason}"))
@@ -57,15 +62,31 @@ class Line:
                 self._lost(reason)
 
     async def answer(self, future: asyncio.Future[Answer]) -> Answer:
-        """Wait for an answer of the access point. Without, there is no use in going on."""
+        """Wait for an answer of the access point. If none comes at all, there is no use in going on.
+
+        By a slow link many answers may take long, one after the other.
+        """
         if not future.done():
             self.alive()
-        self._waiting.add(future)
+        loop = asyncio.get_running_loop()
+        self._waiting[future] = loop.time()
+        if self._watchdog is None:
+            self._watchdog = loop.call_later(ANSWER_S, self._check_on)
         try:
-            async with asyncio.timeout(ANSWER_S):
-                return await future
-        except TimeoutError:
-            self.end(f"no answer within {ANSWER_S:g} s")
-            raise Closed(f"the connection to {self.place} is gone: {self.gone}") from None
+            answer = await future
+            self._answered_at = loop.time()
+            return answer
         finally:
-            self._waiting.discard(future)
+            self._waiting.pop(future, None)
+
+    def _check_on(self) -> None:
+        self._watchdog = None
+        if self.gone is not None or not self._waiting:
+            return
+        loop = asyncio.get_running_loop()
+        since = next(iter(self._waiting.values()))
+        end = min(max(since, self._answered_at) + ANSWER_S, since + ANSWER_MAX_S)
+        if end > loop.time():
+            self._watchdog = loop.call_at(end, self._check_on)
+        else:
+            self.end(f"no answer within {round(loop.time() - since, 1):g} s")
