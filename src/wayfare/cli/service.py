@@ -15,6 +15,7 @@ from wayfare.service.agent import PROBE_S, Agent, Choice, order
 from wayfare.service.discovery import Neighbourhood, advertised
 from wayfare.service.messages import Sync
 from wayfare.service.proxy_server import Server
+from wayfare.service.system import Trust
 from wayfare.service.wire import PORT, where
 
 PROXY = """examples:
@@ -121,9 +122,19 @@ def _add_proxy(parts: Any) -> None:
         metavar="HOST:PORT,...",
         help="the only proxies that it asks (default: any in a private network)",
     )
+    _add_trust(one)
     one.add_argument("--advertise", choices=("zeroconf",), help="say on the LAN that it is here")
     one.add_argument("--json", action="store_true", help="say where it listens as a JSON object")
     running.add_log_options(one)
+
+
+def _add_trust(one: Any) -> None:
+    one.add_argument(
+        "--ca", default="", metavar="FILE", help="who signs the certificates of servers"
+    )
+    one.add_argument(
+        "--cert", nargs=2, metavar=("CERT", "KEY"), help="what these are shown, if they ask"
+    )
 
 
 def _addresses(text: str) -> list[str]:
@@ -156,6 +167,7 @@ def run_proxy(a: argparse.Namespace) -> int:
         store=a.store,
         durability=a.durability,
         peers=a.peers,
+        trust=Trust(a.ca, tuple(a.cert) if a.cert else None),
     )
     return running.serve(_serve(server, a), lambda: 0)
 
@@ -315,6 +327,7 @@ def _add_client(one: Any) -> None:
     one.add_argument("proxy", metavar="PROXY", help="host:port, or `agent`: where that says")
     one.add_argument("--name", default="", help="of the client")
     one.add_argument("--login", default="", metavar="USER:PASSWORD", help="for the system")
+    _add_trust(one)
 
 
 def _client(a: argparse.Namespace, kind: str, **options: Any) -> Any:
@@ -322,7 +335,8 @@ def _client(a: argparse.Namespace, kind: str, **options: Any) -> Any:
 
     name = a.name or f"{kind}-{secrets.token_hex(4)}"
     where_to = {"agent": ""} if a.proxy == "agent" else {"proxy": a.proxy}
-    return connect(name, login=a.login, **where_to, **options)
+    cert = tuple(a.cert) if a.cert else None
+    return connect(name, login=a.login, ca=a.ca, cert=cert, **where_to, **options)
 
 
 async def _sub(a: argparse.Namespace) -> int:

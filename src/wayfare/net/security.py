@@ -100,6 +100,13 @@ def _load(path: str, load: Callable[[], object]) -> None:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
 
 
+def distrust(error: ssl.SSLCertVerificationError) -> str:
+    """Why a certificate is not enough, and what to do."""
+    if error.verify_code in OUT_OF_TIME:
+        return f"its certificate {OUT_OF_TIME[error.verify_code]}: whoever runs it has to renew it"
+    return f"its certificate is not trusted ({error.verify_message}): say whom to trust, by `ca`"
+
+
 def shown_by(tls: Tls) -> dict[str, Any]:
     """The certificate as its peers see it, whether it is out of its time or not."""
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -9,7 +9,7 @@ from typing import Protocol
 from wayfare.net.addresses import Address
 from wayfare.net.connection import PING, Connection, Owner
 from wayfare.net.limits import NetLimits
-from wayfare.net.security import OUT_OF_TIME
+from wayfare.net.security import distrust
 
 LINGER_S = 1.0  # that a connection which is left has to get rid of what was sent
 UNWRITTEN_MAX = 1024 * 1024  # bytes that the broker has not read; then `publish` waits
@@ -88,13 +88,7 @@ class Wire(Connection):
 def explained(error: Exception) -> str:
     """Why there is no connection, and what to do where that is known."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        if error.verify_code in OUT_OF_TIME:
-            return (
-                f"its certificate {OUT_OF_TIME[error.verify_code]}: whoever runs it has to renew it"
-            )
-        return (
-            f"its certificate is not trusted ({error.verify_message}): say whom to trust, by `ca`"
-        )
+        return distrust(error)
     if isinstance(error, ssl.SSLError):
         return f"no TLS is spoken there ({error.reason}): is it wayfare:// rather than wayfares://?"
     if isinstance(error, ConnectionRefusedError):

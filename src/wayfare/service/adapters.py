@@ -6,14 +6,15 @@ from importlib import import_module
 from typing import cast
 
 from wayfare.errors import UsageError
-from wayfare.service.addresses import place, scheme_of
-from wayfare.service.system import System
+from wayfare.service.addresses import ANYBODY, place, scheme_of
+from wayfare.service.system import System, Trust
 
 # scheme: module, and what makes the adapter
 ADAPTERS = {
     "mqtt": ("mqtt", "Mqtt"),
     "mqtts": ("mqtt", "Mqtt"),
     "amqp": ("amqp", "Amqp"),
+    "amqps": ("amqp", "Amqp"),
     "nats": ("nats", "Nats"),
     "nats+tls": ("nats", "Nats"),
     "redis": ("redis", "Redis"),
@@ -21,7 +22,9 @@ ADAPTERS = {
     "redis+envelope": ("redis", "enveloped"),
     "rediss+envelope": ("redis", "enveloped"),
     "stomp": ("stomp", "Stomp"),
+    "stomp+ssl": ("stomp", "Stomp"),
     "wayfare": ("wayfare", "Wayfare"),
+    "wayfares": ("wayfare", "Wayfare"),
 }
 
 
@@ -31,7 +34,7 @@ def alike(one: str, other: str) -> bool:
     return kind is not None and others == [kind]
 
 
-def adapter(address: str) -> System:
+def adapter(address: str, trust: Trust = ANYBODY) -> System:
     """Give the adapter for an address like mqtt://host:port."""
     scheme = scheme_of(address)
     if scheme not in ADAPTERS:
@@ -47,6 +50,7 @@ def adapter(address: str) -> System:
         raise UsageError(
             f"{scheme}:// needs the package {error.name}: pip install 'wayfare[service]'"
         ) from None
+    made.trust = trust
     return cast(System, made)
 
 

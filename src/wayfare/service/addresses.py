@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
+from functools import lru_cache
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from wayfare.errors import CannotConnect, UsageError
+from wayfare.net.security import client_context, distrust
+from wayfare.service.system import Trust
+
+ANYBODY = Trust()
+CONTEXTS_MAX = 16  # that are kept: whom a machine trusts takes a while to read
 
 
 class Scheme(msgspec.Struct, frozen=True):
     port: int  # where the system listens unless told otherwise
     tls: bool = False
+    safe: str = ""  # the same with TLS
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -25,6 +32,8 @@ class Place(msgspec.Struct, frozen=True):
     user: str | None = None
     password: str | None = None
     tls: bool = False
+    safe: str = ""
+    trust: Trust = ANYBODY
 
     def __str__(self) -> str:
         """Without user and password: this goes into messages and logs."""
@@ -36,21 +45,45 @@ class Place(msgspec.Struct, frozen=True):
         return f"{host}:{self.port}"
 
     def security(self) -> ssl.SSLContext | None:
-        """What to check a certificate with: what this machine trusts, or SSL_CERT_FILE."""
-        return ssl.create_default_context() if self.tls else None
+        """What to check a certificate with."""
+        return context_of(self.trust) if self.tls else None
 
     def unanswered(self, error: object) -> CannotConnect:
+        if (reason := distrusted(error)) is not None:
+            return CannotConnect(f"cannot connect to {self}: {reason}")
         reason = str(error) or type(error).__name__
+        safe = f" If it wants TLS, write {self.safe}://" if self.safe else ""
+        if self.tls:
+            safe = " Does it speak TLS there?"
         return CannotConnect(
-            f"cannot connect to {self}: {reason}; is the server running, and is this its address?"
+            f"cannot connect to {self}: {reason}; is the server running, and is this its address?{safe}"
         )
+
+
+@lru_cache(CONTEXTS_MAX)
+def context_of(trust: Trust) -> ssl.SSLContext:
+    """Made of the files as they are when it is asked for first; UsageError says what is wrong with them."""
+    return client_context(trust.ca, trust.cert)
+
+
+def distrusted(error: object) -> str | None:
+    """Why there is no TLS, if that is what an error is about; libraries wrap it in errors of their own."""
+    seen: list[object] = []  # they may go round in circles
+    while isinstance(error, BaseException) and error not in seen:
+        seen.append(error)
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return distrust(error)
+        if isinstance(error, ssl.SSLError):
+            return f"no TLS is spoken there ({error.reason or error}): is it another port?"
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def scheme_of(address: str) -> str:
     return address.partition("://")[0] if "://" in address else ""
 
 
-def place(address: str, schemes: Mapping[str, Scheme]) -> Place:
+def place(address: str, schemes: Mapping[str, Scheme], trust: Trust = ANYBODY) -> Place:
     """Read an address with one of these schemes."""
     form = f"{next(iter(schemes))}://host:port"
     # What stands before an "@" may be a password: the address itself is not told.
@@ -73,4 +106,6 @@ def place(address: str, schemes: Mapping[str, Scheme]) -> Place:
         None if parts.username is None else unquote(parts.username),
         None if parts.password is None else unquote(parts.password),
         scheme.tls,
+        scheme.safe,
+        trust,
     )

@@ -33,13 +33,13 @@ from pamqp.common import FieldTable
 
 from wayfare.errors import CannotConnect, UsageError
 from wayfare.service import line
-from wayfare.service.addresses import Place, Scheme, place
+from wayfare.service.addresses import ANYBODY, Place, Scheme, place
 from wayfare.service.headers import headers, read
 from wayfare.service.inbox import Inbox
 from wayfare.service.line import CLOSING_S, Line
 from wayfare.service.system import Access, Deliver, Lost, Publication, Traits
 
-SCHEMES = {"amqp": Scheme(5672)}
+SCHEMES = {"amqp": Scheme(5672, safe="amqps"), "amqps": Scheme(5671, tls=True)}
 EXCHANGE = "amq.topic"
 SESSION_S = 86_400  # that a server keeps the queue of a client that is not connected
 BEAT_S = 10
@@ -87,6 +87,7 @@ decode.METHODS |= {
 
 class Amqp:
     scheme = "amqp"
+    trust = ANYBODY
     traits = Traits(suspends=True, keeps=True)
 
     def check(self, subscription: str) -> None:
@@ -113,7 +114,7 @@ class Amqp:
         resume: bool = False,
         lasting: bool = False,
     ) -> Access:
-        access = AmqpAccess(place(address, SCHEMES), name, deliver, lost)
+        access = AmqpAccess(place(address, SCHEMES, self.trust), name, deliver, lost)
         await access.connect(resume)
         return access
 
@@ -157,6 +158,8 @@ class AmqpAccess(Line):
                 port=self.place.port,
                 login=self.place.user or "guest",
                 password=self.place.password or "guest",
+                ssl=self.place.tls,
+                ssl_context=self.place.security(),
                 heartbeat=BEAT_S,
                 timeout=line.ANSWER_S,
             )

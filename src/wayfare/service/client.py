@@ -26,12 +26,13 @@ from wayfare.net.alarm import Alarm
 from wayfare.service import effects as e
 from wayfare.service import messages as m
 from wayfare.service.adapters import adapter, alike
+from wayfare.service.addresses import context_of
 from wayfare.service.agent import Registration
 from wayfare.service.effects import Gap
 from wayfare.service.errands import Errands, name_of
 from wayfare.service.library import PATIENCE_NS, Library
 from wayfare.service.messages import SECOND_NS, Sync, Terms
-from wayfare.service.system import Id, Property, Publication, System
+from wayfare.service.system import Id, Property, Publication, System, Trust
 from wayfare.service.wire import Wires, ask, where
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Client:
         sync: Sync,
         patience_ns: int,
         login: str,
+        trust: Trust,
         record: Record | None,
         agent: str | None,
     ) -> None:
@@ -74,6 +76,7 @@ class Client:
         self._sync = sync
         self._patience_ns = patience_ns
         self._login = login
+        self._trust = trust
         self._record = record
         self._recorder: Recorder | None = None
         self._wires = Wires(self._step)
@@ -111,7 +114,7 @@ class Client:
         if self._registration is not None:
             self._first = await self._registration.first()
         welcome = await ask(self._first, self.name)
-        self.system, self._kind = adapter(welcome.access), welcome.access
+        self.system, self._kind = adapter(welcome.access, self._trust), welcome.access
         # Another process of this name may have been here before: stays go on from it.
         self._library = Library(
             self.name,
@@ -474,6 +477,8 @@ def connect(
     key: str | None = None,
     subscriptions: Sequence[str] = (),
     login: str = "",
+    ca: str = "",
+    cert: tuple[str, str] | None = None,
     record: Record | None = None,
 ) -> Client:
     """Make a client of the system that this proxy stands beside; `async with` connects it.
@@ -485,8 +490,9 @@ def connect(
     all the time, so that nothing is lost when the client is cut off without moving out; that is noticed
     after `lease` seconds. `patience`: seconds for a proxy that cannot be reached. `key`: who knows it goes on with
     the client, after a restart: what this proxy has kept for it comes, if it wants the same `subscriptions`. (What the
-    process that ended had got a moment before comes again.) `login`: user:password for the system. `record`: an
-    event log.
+    process that ended had got a moment before comes again.) `login`: user:password for the system. `ca`: for TLS, a file
+    with who signs the certificates of its servers. `cert`: our own certificate and key, where they require one.
+    `record`: an event log.
     """
     if bool(proxy) == (agent is not None):
         raise UsageError("say where the client is: by `proxy`, or by the `agent` of its machine")
@@ -499,6 +505,8 @@ def connect(
             raise UsageError(f"{what} cannot be {value}")
     if proxy:
         where(proxy)
+    trust = Trust(ca, cert)
+    context_of(trust)  # so that it is told at once what is wrong with its files
     moving_in = _sync(sync)
     terms = Terms(
         sync=moving_in if move_out_sync is None else _sync(move_out_sync),
@@ -517,6 +525,7 @@ def connect(
         sync=moving_in,
         patience_ns=round(patience * SECOND_NS),
         login=login,
+        trust=trust,
         record=record,
         agent=agent,
     )

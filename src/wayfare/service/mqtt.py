@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,13 +31,13 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from wayfare.errors import Closed, Refused, UsageError
 from wayfare.service import line
-from wayfare.service.addresses import Place, Scheme, place
+from wayfare.service.addresses import ANYBODY, Place, Scheme, place
 from wayfare.service.headers import headers, read
 from wayfare.service.inbox import Inbox
 from wayfare.service.line import CLOSING_S, Line
 from wayfare.service.system import Access, Deliver, Lost, Publication, Traits
 
-SCHEMES = {"mqtt": Scheme(1883), "mqtts": Scheme(8883, tls=True)}
+SCHEMES = {"mqtt": Scheme(1883, safe="mqtts"), "mqtts": Scheme(8883, tls=True)}
 SESSION_S = 86_400  # that a server keeps the session of a client that is not connected
 KEEP_ALIVE_S = 30
 RECEIVED_MAX = 500  # publications that the server sends ahead of our acknowledgements
@@ -49,6 +50,7 @@ log = logging.getLogger(__name__)
 
 class Mqtt:
     scheme = "mqtt"
+    trust = ANYBODY
     traits = Traits(suspends=True, keeps=True)
 
     def check(self, subscription: str) -> None:
@@ -77,7 +79,7 @@ class Mqtt:
         resume: bool = False,
         lasting: bool = False,
     ) -> Access:
-        access = MqttAccess(place(address, SCHEMES), name, deliver, lost)
+        access = MqttAccess(place(address, SCHEMES, self.trust), name, deliver, lost)
         await access.connect(resume, clean=not (resume or lasting))
         if access.resumed and not resume:
             await access.close()  # which ends it
@@ -105,12 +107,29 @@ def packed(kind: int, **values: object) -> Properties:
     return made
 
 
+class Library(Client):
+    """The library's client, but it closes a connection that it does not trust."""
+
+    def _ssl_wrap_socket(self, tcp_sock: Any) -> ssl.SSLSocket:
+        assert self._ssl_context is not None
+        made = self._ssl_context.wrap_socket(
+            tcp_sock, server_hostname=self._host, do_handshake_on_connect=False
+        )
+        try:
+            made.settimeout(self.connect_timeout)
+            made.do_handshake()
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+
 class MqttAccess(Line):
     def __init__(self, place: Place, name: str, deliver: Deliver, lost: Lost) -> None:
         super().__init__(place, lost)
         self._name, self._deliver = name, deliver
         self._loop = asyncio.get_running_loop()
-        self._client = Client(
+        self._client = Library(
             CallbackAPIVersion.VERSION2,
             client_id=name,
             protocol=MQTTv5,

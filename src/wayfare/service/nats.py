@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from nats import errors
 from nats.aio.client import Client
@@ -18,7 +19,7 @@ from nats.aio.subscription import Subscription
 
 from wayfare.errors import Refused, UsageError
 from wayfare.service import line
-from wayfare.service.addresses import Place, Scheme, place
+from wayfare.service.addresses import ANYBODY, Place, Scheme, context_of, place
 from wayfare.service.headers import headers, read
 from wayfare.service.inbox import Inbox
 from wayfare.service.line import CLOSING_S, Line
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 
 class Nats:
     scheme = "nats"
+    trust = ANYBODY
     traits = Traits(mesh=True)  # a cluster is one
 
     def check(self, subscription: str) -> None:
@@ -62,7 +64,7 @@ class Nats:
         resume: bool = False,
         lasting: bool = False,
     ) -> Access:
-        access = NatsAccess(place(address, SCHEMES), name, deliver, lost)
+        access = NatsAccess(place(address, SCHEMES, self.trust), name, deliver, lost)
         await access.connect()
         return access
 
@@ -94,6 +96,12 @@ class Wire(Client):
     ) -> None:
         await self.access.received(subject, data, headers)
 
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        """A server that wants no TLS gets none of the library, which would say the password to it."""
+        if self.access.place.tls and initial_connection and not info.get("tls_required"):
+            raise errors.Error("no TLS is spoken there")
+        await super()._process_info(info, initial_connection)
+
 
 class NatsAccess(Line):
     def __init__(self, place: Place, name: str, deliver: Deliver, lost: Lost) -> None:
@@ -117,7 +125,7 @@ class NatsAccess(Line):
                     name=self._name,
                     user=self.place.user,
                     password=self.place.password,
-                    tls=self.place.security(),
+                    tls=context_of(self.place.trust),  # which a server may want by itself
                     error_cb=self._on_error,
                     closed_cb=self._on_closed,
                     allow_reconnect=False,
@@ -140,6 +148,11 @@ class NatsAccess(Line):
     async def _give_up(self) -> None:
         self.leave("given up")
         self._inbox.stop()
+        # Behind a certificate that is not trusted, the library would wait for ever for its end.
+        transport: Any = self._wire._transport
+        self._wire._transport = None
+        if transport is not None:
+            transport.close()
         await self._wire.close()
 
     async def close(self, *, suspend: bool = False) -> None:

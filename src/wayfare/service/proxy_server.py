@@ -12,12 +12,13 @@ from wayfare.errors import StoreError, UsageError, WayfareError
 from wayfare.net.alarm import Alarm
 from wayfare.service import effects as e
 from wayfare.service.adapters import adapter, check
+from wayfare.service.addresses import ANYBODY, context_of
 from wayfare.service.buffer import DEFAULT_LIMITS, Limits
 from wayfare.service.client_proxy import Record
 from wayfare.service.errands import Errand, Errands, name_of
 from wayfare.service.proxy import Proxy
 from wayfare.service.store import Store
-from wayfare.service.system import Publication
+from wayfare.service.system import Publication, Trust
 from wayfare.service.wire import Wires, only
 
 STATUS_S = 60.0  # between two lines of figures in the log
@@ -41,6 +42,7 @@ class Server:
         durability: str = "disk",
         peers: Sequence[str] = (),
         limits: Limits = DEFAULT_LIMITS,
+        trust: Trust = ANYBODY,
     ) -> None:
         """`address` is where others reach it, if that is not where it listens; clients are `told`
         another address of the access point, if theirs is not that of the proxy.
@@ -48,7 +50,8 @@ class Server:
         With a `store`, what it has promised is on disk: it goes on after a crash.
         """
         self._access = access
-        self._system = adapter(access)
+        context_of(trust)  # so that it is told at once what is wrong with its files
+        self._system = adapter(access, trust)
         self._listen = (host, port)
         self._address = address
         self._told = told or access

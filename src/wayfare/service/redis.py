@@ -15,24 +15,24 @@ import asyncio
 import re
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from redis.asyncio.connection import Connection, SSLConnection
+from redis.asyncio.connection import Connection
 from redis.exceptions import RedisError, ResponseError
 
 from wayfare.errors import Refused, UsageError
 from wayfare.service import line
-from wayfare.service.addresses import Place, Scheme, place
+from wayfare.service.addresses import ANYBODY, Place, Scheme, place
 from wayfare.service.inbox import Inbox
 from wayfare.service.line import Line
 from wayfare.service.system import Access, Deliver, Id, Lost, Property, Publication, Traits
 
 SCHEMES = {
-    "redis": Scheme(6379),
+    "redis": Scheme(6379, safe="rediss"),
     "rediss": Scheme(6379, tls=True),
-    "redis+envelope": Scheme(6379),
+    "redis+envelope": Scheme(6379, safe="rediss+envelope"),
     "rediss+envelope": Scheme(6379, tls=True),
 }
 MAGIC = b"\x00wayfare\x01"
@@ -58,6 +58,7 @@ WRITER = msgspec.msgpack.Encoder()
 
 class Redis:
     scheme = "redis"
+    trust = ANYBODY
 
     def __init__(self, *, envelope: bool = False) -> None:
         self.envelope = envelope
@@ -90,7 +91,7 @@ class Redis:
         resume: bool = False,
         lasting: bool = False,
     ) -> Access:
-        access = RedisAccess(place(address, SCHEMES), deliver, lost, self.envelope)
+        access = RedisAccess(place(address, SCHEMES, self.trust), deliver, lost, self.envelope)
         await access.connect()
         return access
 
@@ -115,9 +116,17 @@ def channel(subscription: str) -> str:
     return ESCAPED.sub(r"\1", subscription)
 
 
+class Wire(Connection):
+    """The library's connection, with our idea of whom to trust."""
+
+    place: Place
+
+    def _connection_arguments(self) -> Mapping[str, Any]:
+        return {**super()._connection_arguments(), "ssl": self.place.security()}
+
+
 def connection(place: Place, host: str, port: int) -> Any:
-    kind = SSLConnection if place.tls else Connection
-    return kind(
+    made = Wire(
         host=host,
         port=port,
         username=place.user,
@@ -132,6 +141,8 @@ def connection(place: Place, host: str, port: int) -> Any:
         socket_timeout=line.ANSWER_S,
         socket_connect_timeout=line.ANSWER_S,
     )
+    made.place = place
+    return made
 
 
 class RedisAccess(Line):

@@ -23,6 +23,7 @@ import asyncio
 import logging
 import re
 import socket
+import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -39,13 +40,13 @@ from stomp.exception import StompException
 
 from wayfare.errors import Closed, Refused, UsageError
 from wayfare.service import line
-from wayfare.service.addresses import Place, Scheme, place
+from wayfare.service.addresses import ANYBODY, Place, Scheme, place
 from wayfare.service.headers import headers, read
 from wayfare.service.inbox import Inbox
 from wayfare.service.line import CLOSING_S, Line
 from wayfare.service.system import Access, Deliver, Lost, Publication, Traits
 
-SCHEMES = {"stomp": Scheme(61613)}
+SCHEMES = {"stomp": Scheme(61613, safe="stomp+ssl"), "stomp+ssl": Scheme(61612, tls=True)}
 TOPIC = "/topic/"
 AHEAD_MAX = 100  # publications of a subscription that are sent ahead of acknowledgements
 CROSS_MAX = 100  # frames that are taken before others have their turn
@@ -96,6 +97,7 @@ class Noted(NamedTuple):
 
 class Stomp:
     scheme = "stomp"
+    trust = ANYBODY
     traits = Traits(suspends=True, keeps=True)
 
     def check(self, subscription: str) -> None:
@@ -124,7 +126,7 @@ class Stomp:
         resume: bool = False,
         lasting: bool = False,
     ) -> Access:
-        access = StompAccess(place(address, SCHEMES), name, deliver, lost)
+        access = StompAccess(place(address, SCHEMES, self.trust), name, deliver, lost)
         await access.connect(resume)
         return access
 
@@ -172,6 +174,9 @@ class StompAccess(Line):
             heartbeats=(BEAT_MS, BEAT_MS),
             auto_decode=False,
         )
+        if place.tls:
+            cert, key = place.trust.cert or (None, None)
+            self._connection.set_ssl([(place.host, place.port)], key, cert, place.trust.ca or None)
         self._connection.set_listener("wayfare", Bridge(self._loop, self._on_frame))
         self._sender = ThreadPoolExecutor(1, "stomp-sender")
         self._unsent: deque[Callable[[], object]] = deque()
@@ -203,7 +208,8 @@ class StompAccess(Line):
             self.welcome()
         except (StompException, OSError, TypeError):  # the last one, when it is closed at once
             await self._hang_up("nobody answers")
-            raise self.place.unanswered("nobody answers") from None
+            why = await self._loop.run_in_executor(None, self._why)
+            raise self.place.unanswered(why) from None
         except (Closed, Refused) as error:
             await self._hang_up("given up")
             raise self.place.unanswered(self._said or self.gone or error) from None
@@ -219,6 +225,22 @@ class StompAccess(Line):
             self._connection.transport.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self.gone is not None:
             self._stop()
+
+    def _why(self) -> object:
+        """The library says that nobody answers, whatever it is: try again without it."""
+        security, host = self.place.security(), self.place.host
+        if security is not None:
+            try:
+                with (
+                    socket.create_connection((host, self.place.port), line.ANSWER_S) as plain,
+                    security.wrap_socket(plain, server_hostname=host),
+                ):
+                    pass
+            except ssl.SSLError as error:
+                return error
+            except OSError:
+                pass
+        return "nobody answers"
 
     async def _pick_up(self, resume: bool) -> None:
         """Find out what was left by an earlier connection, and go on or clean up."""
@@ -276,6 +298,9 @@ class StompAccess(Line):
         """End the connection and its threads, if need be without a goodbye."""
         transport = self._connection.transport
         with suppress(Exception):  # of a library that closes what it has closed before
+            if self.place.tls:  # it would wait for an answer to its goodbye, however long
+                transport.socket.shutdown(socket.SHUT_RDWR)
+        with suppress(Exception):
             transport.disconnect_socket()
         self._sender.shutdown(wait=False)  # it may wait for an answer yet
         if transport.io_thread is not None:

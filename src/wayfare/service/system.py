@@ -62,6 +62,14 @@ class Traits(msgspec.Struct, frozen=True):
     ordered: bool = True  # publications of one sender arrive in the order in which they were sent
 
 
+class Trust(msgspec.Struct, frozen=True):
+    """For TLS, files in PEM: who signs for servers ("": whom this machine trusts), and what they are
+    shown, a certificate and its key, if they ask."""
+
+    ca: str = ""
+    cert: tuple[str, str] | None = None
+
+
 # Called in order; the next one may be given before this has returned. A system that keeps gives a
 # publication again until it has.
 Deliver = Callable[[Publication], Coroutine[Any, Any, None]]
@@ -101,6 +109,7 @@ class System(Language, Protocol):
     """An adapter."""
 
     scheme: str  # how its addresses begin: "mqtt" for "mqtt://host:port"
+    trust: Trust  # of those with TLS
 
     def check(self, subscription: str) -> None:
         """Raise `UsageError` if this is no subscription of the system."""

@@ -30,13 +30,13 @@ from wayfare.errors import (
 from wayfare.net.client import Client, clock
 from wayfare.net.subscription import Notification
 from wayfare.service import line
-from wayfare.service.addresses import Place, Scheme, place
+from wayfare.service.addresses import ANYBODY, Place, Scheme, place
 from wayfare.service.headers import TYPES_PROPERTY, headers, read
 from wayfare.service.inbox import Inbox
 from wayfare.service.line import CLOSING_S, Line
 from wayfare.service.system import Access, Deliver, Lost, Publication, Traits
 
-SCHEMES = {"wayfare": Scheme(7410)}
+SCHEMES = {"wayfare": Scheme(7410, safe="wayfares"), "wayfares": Scheme(7410, tls=True)}
 TOPIC = "topic"
 LEFT_MAX = 10_000  # clients that were suspended, or cut off, and may come back
 
@@ -56,6 +56,7 @@ LEFT: dict[ClientId, Left] = {}
 
 class Wayfare:
     scheme = "wayfare"
+    trust = ANYBODY
     traits = Traits(suspends=True, keeps=True)
 
     def check(self, subscription: str) -> None:
@@ -77,7 +78,7 @@ class Wayfare:
         resume: bool = False,
         lasting: bool = False,
     ) -> Access:
-        access = WayfareAccess(place(address, SCHEMES), name, deliver, lost)
+        access = WayfareAccess(place(address, SCHEMES, self.trust), name, deliver, lost)
         await access.connect(resume)
         return access
 
@@ -109,6 +110,8 @@ class Settled(Client):
             account=place.user,
             password=place.password,
             timeout=line.ANSWER_S,
+            ca=place.trust.ca,
+            cert=place.trust.cert,
             on_lost=missed,
         )
         self._inbox, self._on_gone = Inbox(give, failed=lost), lost
