@@ -21,8 +21,8 @@ from wayfare.pipeline import events
 from wayfare.pipeline.analyse import TABLES, analyse
 from wayfare.pipeline.study import COUNTS
 from wayfare.sim import blackout, city, experiment, location, roaming, service
-from wayfare.sim.experiment import ALGORITHMS, SECOND_NS
-from wayfare.sim.links import MS_NS
+from wayfare.sim.experiment import ALGORITHMS
+from wayfare.sim.links import MS_NS, SECOND_NS
 from wayfare.sim.location import NLB
 
 # Hasty enough that clients without support lose some, and get some twice or out of order.

@@ -15,8 +15,8 @@ from wayfare.core.messages import BrokerId
 from wayfare.errors import UsageError
 from wayfare.sim import topology
 from wayfare.sim.city import City, run
-from wayfare.sim.experiment import ALGORITHMS, SECOND_NS, Figures, Parameters
-from wayfare.sim.links import MS_NS, LinkSpec
+from wayfare.sim.experiment import ALGORITHMS, Figures, Parameters
+from wayfare.sim.links import MS_NS, SECOND_NS, LinkSpec
 from wayfare.sim.world import World
 
 SMALL: dict[str, Any] = {

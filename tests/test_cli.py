@@ -26,7 +26,7 @@ from wayfare.core.reduction import STRATEGIES
 from wayfare.core.virtual import Ahead
 from wayfare.eventlog import SCHEMA
 from wayfare.sim import fuzz, scenario
-from wayfare.sim.oracle import Verdict, Violation
+from wayfare.sim.verdict import Verdict, Violation
 
 # As users have it: what is written waits in a buffer, and may fail as late as at exit.
 BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}

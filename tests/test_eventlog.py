@@ -13,7 +13,7 @@ from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
 from wayfare.eventlog import SCHEMA, Event, JsonLinesWriter, ParquetWriter, row, writer
 from wayfare.sim import World, city, experiment, roaming
-from wayfare.sim.experiment import SECOND_NS
+from wayfare.sim.links import SECOND_NS
 
 KINDS = {
     "published",

@@ -7,9 +7,8 @@ import pytest
 
 from wayfare.errors import UsageError
 from wayfare.sim import Crash, Cut, Disconnect, Faults, Slow, World, check
-from wayfare.sim.faults import SECOND_NS
 from wayfare.sim.hosts import NOTICE_NS, RETRY_NS
-from wayfare.sim.links import MS_NS
+from wayfare.sim.links import MS_NS, SECOND_NS
 
 
 def city():

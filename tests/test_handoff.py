@@ -30,7 +30,7 @@ from wayfare.core.messages import (
 )
 from wayfare.sim import World, check, topology
 from wayfare.sim.links import MS_NS
-from wayfare.sim.oracle import check_outlived
+from wayfare.sim.quiet import check_outlived
 
 ROUTINGS = ("simple", "identity", "covering", "merging")
 SEEDS = range(10)

@@ -29,7 +29,7 @@ from wayfare.core.relocation import NO_SESSION
 from wayfare.sim import World, check, topology
 from wayfare.sim.fuzz import Job, fuzz
 from wayfare.sim.links import MS_NS
-from wayfare.sim.oracle import check_outlived
+from wayfare.sim.quiet import check_outlived
 
 ROUTINGS = ("flooding", "simple", "identity", "covering", "merging")
 SEEDS = range(5)

@@ -16,9 +16,8 @@ from wayfare.errors import PipelineError, UsageError
 from wayfare.eventlog import Event
 from wayfare.pipeline import replay
 from wayfare.sim import blackout, location, topology
-from wayfare.sim.links import MS_NS
+from wayfare.sim.links import MS_NS, SECOND_NS
 from wayfare.sim.location import Judge
-from wayfare.sim.walks import SECOND_NS
 from wayfare.sim.ways import grid, random_ways, read
 from wayfare.sim.world import CLIENT_LINK
 from wayfare.studies.location import LOCATION

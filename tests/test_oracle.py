@@ -9,18 +9,13 @@ from wayfare.core.messages import Attach, ClientId, Entry, LinkId, Notification,
 from wayfare.core.sessions import Wait
 from wayfare.eventlog import Event
 from wayfare.sim import LinkSpec, World, check
+from wayfare.sim.histories import histories
 from wayfare.sim.interest import early
 from wayfare.sim.links import MS_NS
-from wayfare.sim.oracle import (
-    Reach,
-    Violation,
-    check_deliveries,
-    check_outlived,
-    check_quiet,
-    histories,
-    reach,
-    tables_of,
-)
+from wayfare.sim.oracle import check_deliveries
+from wayfare.sim.quiet import check_outlived, check_quiet, tables_of
+from wayfare.sim.reach import Reach, reach
+from wayfare.sim.verdict import Violation
 
 TREE, NEAR = 100, 10  # how long a message takes: across the tree, between client and broker
 REACH = Reach(tree_ns=TREE, client_ns=NEAR)

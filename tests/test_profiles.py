@@ -29,7 +29,7 @@ from wayfare.core.messages import (
 from wayfare.core.profiles import digest
 from wayfare.sim import World, check, topology
 from wayfare.sim.links import MS_NS
-from wayfare.sim.oracle import check_outlived
+from wayfare.sim.quiet import check_outlived
 
 ANSWER_NS = Limits().answer_ns
 AWAY_NS = Limits().away_ns

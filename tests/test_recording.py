@@ -19,7 +19,8 @@ from wayfare.eventlog import IS_EVENT, Event
 from wayfare.net import telling
 from wayfare.net.recording import CLOCK_NS
 from wayfare.net.telling import SETTLE_S
-from wayfare.sim.oracle import Reach, check_deliveries
+from wayfare.sim.oracle import check_deliveries
+from wayfare.sim.reach import Reach
 
 REACH = Reach(tree_ns=20_000_000, client_ns=20_000_000)
 PAUSE_S = 0.2  # longer than anything takes to settle, by REACH

@@ -28,7 +28,7 @@ from wayfare.errors import UsageError
 from wayfare.sim.faults import Crash
 from wayfare.sim.hosts import ClientHost
 from wayfare.sim.links import MS_NS
-from wayfare.sim.oracle import check_quiet
+from wayfare.sim.quiet import check_quiet
 from wayfare.sim.world import World
 
 SECOND_NS = 1000 * MS_NS

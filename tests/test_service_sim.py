@@ -14,8 +14,8 @@ from wayfare.service.pinging import Waiting
 from wayfare.service.system import Publication
 from wayfare.sim import migrations, service
 from wayfare.sim.fuzz import Job, Run, fuzz
-from wayfare.sim.links import MS_NS, Agenda
-from wayfare.sim.service import SECOND_NS, Figures, Parameters
+from wayfare.sim.links import MS_NS, SECOND_NS, Agenda
+from wayfare.sim.service import Figures, Parameters
 from wayfare.sim.systems import LAN_NS, SYSTEMS, Access, Point, Radio, Wire, overlay
 from wayfare.studies import STUDIES
 from wayfare.studies import service as studies

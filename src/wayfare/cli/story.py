@@ -14,8 +14,9 @@ from rich.tree import Tree
 from wayfare.core.messages import Notification, Update
 from wayfare.core.predicates import Value
 from wayfare.core.reduction import STRATEGIES
-from wayfare.sim.oracle import Verdict, check
+from wayfare.sim.oracle import check
 from wayfare.sim.trace import attributes_text
+from wayfare.sim.verdict import Verdict
 from wayfare.sim.world import World
 
 EDGES = [

@@ -17,7 +17,8 @@
 
 from wayfare.sim.faults import Crash, Cut, Disconnect, Faults, Slow
 from wayfare.sim.links import LinkSpec
-from wayfare.sim.oracle import Verdict, Violation, check
+from wayfare.sim.oracle import check
+from wayfare.sim.verdict import Verdict, Violation
 from wayfare.sim.world import World
 
 __all__ = [

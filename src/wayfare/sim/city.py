@@ -28,9 +28,9 @@ from wayfare.core.prediction import Movement
 from wayfare.core.publishers import Forecast
 from wayfare.errors import UsageError
 from wayfare.sim import topology
-from wayfare.sim.experiment import ATTACHING_NS, SECOND_NS, Figures, Parameters, State
+from wayfare.sim.experiment import ATTACHING_NS, Figures, Parameters, State
 from wayfare.sim.hosts import BrokerHost, ClientHost
-from wayfare.sim.links import MS_NS, LinkSpec
+from wayfare.sim.links import MS_NS, SECOND_NS, LinkSpec
 from wayfare.sim.roaming import path, percentile
 from wayfare.sim.traffic import Log
 from wayfare.sim.trees import Edge, Stay, Trees

@@ -7,9 +7,8 @@ import msgspec
 from wayfare.core.broker import PUBLISHER_RELOCATIONS
 from wayfare.core.reduction import STRATEGIES
 from wayfare.errors import UsageError
-from wayfare.sim.links import MS_NS
+from wayfare.sim.links import MS_NS, SECOND_NS
 
-SECOND_NS = 1000 * MS_NS
 HOUR_NS = 3600 * SECOND_NS
 ALGORITHMS = ("handoff", *PUBLISHER_RELOCATIONS)
 TREES = {85: (4, 4), 341: (5, 4), 1365: (6, 4)}  # brokers -> height, degree

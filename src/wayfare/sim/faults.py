@@ -11,8 +11,7 @@ from random import Random
 import msgspec
 
 from wayfare.errors import UsageError
-
-SECOND_NS = 1_000_000_000
+from wayfare.sim.links import SECOND_NS
 
 
 def _check_times(*times: int) -> None:

@@ -22,7 +22,9 @@ from wayfare.sim.hosts import ClientHost
 from wayfare.sim.links import MS_NS, LinkSpec
 from wayfare.sim.migrations import Migrations
 from wayfare.sim.movement import Stay, play, random_walk
-from wayfare.sim.oracle import Verdict, Violation, check, check_outlived
+from wayfare.sim.oracle import check
+from wayfare.sim.quiet import check_outlived
+from wayfare.sim.verdict import Verdict, Violation
 from wayfare.sim.walks import Walks
 from wayfare.sim.world import CLIENT_LINK, World
 

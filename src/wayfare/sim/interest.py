@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from wayfare.core.covering import witness
 from wayfare.core.filters import Filter
 from wayfare.eventlog import Event
-
-if TYPE_CHECKING:
-    from wayfare.sim.oracle import History, Reach, Span
+from wayfare.sim.histories import History, Span
+from wayfare.sim.reach import Reach
 
 
 def meet(a: Filter, b: Filter) -> bool:

@@ -23,6 +23,7 @@ from wayfare.core.messages import AnyMessage, LinkId
 from wayfare.errors import UsageError
 
 MS_NS = 1_000_000
+SECOND_NS = 1000 * MS_NS
 
 
 class LinkSpec(msgspec.Struct, frozen=True):

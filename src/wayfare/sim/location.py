@@ -25,9 +25,9 @@ from wayfare.errors import UsageError
 from wayfare.eventlog import Event
 from wayfare.sim import topology
 from wayfare.sim.hosts import ClientHost
-from wayfare.sim.links import MS_NS, LinkSpec
+from wayfare.sim.links import MS_NS, SECOND_NS, LinkSpec
+from wayfare.sim.quiet import ghosts
 from wayfare.sim.traffic import Log, Traffic, tables
-from wayfare.sim.walks import SECOND_NS, ghosts
 from wayfare.sim.ways import Way, Ways, random_ways, read
 from wayfare.sim.world import World
 

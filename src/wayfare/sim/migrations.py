@@ -24,12 +24,11 @@ from wayfare.service.library import Library
 from wayfare.service.system import Id, Publication
 from wayfare.sim import topology
 from wayfare.sim.hosting import Ground, LibraryHost, ProxyHost, beside
-from wayfare.sim.links import MS_NS, Agenda
-from wayfare.sim.oracle import Verdict, Violation
+from wayfare.sim.links import MS_NS, SECOND_NS, Agenda
 from wayfare.sim.service import terms_of
 from wayfare.sim.systems import Access, Line, Nature, Point, Radio, Wire, overlay
+from wayfare.sim.verdict import Verdict, Violation
 
-SECOND_NS = 1000 * MS_NS
 TOPICS = ("news", "sport")
 SUPPORT = ("ids", "ids", "ids", "ping", "none")
 UNDER_WAY_NS = 2 * SECOND_NS  # longer than any path between access points

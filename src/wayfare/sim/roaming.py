@@ -27,9 +27,9 @@ from wayfare.core.filters import Filter
 from wayfare.errors import UsageError
 from wayfare.eventlog import Event
 from wayfare.sim import topology
+from wayfare.sim.histories import matches
 from wayfare.sim.hosts import NOTICE_NS, ClientHost
-from wayfare.sim.links import MS_NS, LinkSpec
-from wayfare.sim.oracle import matches
+from wayfare.sim.links import MS_NS, SECOND_NS, LinkSpec
 from wayfare.sim.traffic import Log, Traffic, tables
 from wayfare.sim.world import CLIENT_LINK, World
 
@@ -39,7 +39,6 @@ TOPICS = 4  # of publications; a mover wants one of them, from some value on
 VALUES = 100  # of publications: 0 to 99
 WANTED_FROM = (0, 25, 50)  # so that movers' filters are equal, cover each other, or are apart
 SAMPLE_NS = 10 * MS_NS  # between two looks at the buffers
-SECOND_NS = 1000 * MS_NS
 
 # What a comparison has unless told otherwise: enough to see, few enough to wait for.
 COMPARED_MOVERS = {7: 10, 85: 10, 341: 6}  # by brokers

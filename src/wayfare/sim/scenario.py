@@ -35,8 +35,9 @@ from wayfare.errors import ScenarioError, UsageError, WayfareError
 from wayfare.sim import topology
 from wayfare.sim.faults import Crash, Cut, Slow
 from wayfare.sim.links import MS_NS, LinkSpec
-from wayfare.sim.oracle import Verdict, check
+from wayfare.sim.oracle import check
 from wayfare.sim.trace import Trace
+from wayfare.sim.verdict import Verdict
 from wayfare.sim.world import CLIENT_LINK, World
 
 SEPARATOR = "----"

@@ -37,13 +37,12 @@ from wayfare.service.system import Id, Publication
 from wayfare.sim import topology
 from wayfare.sim.hosting import Ground, LibraryHost, ProxyHost, beside
 from wayfare.sim.hosts import ClientHost
-from wayfare.sim.links import MS_NS, Agenda, LinkSpec, wireless
+from wayfare.sim.links import MS_NS, SECOND_NS, Agenda, LinkSpec, wireless
 from wayfare.sim.roaming import judge
 from wayfare.sim.systems import LAN_NS, SYSTEMS, Access, Radio, Wire, overlay
 from wayfare.sim.traffic import Log
 from wayfare.sim.world import World
 
-SECOND_NS = 1000 * MS_NS
 OWN = "wayfare"
 SUPPORT = ("none", "basic", "ping", "delay", "ids", "own")
 NETWORKS = ("lan", "gprs")

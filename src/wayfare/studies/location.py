@@ -10,12 +10,11 @@ from itertools import pairwise
 from typing import Any
 
 from wayfare.sim.blackout import STEPS
-from wayfare.sim.links import MS_NS
+from wayfare.sim.links import MS_NS, SECOND_NS
 from wayfare.sim.location import NLB
 from wayfare.sim.world import CLIENT_LINK
 from wayfare.studies.study import Check, Experiment, Metric, Rows, Study, Verdict, less, never
 
-SECOND_NS = 1000 * MS_NS
 AHEAD = ("dwell", "everywhere")
 OWN_LINK_MS = 2 * CLIENT_LINK.latency_ns / MS_NS
 NONE_MAX = 0.01  # share that is under way when a client arrives

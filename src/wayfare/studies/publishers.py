@@ -10,7 +10,8 @@ from __future__ import annotations
 from itertools import pairwise
 from statistics import linear_regression, mean
 
-from wayfare.sim.experiment import ALGORITHMS, SECOND_NS
+from wayfare.sim.experiment import ALGORITHMS
+from wayfare.sim.links import SECOND_NS
 from wayfare.studies.study import (
     Check,
     Experiment,

@@ -1,0 +1,135 @@
+"""What every client did, in spans of time, as the event log tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+
+from wayfare.core.filters import Filter
+from wayfare.core.predicates import Attributes, satisfied
+from wayfare.core.templates import Template
+from wayfare.eventlog import Event
+
+
+def matches(filter: Filter, attributes: Attributes) -> bool:
+    """The definition, not the code that brokers use."""
+    return any(all(satisfied(p, attributes) for p in one) for one in filter.conjunctions)
+
+
+class Span:
+    """From when to when a client held a filter, or was attached."""
+
+    __slots__ = ("end", "filter", "limited", "start")
+
+    def __init__(self, start: int, filter: Filter | None = None) -> None:
+        self.start = start
+        self.end: float = inf
+        self.filter = filter
+        self.limited = False  # the client does not want to have all that it missed
+
+
+class History:
+    """What one client did, in spans."""
+
+    def __init__(self) -> None:
+        self.attached: list[Span] = []
+        self.subscribed: list[Span] = []
+        self.advertised: list[Span] = []
+        self.published: dict[int, Event] = {}
+        self.followed: list[tuple[Template, int, float]] = []  # from when to when
+        self.became: list[Event] = []
+        self.left: list[int] = []
+        self.replaced: list[int] = []  # when another process began under its name
+        self.moves = 0  # attachments at another broker than before
+        self._broker: str | None = None
+        self._held: dict[tuple[str, Filter], tuple[int, Span]] = {}
+
+    def hold(self, kind: str, spans: list[Span], filter: Filter, time: int) -> None:
+        count, span = self._held.get((kind, filter), (0, Span(time, filter)))
+        if not count:
+            spans.append(span)
+        self._held[kind, filter] = count + 1, span
+
+    def limit(self, filter: Filter, terms: str | None) -> None:
+        """A subscription with terms is limited from its beginning on, whenever they were told."""
+        if terms is not None:
+            self._held["sub", filter][1].limited = True
+
+    def let_go(self, kind: str, filter: Filter, time: int, *, all: bool = False) -> None:
+        if (kind, filter) in self._held:
+            count, span = self._held.pop((kind, filter))
+            if count > 1 and not all:
+                self._held[kind, filter] = count - 1, span
+            else:
+                span.end = min(span.end, time)  # it may have left before
+
+    def leave(self, time: int) -> None:
+        """The session ends: to the brokers, the client wants and offers nothing."""
+        self.left.append(time)
+        for _, span in self._held.values():
+            span.end = min(span.end, time)  # it may have left before
+
+    def begin_anew(self, time: int) -> None:
+        """Another process has the name now, and holds nothing."""
+        self.leave(time)
+        self.replaced.append(time)
+        self._held.clear()
+
+    def come(self, time: int, broker: str | None) -> None:
+        """A new attachment; after leaving, everything that is held begins anew."""
+        self.attached.append(Span(time))
+        self.moves += self._broker not in (None, broker)
+        self._broker = broker
+        for key, (count, span) in self._held.items():
+            if span.end < inf:
+                again = Span(time, span.filter)
+                again.limited = span.limited
+                self._held[key] = count, again
+                (self.subscribed if key[0] == "sub" else self.advertised).append(again)
+
+    def contact(self, time: float, needs_ns: int, until: float = inf) -> float:
+        """When the client has next been attached for so long, counted from this time; or never."""
+        for span in self.attached:
+            end = max(span.start, time) + needs_ns
+            if end <= min(span.end, until):
+                return end
+        return inf
+
+
+def histories(events: Iterable[Event]) -> dict[str, History]:
+    out: dict[str, History] = {}
+    for event in events:
+        if event.client is None:
+            continue
+        history = out.setdefault(event.client, History())
+        time, filter = event.time_ns, event.filter
+        if event.kind == "published":
+            assert event.number is not None
+            history.published[event.number] = event
+        elif event.kind == "attached":
+            history.come(time, event.broker)
+        elif event.kind == "detached":
+            history.attached[-1].end = time
+        elif event.kind == "left":
+            history.leave(time)
+        elif event.kind == "replaced":
+            history.begin_anew(time)
+        elif event.kind == "subscribed" and filter is not None:
+            history.hold("sub", history.subscribed, filter, time)
+            history.limit(filter, event.reason)
+        elif event.kind == "followed" and event.follows is not None:
+            history.followed.append((event.follows, time, inf))
+        elif event.kind == "unfollowed":
+            history.followed = [
+                (one, start, time if one == event.follows and end == inf else end)
+                for one, start, end in history.followed
+            ]
+        elif event.kind == "became":
+            history.became.append(event)
+        elif event.kind == "advertised" and filter is not None:
+            history.hold("ad", history.advertised, filter, time)
+        elif event.kind == "unsubscribed" and filter is not None:
+            history.let_go("sub", filter, time, all=event.reason is not None)
+        elif event.kind == "unadvertised" and filter is not None:
+            history.let_go("ad", filter, time)
+    return out

@@ -1,0 +1,50 @@
+"""The one thing that a judge knows of the network: how long a message took at the most."""
+
+from __future__ import annotations
+
+import msgspec
+
+from wayfare.core.broker import DEFAULT_LIMITS
+from wayfare.core.client import DIGEST_FROM
+from wayfare.core.home import Home
+from wayfare.sim import topology
+from wayfare.sim.world import World
+
+
+class Reach(msgspec.Struct, frozen=True):
+    """How long messages took at the most."""
+
+    tree_ns: int  # from any broker to any other
+    client_ns: int  # between a client and its broker
+    window: int = DEFAULT_LIMITS.window  # deliveries that may be on their way to a client
+
+
+def reach(world: World) -> Reach:
+    wait = {name: host.worst_ns for name, host in world.brokers.items()}
+    near = topology.neighbours(world.edges)
+
+    def farthest(start: str) -> tuple[int, str]:
+        best = (wait[start], start)
+        todo = [(start, "", wait[start])]
+        while todo:
+            here, came_from, so_far = todo.pop()
+            best = max(best, (so_far, here))
+            for there in near.get(here, []):
+                if there != came_from:
+                    pipes = world.link(here, there)
+                    todo.append(
+                        (there, here, so_far + wait[there] + max(p.worst_ns for p in pipes))
+                    )
+        return best
+
+    start = next(iter(world.brokers))
+    tree_ns, _ = farthest(farthest(start)[1])
+    client_ns = max(
+        [world.closed_worst_ns, *(one.worst_ns() for one in world.connections.values())]
+    )
+    client_ns += max(wait.values())
+    if world.relocation == Home.name:  # what a client says or gets goes by its home
+        client_ns += tree_ns
+    if world.digest_from < DIGEST_FROM:  # a new broker may ask an old one, and then the client
+        client_ns = 3 * client_ns + 2 * tree_ns
+    return Reach(tree_ns, client_ns, world.limits.window)
