@@ -1,8 +1,9 @@
 """TLS in the mobility service: to servers of every system, and between clients and proxies."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,14 +17,18 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509 import load_pem_x509_certificate
 
 from test_adapters import Client, until
-from test_service_live import next_of, run
+from test_live_cli import program as shell
+from test_live_cli import wayfare as wayfare_command
+from test_service_live import Nodes, next_of, payloads, quiet, run
 from wayfare.errors import CannotConnect, UsageError
-from wayfare.service import connect
+from wayfare.net.security import Tls
+from wayfare.service import Gap, connect
 from wayfare.service.adapters import adapter
 from wayfare.service.nodes import Node, free_ports, program
 from wayfare.service.proxy_server import Server
 from wayfare.service.servers import SERVERS
 from wayfare.service.system import Publication, Trust
+from wayfare.service.wire import ask, only
 
 START_S = 100.0
 
@@ -269,3 +274,170 @@ def test_files_that_cannot_be_used_are_named_at_once(files: Files, tmp_path: Pat
         ):
             with pytest.raises(UsageError, match=r"cannot read .*missing\.pem: No such file"):
                 use()
+
+
+# ---- between clients and proxies -------------------------------------------------------
+
+on_mqtt = pytest.mark.parametrize("system", ["mqtt"])
+
+
+@asynccontextmanager
+async def proxies(*servers: Server) -> AsyncIterator[list[str]]:
+    try:
+        yield [await one.start() for one in servers]
+    finally:
+        for one in servers:
+            await one.stop()
+
+
+@on_mqtt
+def test_who_roams_between_proxies_with_tls_misses_nothing(
+    overlay_of: Nodes, system: str, word: str, files: Files
+) -> None:
+    async def story() -> None:
+        a, _, c = overlay_of(system).addresses
+        safe = {"tls": Tls(*files.tls), "trust": Trust(files.ca)}
+        async with (
+            proxies(Server(a, **safe), Server(c, **safe)) as (first, second),
+            connect(f"bob{word}", first, ca=files.ca) as bob,
+            connect(f"ann{word}", first, ca=files.ca) as ann,
+        ):
+            assert first.startswith("tls://127.0.0.1:")
+            await ann.subscribe(f"{word}/#")
+            await ann.move_out()
+            sent = [b"%d" % number * 100_000 for number in range(10)]
+            for payload in sent:
+                await bob.publish(f"{word}/x", payload)
+            await ann.move_in(second)
+            assert await payloads(ann, 10) == sent
+            await quiet(ann)
+
+    run(story())
+
+
+@on_mqtt
+def test_a_proxy_that_does_not_trust_another_one_tells_a_gap(
+    overlay_of: Nodes, system: str, word: str, files: Files
+) -> None:
+    async def story() -> None:
+        a, _, c = overlay_of(system).addresses
+        old, new = (Server(at, tls=Tls(*files.tls)) for at in (a, c))
+        async with (
+            proxies(old, new) as (first, second),
+            connect(f"ann{word}", first, ca=files.ca, patience=0.5) as ann,
+        ):
+            await ann.subscribe(f"{word}/#")
+            await ann.move_out()
+            await ann.move_in(second)
+            (gap,) = await next_of(ann, 1)
+            assert isinstance(gap, Gap)
+            assert "its certificate is not trusted" in gap.reason
+
+    run(story())
+
+
+@on_mqtt
+def test_who_does_not_speak_as_a_proxy_does_gets_a_sentence(
+    overlay_of: Nodes, system: str, word: str, files: Files
+) -> None:
+    async def sentence(proxy: str, ca: str = "") -> str:
+        async with asyncio.timeout(3):
+            with pytest.raises(CannotConnect) as caught:
+                async with connect("ann", proxy, ca=ca):
+                    pass
+        return str(caught.value)
+
+    async def story() -> None:
+        a, _, _ = overlay_of(system).addresses
+        server = Server(a, tls=Tls(*files.tls))
+        async with proxies(server, Server(a)) as (safe, plain):
+            host = safe.removeprefix("tls://")
+            assert f"the connection was closed; if it wants TLS, call it {safe}" in await sentence(
+                host
+            )
+            told = await sentence(f"tls://{plain}", files.ca)
+            assert f"it does not speak TLS: call it {plain}, without tls://" in told
+            for ca in (files.other, ""):
+                assert "its certificate is not trusted" in await sentence(safe, ca)
+            elsewhere = safe.replace("127.0.0.1", "localhost")
+            assert "not valid for 'localhost'" in await sentence(elsewhere, files.ca)
+            assert len(server._wires) == 0
+            async with connect(f"ann{word}", plain, patience=0.3) as ann:
+                with pytest.raises(CannotConnect, match="if it wants TLS"):
+                    await ann.move_in(host)
+
+    run(story())
+
+
+@on_mqtt
+def test_renewed_certificates_are_read_again(
+    overlay_of: Nodes,
+    system: str,
+    files: Files,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story() -> None:
+        a, _, _ = overlay_of(system).addresses
+        cert, key = tmp_path / "cert", tmp_path / "key"
+        cert.write_bytes(Path(files.cert).read_bytes())
+        key.write_bytes(Path(files.key).read_bytes())
+        server = Server(a, tls=Tls(str(cert), str(key)))
+        async with proxies(server) as (here,):
+            await ask(here, trust=Trust(files.ca))
+            cert.write_text("nonsense")
+            server.reload()
+            assert "the old certificate is shown" in caplog.text
+            await ask(here, trust=Trust(files.ca))
+            ca = trustme.CA()
+            ca.cert_pem.write_to_path(tmp_path / "ca")
+            issued = ca.issue_cert("127.0.0.1")
+            issued.private_key_pem.write_to_path(key)
+            issued.cert_chain_pems[0].write_to_path(cert)
+            server.reload()
+            await ask(here, trust=Trust(str(tmp_path / "ca")))
+            with pytest.raises(CannotConnect, match="not trusted"):
+                await ask(here, trust=Trust(files.ca))
+
+    run(story())
+
+
+def test_peers_that_are_named_with_tls_are_called_with_tls_only() -> None:
+    async def story() -> None:
+        permit = only(["tls://10.0.0.1:7500"])
+        assert await permit("tls://10.0.0.1:7500") == ("10.0.0.1", 7500)
+        with pytest.raises(UsageError, match="not among the proxies"):
+            await permit("10.0.0.1:7500")
+
+    run(story())
+
+
+@on_mqtt
+def test_a_shell_can_do_it(
+    overlay_of: Nodes, system: str, word: str, files: Files, tmp_path: Path
+) -> None:
+    a, _, _ = overlay_of(system).addresses
+    (port,) = free_ports(1)
+    here, control = f"tls://127.0.0.1:{port}", str(tmp_path / "agent")
+    listening = ["--listen", str(port), "--tls", *files.tls]
+    watching = ["--proxies", here, "--ca", files.ca, "--control", control, "--interval", "0.2"]
+
+    async def story() -> None:
+        async with connect(f"eve{word}", agent=control, ca=files.ca) as eve:
+            assert eve.place == here
+
+    with (
+        shell("service", "proxy", "--access", a, *listening) as one,
+        shell("service", "agent", *watching, "--json") as agent,
+    ):
+        assert one.line() == f"clients of {a} move by the proxy {here}"
+        said = ["service", "pub", here, f"{word}/x", "hello"]
+        code, out, err = wayfare_command(*said, "--ca", files.other)
+        assert (code, out) == (2, "")
+        assert "its certificate is not trusted" in err and "Traceback" not in err
+        with shell("service", "sub", here, f"{word}/#", "-C", "1", "--ca", files.ca) as sub:
+            assert "subscribed to" in sub.told()
+            assert wayfare_command(*said, "--ca", files.ca) == (0, "", "")
+            assert sub.line() == f"{word}/x  hello"
+        assert json.loads(agent.line())["proxy"] == here
+        run(story())

@@ -677,6 +677,11 @@ def test_proxies_are_found_by_zeroconf(overlay_of: Nodes, system: str) -> None:
             async with proxy(a) as address, advertised(address, a, here):
                 await until(lambda: address in neighbourhood.addresses)
                 assert (await ask(address)).access == a
+                neighbourhood._safe = True
+                assert neighbourhood.addresses == []
+                async with advertised("tls://127.0.0.1:9", a, here):
+                    await until(lambda: neighbourhood.addresses == ["tls://127.0.0.1:9"])
+                neighbourhood._safe = False
             await until(lambda: address not in neighbourhood.addresses)
 
     run(story())
@@ -753,6 +758,11 @@ def test_an_agent_runs_in_a_shell(
         (["proxy", "--access", "mqtt://a/b"], "is no address: write mqtt://host:port"),
         (["proxy", "--access", "mqtt://a", "--tell", "mqtt://"], "is no address"),
         (["proxy", "--access", "mqtt://a", "--peers", ","], "there is no address"),
+        (["proxy", "--access", "mqtt://a", "--address", "tls://a:1"], "give a certificate and its key, by --tls"),
+        (["proxy", "--access", "mqtt://a", "--tls", "/no/cert", "/no/key"], "cannot read /no/key: No such file"),
+        (["proxy", "--access", "mqtts://a", "--ca", "/no/ca"], "cannot read /no/ca: No such file"),
+        (["agent", "--proxies", "tls://a:1", "--ca", "/no/ca"], "cannot read /no/ca: No such file"),
+        (["pub", "http://a:1", "x"], "write host:port, or tls://host:port"),
         (["agent", "--proxies", ""], "there is no address"),
         (["agent", "--proxies", "127.0.0.1:9", "--interval", "0"], "more than 0 seconds"),
         (["agent", "--proxies", "a:b"], "no address of a mobility proxy"),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from wayfare.cli import notation, running, service_adapters
 from wayfare.errors import UsageError
+from wayfare.net.security import Tls
 from wayfare.service import Gap, connect
 from wayfare.service.agent import PROBE_S, Agent, Choice, order
 from wayfare.service.discovery import Neighbourhood, advertised
@@ -24,9 +25,11 @@ PROXY = """examples:
                                                         what it keeps survives a crash
   wayfare service proxy --access nats://127.0.0.1 --listen 10.0.0.5:7500 --advertise zeroconf
                                                         agents on the LAN find it by themselves
+  wayfare service proxy --access mqtts://10.0.0.5 --listen 10.0.0.5:7500 --tls proxy.pem proxy.key --ca ca.pem
+                                                        with TLS on both sides: clients call it tls://10.0.0.5:7500
 
-It runs until Ctrl-C or SIGTERM. Clients say which proxy they come from: it connects to such addresses if
-they are in private networks, or to those of --peers only.
+It runs until Ctrl-C or SIGTERM; SIGHUP lets it read certificates again. Clients say which proxy they come from: it connects
+to such addresses if they are in private networks, or to those of --peers only.
 """
 AGENT = """examples:
   wayfare service agent --proxies 10.0.0.5:7500,10.0.1.5:7500   move clients to the one that is in reach
@@ -122,6 +125,12 @@ def _add_proxy(parts: Any) -> None:
         metavar="HOST:PORT,...",
         help="the only proxies that it asks (default: any in a private network)",
     )
+    one.add_argument(
+        "--tls",
+        nargs=2,
+        metavar=("CERT", "KEY"),
+        help="what clients and other proxies are shown, who call it tls://host:port",
+    )
     _add_trust(one)
     one.add_argument("--advertise", choices=("zeroconf",), help="say on the LAN that it is here")
     one.add_argument("--json", action="store_true", help="say where it listens as a JSON object")
@@ -129,12 +138,14 @@ def _add_proxy(parts: Any) -> None:
 
 
 def _add_trust(one: Any) -> None:
+    _add_ca(one, "who signs the certificates of servers of the system, and of proxies")
     one.add_argument(
-        "--ca", default="", metavar="FILE", help="who signs the certificates of servers"
+        "--cert", nargs=2, metavar=("CERT", "KEY"), help="what servers are shown, if they ask"
     )
-    one.add_argument(
-        "--cert", nargs=2, metavar=("CERT", "KEY"), help="what these are shown, if they ask"
-    )
+
+
+def _add_ca(one: Any, about: str) -> None:
+    one.add_argument("--ca", default="", metavar="FILE", help=about)
 
 
 def _addresses(text: str) -> list[str]:
@@ -168,8 +179,9 @@ def run_proxy(a: argparse.Namespace) -> int:
         durability=a.durability,
         peers=a.peers,
         trust=Trust(a.ca, tuple(a.cert) if a.cert else None),
+        tls=Tls(*a.tls) if a.tls else None,
     )
-    return running.serve(_serve(server, a), lambda: 0)
+    return running.serve(_serve(server, a), lambda: 0, server.reload)
 
 
 async def _serve(server: Server, a: argparse.Namespace) -> int:
@@ -208,6 +220,7 @@ def _add_agent(parts: Any) -> None:
         "--proxies", type=_addresses, metavar="HOST:PORT,...", help="the nearest ones first"
     )
     which.add_argument("--zeroconf", action="store_true", help="those that are announced here")
+    _add_ca(one, "who signs the certificates of proxies; of those announced, only these count then")
     _add_control(one)
     one.add_argument(
         "--interval",
@@ -246,15 +259,11 @@ async def _watch(a: argparse.Namespace) -> int:
     def tell(what: dict[str, Any]) -> None:
         print(json.dumps(what) if a.json else _sentence(what), flush=True)
 
-    async with AsyncExitStack() as stack:
-        if a.zeroconf:
-            neighbourhood = await stack.enter_async_context(Neighbourhood())
-            agent = Agent(
-                lambda: neighbourhood.addresses, a.control, Choice(a.up, a.down), tell, a.interval
-            )
-        else:
-            agent = Agent(lambda: a.proxies, a.control, Choice(a.up, a.down), tell, a.interval)
-        await agent.run()
+    near: Any = Neighbourhood(safe=bool(a.ca)) if a.zeroconf else nullcontext()
+    async with near:
+        choice = Choice(a.up, a.down)
+        known = (lambda: near.addresses) if a.zeroconf else (lambda: a.proxies)
+        await Agent(known, a.control, choice, tell, a.interval, Trust(a.ca)).run()
     return 0
 
 
@@ -324,7 +333,9 @@ def _add_pub(parts: Any) -> None:
 
 
 def _add_client(one: Any) -> None:
-    one.add_argument("proxy", metavar="PROXY", help="host:port, or `agent`: where that says")
+    one.add_argument(
+        "proxy", metavar="PROXY", help="host:port, tls://host:port, or `agent`: where that says"
+    )
     one.add_argument("--name", default="", help="of the client")
     one.add_argument("--login", default="", metavar="USER:PASSWORD", help="for the system")
     _add_trust(one)

@@ -21,6 +21,8 @@ from typing import Any, Protocol
 import msgspec
 
 from wayfare.errors import CannotConnect, UsageError, WayfareError
+from wayfare.service.addresses import ANYBODY, context_of
+from wayfare.service.system import Trust
 from wayfare.service.wire import ask, where
 
 CLIENTS_MAX = 1_000  # of one machine
@@ -92,6 +94,7 @@ class Agent:
         choice: Choice | None = None,
         tell: Callable[[dict[str, Any]], None] | None = None,
         probe_s: float = PROBE_S,
+        trust: Trust = ANYBODY,
     ) -> None:
         """`known` gives the proxies that may be in reach; `tell` is called with what happens."""
         self.control = control_place(control)
@@ -99,6 +102,8 @@ class Agent:
         self._choice = choice or Choice()
         self._tell = tell or (lambda _: None)
         self._probe_s = probe_s
+        context_of(trust)  # so that it is told at once what is wrong with its files
+        self._trust = trust
         self._clients: dict[asyncio.StreamWriter, str] = {}
         self._all: set[asyncio.StreamWriter] = set()
         self._out = False  # everybody is to be away
@@ -131,8 +136,9 @@ class Agent:
     async def _probe(self, proxy: str) -> bool:
         try:
             async with asyncio.timeout(self._probe_s):
-                await ask(proxy)
-        except (WayfareError, TimeoutError):
+                await ask(proxy, trust=self._trust)
+        except (WayfareError, TimeoutError) as error:
+            log.debug("%s is not in reach: %s", proxy, error)
             return False
         return True
 

@@ -79,7 +79,7 @@ class Client:
         self._trust = trust
         self._record = record
         self._recorder: Recorder | None = None
-        self._wires = Wires(self._step)
+        self._wires = Wires(self._step, trust=trust)
         self._alarm = Alarm(lambda: self._step(e.Tick()))
         self._inbox: deque[Message | Gap] = deque()
         self._changed = asyncio.Event()  # something is in the inbox, or it is closed
@@ -113,7 +113,7 @@ class Client:
     async def _begin(self) -> None:
         if self._registration is not None:
             self._first = await self._registration.first()
-        welcome = await ask(self._first, self.name)
+        welcome = await ask(self._first, self.name, self._trust)
         self.system, self._kind = adapter(welcome.access, self._trust), welcome.access
         # Another process of this name may have been here before: stays go on from it.
         self._library = Library(
@@ -491,7 +491,8 @@ def connect(
     after `lease` seconds. `patience`: seconds for a proxy that cannot be reached. `key`: who knows it goes on with
     the client, after a restart: what this proxy has kept for it comes, if it wants the same `subscriptions`. (What the
     process that ended had got a moment before comes again.) `login`: user:password for the system. `ca`: for TLS, a file
-    with who signs the certificates of its servers. `cert`: our own certificate and key, where they require one.
+    with who signs the certificates of its servers, and of proxies (tls://host:port). `cert`: our own certificate and key,
+    where servers require one.
     `record`: an event log.
     """
     if bool(proxy) == (agent is not None):

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from wayfare.errors import UsageError
-from wayfare.service.wire import where
+from wayfare.service.wire import TLS, is_safe, where
 
 if TYPE_CHECKING:
     from zeroconf import ServiceStateChange, Zeroconf
@@ -49,13 +49,13 @@ async def advertised(
     try:
         host, port = where(address)
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        name = address.replace(".", "-").replace(":", "-")
+        name = address.removeprefix(TLS).replace(".", "-").replace(":", "-")
         info = AsyncServiceInfo(
             TYPE,
             f"{name}.{TYPE}",
             parsed_addresses=[str(found[0][4][0])],
             port=port,
-            properties={"access": access},
+            properties={"access": access, "tls": "yes" if is_safe(address) else "no"},
             server=f"{name}.local.",
         )
         await (await zeroconf.async_register_service(info))
@@ -66,10 +66,11 @@ async def advertised(
 
 
 class Neighbourhood:
-    """The proxies that are announced on the LAN, now."""
+    """The proxies that are announced on the LAN, now; if they are to be `safe`, those with TLS."""
 
-    def __init__(self, interfaces: Sequence[str] = ()) -> None:
+    def __init__(self, interfaces: Sequence[str] = (), *, safe: bool = False) -> None:
         self._interfaces = interfaces
+        self._safe = safe
         self._names: dict[str, str] = {}  # address by the name that it is announced under
         self._resolving: set[asyncio.Task[None]] = set()
 
@@ -90,7 +91,7 @@ class Neighbourhood:
 
     @property
     def addresses(self) -> list[str]:
-        return sorted(self._names.values())
+        return sorted(one for one in self._names.values() if is_safe(one) or not self._safe)
 
     def _on_change(
         self, zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange
@@ -111,5 +112,6 @@ class Neighbourhood:
             hosts = info.parsed_scoped_addresses()
             if hosts and info.port:
                 host = f"[{hosts[0]}]" if ":" in hosts[0] else hosts[0]
-                self._names[name] = f"{host}:{info.port}"
+                tls = TLS if info.decoded_properties.get("tls") == "yes" else ""
+                self._names[name] = f"{tls}{host}:{info.port}"
                 log.info("a mobility proxy is at %s", self._names[name])

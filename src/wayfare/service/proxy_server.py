@@ -10,6 +10,7 @@ from pathlib import Path
 
 from wayfare.errors import StoreError, UsageError, WayfareError
 from wayfare.net.alarm import Alarm
+from wayfare.net.security import Tls, reload, server_context
 from wayfare.service import effects as e
 from wayfare.service.adapters import adapter, check
 from wayfare.service.addresses import ANYBODY, context_of
@@ -19,7 +20,7 @@ from wayfare.service.errands import Errand, Errands, name_of
 from wayfare.service.proxy import Proxy
 from wayfare.service.store import Store
 from wayfare.service.system import Publication, Trust
-from wayfare.service.wire import Wires, only
+from wayfare.service.wire import TLS, Wires, is_safe, listen, only
 
 STATUS_S = 60.0  # between two lines of figures in the log
 CLOCK_NS = time.time_ns() - time.monotonic_ns()
@@ -43,16 +44,22 @@ class Server:
         peers: Sequence[str] = (),
         limits: Limits = DEFAULT_LIMITS,
         trust: Trust = ANYBODY,
+        tls: Tls | None = None,
     ) -> None:
         """`address` is where others reach it, if that is not where it listens; clients are `told`
         another address of the access point, if theirs is not that of the proxy.
 
-        With a `store`, what it has promised is on disk: it goes on after a crash.
+        With `tls`, clients and other proxies call it tls://host:port. With a `store`, what it has
+        promised is on disk: it goes on after a crash.
         """
         self._access = access
         context_of(trust)  # so that it is told at once what is wrong with its files
         self._system = adapter(access, trust)
         self._listen = (host, port)
+        self._tls = tls
+        self._safety = None if tls is None else server_context(tls)
+        if is_safe(address) and tls is None:
+            raise UsageError(f"{address} is with TLS: give a certificate and its key, by --tls")
         self._address = address
         self._told = told or access
         for one in (access, self._told):
@@ -60,7 +67,7 @@ class Server:
         self._file = store
         self._durability = durability
         self._limits = limits
-        self._wires = Wires(self._step, only(peers))
+        self._wires = Wires(self._step, only(peers), trust)
         self._errands: dict[str, Errands] = {}
         self._alarm = Alarm(lambda: self._step(e.Tick()))
         self._listener: asyncio.Server | None = None
@@ -78,14 +85,14 @@ class Server:
         self._over = asyncio.get_running_loop().create_future()
         host, port = self._listen
         try:
-            self._listener = await asyncio.get_running_loop().create_server(
-                self._wires.accept, host, port
-            )
+            self._listener = await listen(self._wires, host, port, self._safety)
         except OSError as error:
             raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}") from None
         port = self._listener.sockets[0].getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
         address = self._address or f"{shown}:{port}"
+        if self._safety is not None and not is_safe(address):
+            address = TLS + address
         public = without_login(self._told)
         self.proxy = Proxy(address, public, self._system, self._limits, self._file is not None)
         if self._file is not None:
@@ -107,6 +114,15 @@ class Server:
         while not (await asyncio.wait([self._over], timeout=STATUS_S))[0]:
             log.info("%s: %s", self.proxy.address, self.status())
         self._over.result()
+
+    def reload(self) -> None:
+        """Read the files of TLS again, for connections from now on; if they are no good, all stays."""
+        try:
+            if self._tls is not None and self._safety is not None:
+                reload(self._tls, self._safety)
+        except UsageError as error:
+            log.error("the old certificate is shown: %s", error)
+        context_of.cache_clear()
 
     async def stop(self) -> None:
         self._stopping = True

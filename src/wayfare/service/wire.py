@@ -1,4 +1,4 @@
-"""Connections between client libraries and mobility proxies: frames of messages over TCP.
+"""Connections between client libraries and mobility proxies: frames of messages over TCP, or TLS.
 
 A frame is four bytes of length, then a message. Whatever comes is hostile until it was decoded: who sends
 something else, too much at once, or does not read, is cut off.
@@ -11,13 +11,17 @@ import ipaddress
 import logging
 import secrets
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from struct import Struct
 
 from wayfare.errors import CannotConnect, CodecError, UsageError
 from wayfare.service import effects as e
 from wayfare.service import messages as m
+from wayfare.service.addresses import ANYBODY, context_of, distrusted
+from wayfare.service.system import Trust
 
+TLS = "tls://"  # how addresses begin of proxies that speak it
 PORT = 7500
 UNWRITTEN_MAX = 4 * m.FRAME_MAX  # bytes that the other end has not read: then it is cut off
 WRITE_S = 20.0  # that the other end may take to read on
@@ -25,6 +29,7 @@ DIAL_S = 5.0  # until a proxy that does not answer counts as unreachable
 HELLO_S = 10.0  # that who connects has for a first message
 LINGER_S = 2.0  # that a connection which is left has to get rid of what was sent
 WIRES_MAX = 20_000  # connections of others to one proxy
+STRANGER = "#"  # how the names of peers begin that connected to us
 
 log = logging.getLogger(__name__)
 _length = Struct(">I")
@@ -35,15 +40,23 @@ Permit = Callable[[str], Awaitable[Place]]
 
 
 def where(address: str) -> Place:
-    """Read `host:port`, or `host`."""
-    host, colon, digits = address.rpartition(":")
-    if not colon or address.endswith("]"):
-        host, digits = address, str(PORT)
+    """Read `host:port`, or `host`, with or without TLS."""
+    rest = address.removeprefix(TLS)
+    host, colon, digits = rest.rpartition(":")
+    if not colon or rest.endswith("]"):
+        host, digits = rest, str(PORT)
     host = host.removeprefix("[").removesuffix("]")
     is_port = digits.isdecimal() and len(digits) <= 5 and 0 < int(digits) < 65_536
     if not host or not is_port or "/" in host:
-        raise UsageError(f"{address!r:.80} is no address of a mobility proxy: write host:port")
+        raise UsageError(
+            f"{address!r:.80} is no address of a mobility proxy: write host:port, or {TLS}host:port"
+        )
     return host, int(digits)
+
+
+def is_safe(address: str) -> bool:
+    """Whether TLS is spoken there."""
+    return address.startswith(TLS)
 
 
 async def anywhere(address: str) -> Place:
@@ -55,11 +68,11 @@ def only(peers: Sequence[str]) -> Permit:
 
     Clients say which proxy they come from. None of them is to make a proxy connect to whom it likes.
     """
-    named = {where(peer) for peer in peers}
+    named = {(*where(peer), is_safe(peer)) for peer in peers}
 
     async def permit(address: str) -> Place:
         host, port = where(address)
-        if (host, port) in named:
+        if (host, port, is_safe(address)) in named:
             return host, port
         if named:
             raise UsageError(f"{address} is not among the proxies that this one may ask (--peers)")
@@ -81,10 +94,13 @@ class Wire(asyncio.Protocol):
         peer: str,
         received: Callable[[str, m.Message], None],
         gone: Callable[[Wire, str], None],
+        made: Callable[[Wire], None] = lambda _: None,
     ) -> None:
         self.peer = peer
         self._received = received
         self._gone = gone
+        self._made = made
+        self._was_heard = False
         self._bytes = bytearray()
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -102,6 +118,7 @@ class Wire(asyncio.Protocol):
         ):  # who is not there any more is noticed by what is sent
             timeout = round(WRITE_S * 1000)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout)
+        self._made(self)
 
     def expect(self) -> None:
         """Somebody connected: they have to say something soon."""
@@ -110,6 +127,7 @@ class Wire(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._ended:
             return
+        self._was_heard = True
         self._bytes += data
         at = 0
         while len(self._bytes) - at >= 4 and not self._ended:
@@ -167,7 +185,10 @@ class Wire(asyncio.Protocol):
         self._ended = True
         if error is not None and not isinstance(error, ConnectionError | TimeoutError | OSError):
             log.error("a message could not be handled", exc_info=error)
-        self._gone(self, str(error) if error is not None else self._reason)
+        reason = str(error) if error is not None else self._reason
+        if not self._was_heard and not self.peer.startswith((TLS, STRANGER)):
+            reason += f"; if it wants TLS, call it {TLS}{self.peer}"
+        self._gone(self, reason)
 
     def _limit(self, seconds: float, reason: str) -> None:
         self._unlimit()
@@ -182,9 +203,15 @@ class Wire(asyncio.Protocol):
 class Wires:
     """All connections of one library or proxy, by the names of the peers."""
 
-    def __init__(self, step: Callable[[e.Event], None], permit: Permit = anywhere) -> None:
+    def __init__(
+        self,
+        step: Callable[[e.Event], None],
+        permit: Permit = anywhere,
+        trust: Trust = ANYBODY,
+    ) -> None:
         self._step = step
         self._permit = permit
+        self._trust = trust
         self._wires: dict[str, Wire] = {}
         self._dialling: dict[str, asyncio.Task[None]] = {}
         self._waiting: dict[str, list[m.Message]] = {}  # until the peer is there
@@ -194,13 +221,16 @@ class Wires:
 
     def accept(self) -> Wire:
         """For who connects. Nobody can guess the name, and so nobody can name it in a message."""
-        wire = Wire(f"#{secrets.token_hex(8)}", self._received, self._gone)
+        name = f"{STRANGER}{secrets.token_hex(8)}"
+        return Wire(name, self._received, self._gone, self._welcome)
+
+    def _welcome(self, wire: Wire) -> None:
+        """It is there; whoever does not get through with TLS never is."""
         if len(self._wires) >= WIRES_MAX:
-            asyncio.get_running_loop().call_soon(wire.abort, "too many connections")
+            wire.abort("too many connections")
         else:
             self._wires[wire.peer] = wire
-            asyncio.get_running_loop().call_soon(wire.expect)
-        return wire
+            wire.expect()
 
     def dial(self, peer: str) -> None:
         if peer not in self._wires and peer not in self._dialling:
@@ -211,8 +241,7 @@ class Wires:
         wire = Wire(peer, self._received, self._gone)
         try:
             async with asyncio.timeout(DIAL_S):
-                host, port = await self._permit(peer)
-                await asyncio.get_running_loop().create_connection(lambda: wire, host, port)
+                await call(wire, await self._permit(peer), self._trust)
         except (OSError, TimeoutError, UsageError, ValueError) as error:  # of names: UnicodeError
             self._undial(peer)
             self._step(e.PeerGone(peer, explained(error)))
@@ -252,7 +281,46 @@ class Wires:
             self._step(e.PeerGone(wire.peer, reason))
 
 
+async def listen(
+    wires: Wires, host: str, port: int, safety: ssl.SSLContext | None
+) -> asyncio.Server:
+    loop = asyncio.get_running_loop()
+    if safety is None:
+        return await loop.create_server(wires.accept, host, port)
+    return await loop.create_server(
+        wires.accept,
+        host,
+        port,
+        ssl=safety,
+        ssl_handshake_timeout=HELLO_S,
+        ssl_shutdown_timeout=LINGER_S,
+    )
+
+
+async def call(wire: Wire, place: Place, trust: Trust) -> None:
+    """Connect to the peer of this wire, which is at that place; its certificate has its name."""
+    loop = asyncio.get_running_loop()
+    if not is_safe(wire.peer):
+        await loop.create_connection(lambda: wire, *place)
+        return
+    try:
+        await loop.create_connection(
+            lambda: wire,
+            *place,
+            ssl=context_of(trust),
+            server_hostname=where(wire.peer)[0],
+            ssl_shutdown_timeout=LINGER_S,
+        )
+    except ssl.SSLCertVerificationError:
+        raise
+    except (ssl.SSLError, ConnectionResetError, ConnectionAbortedError):
+        plain = wire.peer.removeprefix(TLS)
+        raise ConnectionError(f"it does not speak TLS: call it {plain}, without {TLS}") from None
+
+
 def explained(error: Exception) -> str:
+    if (reason := distrusted(error)) is not None:
+        return reason
     if isinstance(error, TimeoutError):
         return f"no answer within {DIAL_S:.0f} s"
     if isinstance(error, ConnectionRefusedError):
@@ -264,7 +332,7 @@ def explained(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-async def ask(address: str, client: str = "?") -> m.Welcome:
+async def ask(address: str, client: str = "?", trust: Trust = ANYBODY) -> m.Welcome:
     """Who is there? CannotConnect if it is no mobility proxy, or nobody."""
     answer: asyncio.Future[m.Message] = asyncio.get_running_loop().create_future()
 
@@ -279,8 +347,7 @@ async def ask(address: str, client: str = "?") -> m.Welcome:
     wire = Wire(address, received, gone)
     try:
         async with asyncio.timeout(DIAL_S):
-            host, port = where(address)
-            await asyncio.get_running_loop().create_connection(lambda: wire, host, port)
+            await call(wire, where(address), trust)
             wire.send(m.Hello(client))
             welcome = await answer
     except (OSError, TimeoutError, UnicodeError) as error:
