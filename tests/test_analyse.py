@@ -20,7 +20,7 @@ from wayfare.eventlog import Event, row, writer
 from wayfare.pipeline import events
 from wayfare.pipeline.analyse import TABLES, analyse
 from wayfare.pipeline.study import COUNTS
-from wayfare.sim import blackout, city, experiment, location, roaming, service
+from wayfare.sim import blackout, city, experiment, location, one_move, roaming, service
 from wayfare.sim.experiment import ALGORITHMS
 from wayfare.sim.links import MS_NS, SECOND_NS
 from wayfare.sim.location import NLB
@@ -72,9 +72,9 @@ def experiments(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[st
         change = blackout.Parameters(steps=steps, changes=20)
         with writer(folder / f"blackout-{steps}.parquet", f"blackout {steps}") as log:
             figures[f"blackout {steps}"] = blackout.run(change, log.write)
-    for support in service.SUPPORT:
-        system = service.OWN if support == "own" else "siena"
-        moves = service.Parameters(system=system, support=support, s=100)
+    for support in one_move.SUPPORT:
+        system = one_move.OWN if support == "own" else "siena"
+        moves = one_move.Parameters(system=system, support=support, s=100)
         with writer(folder / f"service-{support}.parquet", f"service {support}") as log:
             figures[f"service {support}"] = service.run(moves, log.write)
     return folder, figures
@@ -127,11 +127,11 @@ def test_the_mobility_service_has_the_figures_of_the_simulator(
     experiments: tuple[Path, dict[str, Any]], found: dict[str, list[dict[str, Any]]]
 ) -> None:
     rows = {one["run"]: one for one in found["runs"]}
-    for support in service.SUPPORT:
+    for support in one_move.SUPPORT:
         figures, row = experiments[1][f"service {support}"], rows[f"service {support}"]
         for name, theirs in COUNTS["service"].items():
             assert row[name] == getattr(figures, theirs), (support, name)
-    lost = {support: rows[f"service {support}"]["lost"] for support in service.SUPPORT}
+    lost = {support: rows[f"service {support}"]["lost"] for support in one_move.SUPPORT}
     assert lost["none"] > 0 < lost["basic"] and lost["ping"] == lost["ids"] == lost["own"] == 0
     assert rows["service ping"]["duplicates"] > 0 == rows["service ids"]["duplicates"]
 

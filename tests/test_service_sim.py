@@ -12,10 +12,10 @@ from wayfare.service import library as service_library
 from wayfare.service.merging import Seen
 from wayfare.service.pinging import Waiting
 from wayfare.service.system import Publication
-from wayfare.sim import migrations, service
+from wayfare.sim import migrations, one_move, service
 from wayfare.sim.fuzz import Job, Run, fuzz
 from wayfare.sim.links import MS_NS, SECOND_NS, Agenda
-from wayfare.sim.service import Figures, Parameters
+from wayfare.sim.one_move import Figures, Parameters
 from wayfare.sim.systems import LAN_NS, SYSTEMS, Access, Point, Radio, Wire, overlay
 from wayfare.studies import STUDIES
 from wayfare.studies import service as studies
@@ -53,7 +53,7 @@ class Reader:
 
 
 def line_of(system: str) -> dict[str, Point]:
-    return overlay(Agenda(), SYSTEMS[system], ["b0", "b1", "b2"], service.EDGES, LAN_NS)
+    return overlay(Agenda(), SYSTEMS[system], ["b0", "b1", "b2"], one_move.EDGES, LAN_NS)
 
 
 def publish(points: dict[str, Point], topic: str = "news") -> None:
@@ -133,7 +133,7 @@ def run(**given: Any) -> Figures:
 
 
 @pytest.mark.parametrize("system", PAPER)
-@pytest.mark.parametrize("network", service.NETWORKS)
+@pytest.mark.parametrize("network", one_move.NETWORKS)
 def test_without_support_what_is_published_while_away_is_lost(system: str, network: str) -> None:
     found = run(system=system, support="none", network=network, p=5)
     assert found.missed == 50
@@ -142,7 +142,7 @@ def test_without_support_what_is_published_while_away_is_lost(system: str, netwo
 
 
 @pytest.mark.parametrize("system", PAPER)
-@pytest.mark.parametrize("network", service.NETWORKS)
+@pytest.mark.parametrize("network", one_move.NETWORKS)
 def test_with_ping_nothing_is_lost(system: str, network: str) -> None:
     found = run(system=system, support="ping", network=network, s=50, p=5)
     assert (found.lost, found.gaps, found.order_violations) == (0, 0, 0)
@@ -163,7 +163,7 @@ def test_a_delay_is_enough_if_it_is_long_enough() -> None:
 
 
 @pytest.mark.parametrize("abrupt", [False, True])
-@pytest.mark.parametrize("network", service.NETWORKS)
+@pytest.mark.parametrize("network", one_move.NETWORKS)
 @pytest.mark.parametrize("system", PAPER)
 def test_with_ids_all_comes_once_and_in_order(system: str, network: str, abrupt: bool) -> None:
     for seed in range(3):

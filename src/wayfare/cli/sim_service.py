@@ -7,7 +7,7 @@ from typing import Any
 
 from wayfare.channel import PROFILES
 from wayfare.cli.experiments import given, log_to, option, or_dash, parser, tell, time
-from wayfare.sim import service
+from wayfare.sim import one_move, service
 from wayfare.sim.systems import SYSTEMS
 
 EXAMPLES = """examples:
@@ -20,7 +20,7 @@ EXAMPLES = """examples:
 
 
 def add_parser(commands: Any) -> None:
-    usual = service.Parameters()
+    usual = one_move.Parameters()
     one = parser(
         commands,
         "service",
@@ -29,9 +29,9 @@ def add_parser(commands: Any) -> None:
         " it takes until the flow is up again.",
         EXAMPLES,
     )
-    systems = [*SYSTEMS, service.OWN]
+    systems = [*SYSTEMS, one_move.OWN]
     option(one, "--system", "what is below", usual.system, choices=systems)
-    option(one, "--support", "of who moves", usual.support, choices=[*service.SUPPORT])
+    option(one, "--support", "of who moves", usual.support, choices=[*one_move.SUPPORT])
     option(one, "--s", "subscriptions", usual.s, type=int)
     option(one, "--p", "publications per second", f"{usual.p:g}", type=float)
     time(one, "--away", "between the access points", usual.away_ns)
@@ -45,8 +45,8 @@ def add_parser(commands: Any) -> None:
     one.set_defaults(run=run)
 
 
-def parameters(a: argparse.Namespace) -> service.Parameters:
-    return service.Parameters(**given(a))
+def parameters(a: argparse.Namespace) -> one_move.Parameters:
+    return one_move.Parameters(**given(a))
 
 
 def run(a: argparse.Namespace) -> int:
@@ -56,7 +56,7 @@ def run(a: argparse.Namespace) -> int:
     return tell(a.json, figures, *_rows(figures))
 
 
-def _rows(f: service.Figures) -> tuple[str, list[tuple[str, str]]]:
+def _rows(f: one_move.Figures) -> tuple[str, list[tuple[str, str]]]:
     title = (
         f"{f.system}, support {f.support}, {f.network}, seed {f.seed}: {f.s} subscriptions,"
         f" {f.p:g} publications per second"

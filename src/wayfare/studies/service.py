@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from wayfare.sim.links import MS_NS, SECOND_NS
-from wayfare.sim.service import NETWORKS, OWN
+from wayfare.sim.one_move import NETWORKS, OWN
 from wayfare.studies.study import Check, Experiment, Metric, Picture, Rows, Study, Verdict
 
 S = (1, 2, 5, 10, 20, 50, 100)
