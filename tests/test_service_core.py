@@ -15,6 +15,7 @@ from wayfare.errors import CodecError, UsageError
 from wayfare.service import effects as e
 from wayfare.service import messages as m
 from wayfare.service.buffer import Limits
+from wayfare.service.client_proxy import WENT
 from wayfare.service.library import Library
 from wayfare.service.merging import RECENT, Seen, merged
 from wayfare.service.messages import NO_SYNC, PING, SECOND_NS, Sync, Terms
@@ -897,6 +898,62 @@ def test_who_never_hears_a_response_goes_on_after_a_while() -> None:
         now = waiting.deadline
         waiting.due(now)
     assert now == PING.patience_ns
+
+
+def test_an_old_proxy_that_is_not_heard_by_way_of_the_system_is_a_gap() -> None:
+    world, ann = here()
+    world.do("ann", ann.move_out(world.now))
+    world.wait(10)
+    requests = world.proxies["proxy0"].clients["ann"].asked.requests
+    del world.tables[0]["access", "proxy0", "ann"][requests]
+    kept = world.publish(0)
+    world.do("ann", ann.move_in("proxy1", world.now))
+    world.wait(PING.patience_ns // MS + 1000)
+    assert world.delivered["ann"] == [
+        e.Gap(None, "proxy0 did not answer by way of the system"),
+        kept,
+    ]
+
+
+def registering() -> tuple[Proxy, e.Publish]:
+    """Ann registers, and has not answered the ping."""
+    proxy = Proxy("proxy0", "node0", Plain())
+    proxy.step(e.Received("ann", m.Register("ann", "key", 1, ("*1",), Terms())), 0)
+    proxy.step(e.Opened("ann"), 0)
+    (ping,) = proxy.step(e.Subscribed("ann", proxy.clients["ann"].wanted), 0)
+    assert isinstance(ping, e.Publish)
+    return proxy, ping
+
+
+@pytest.mark.parametrize("renews", [True, False])
+def test_nobody_stands_in_before_the_client_has_answered(renews: bool) -> None:
+    proxy, ping = registering()
+    for second in range(1, 100):
+        now = second * SECOND_NS
+        if renews or second > 50:
+            effects = proxy.step(e.Received("ann", m.Renew("ann", "key", 1, {})), now)
+        else:
+            effects = proxy.step(e.Tick(), now)
+        assert not [one for one in effects if isinstance(one, e.Send)]
+    answer = proxy.clients["ann"].asking.answer(ping.publication, "ann")
+    assert answer is not None
+    effects = proxy.step(e.Arrived("ann", answer), now)
+    assert e.Send("ann", m.Registered("ann", 1)) in effects
+    assert proxy.clients["ann"].hole == ""
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_who_goes_without_having_answered_may_have_missed_something(answered: bool) -> None:
+    proxy, ping = registering()
+    one = proxy.clients["ann"]
+    if answered:
+        answer = one.asking.answer(ping.publication, "ann")
+        assert answer is not None
+        proxy.step(e.Arrived("ann", answer), 0)
+    proxy.step(e.Received("ann", m.MoveOut("ann", "key", 1, ("*1",), Terms())), MS)
+    now = PING.patience_ns + SECOND_NS
+    assert e.Send("ann", m.MovedOut("ann", 1)) in proxy.step(e.Tick(), now)
+    assert one.hole == ("" if answered else WENT)
 
 
 # ---- the merge queue -------------------------------------------------------------------------------

@@ -15,10 +15,11 @@ import msgspec
 from wayfare.service import messages as m
 from wayfare.service.buffer import Buffer, Kept, Limits
 from wayfare.service.messages import Terms
-from wayfare.service.pinging import Ping, Waiting
+from wayfare.service.pinging import UNANSWERED, Ping, Waiting
 from wayfare.service.system import Language
 
 CUT_OFF = "the client was cut off before the proxy stood in for it"
+WENT = f"the client {UNANSWERED} before it went"
 BATCHES_MAX = 4  # on their way to who downloads them, not said to have come
 
 
@@ -60,6 +61,7 @@ class ClientProxy:
         self.queued: int | None = None  # its earliest entry among the deadlines of the proxy
         self.asked = Ping(language, client, "in")  # by its library, when it moves in
         self.asking = Ping(language, client, "out")
+        self.pinged = False  # the client has answered since the proxy stands in for it
         self.before_ping = 0  # the last number that was kept when the client was asked
         self.waiting: Waiting | None = None  # until the subscriptions are active, at move-out
 

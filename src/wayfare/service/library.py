@@ -23,7 +23,7 @@ from wayfare.service import effects as e
 from wayfare.service import messages as m
 from wayfare.service.merging import Seen, last_numbers, merged
 from wayfare.service.messages import DEFAULT_TERMS, PING, SECOND_NS, Sync, Terms
-from wayfare.service.pinging import Ping, Waiting
+from wayfare.service.pinging import UNANSWERED, Ping, Waiting
 from wayfare.service.system import Id, Language, Publication
 
 OUTBOX_MAX = 10_000  # publications that wait until the client is attached
@@ -313,6 +313,9 @@ class Library:
             self._out.append(e.Publish(self.client, request))
         if waiting.over:
             self._waiting = None
+            for at in waiting.unanswered:
+                if self.behind.get(at, (0, False))[1]:
+                    self._gaps.append(e.Gap(None, f"{at} {UNANSWERED}"))
             if self._connected:
                 self._retry_at = None
             if self.sync.kind == "ping" and self._to_download:

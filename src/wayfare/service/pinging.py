@@ -13,6 +13,7 @@ from wayfare.service.messages import Sync
 from wayfare.service.system import Language, Publication
 
 SLOWEST = 32  # intervals grow up to so many times the first
+UNANSWERED = "did not answer by way of the system"
 UNHEARD = 8  # intervals until a request is repeated of which nobody knows whether it is out
 
 
@@ -67,6 +68,7 @@ class Waiting:
         "_silent",
         "_sync",
         "answered",
+        "unanswered",
     )
 
     def __init__(
@@ -82,6 +84,7 @@ class Waiting:
         self._interval = sync.interval_ns
         self._rests = sync.kind == "delay"  # only time has to pass
         self.answered = False  # by all
+        self.unanswered: tuple[str, ...] = ()  # who was silent when patience was at its end
 
     @property
     def over(self) -> bool:
@@ -96,6 +99,7 @@ class Waiting:
         if self.over or now < self._due:
             return None
         if self._rests or now >= self._end:
+            self.unanswered = () if self._rests else tuple(sorted(self._silent))
             self._silent.clear()
             return None
         self._next(now + UNHEARD * self._interval, now)

@@ -16,7 +16,7 @@ from wayfare.errors import UsageError
 from wayfare.service import effects as e
 from wayfare.service import messages as m
 from wayfare.service.buffer import DEFAULT_LIMITS, Kept, Limits
-from wayfare.service.client_proxy import CUT_OFF, ClientProxy, Record, Sending
+from wayfare.service.client_proxy import CUT_OFF, WENT, ClientProxy, Record, Sending
 from wayfare.service.messages import MS_NS, Terms
 from wayfare.service.pinging import Waiting
 from wayfare.service.relays import TAKEN, Answer, Question, Relay, Relays
@@ -207,6 +207,8 @@ class Proxy:
         if one.state == "away":
             one.state = "here"  # its lease had run out, and it has come back by itself
         one.since = now
+        if one.told and one.waiting is None and one.access == "ready":
+            self._synchronise(one, now)
         self._trim(one, one.buffer.drop_heard(message.heard, now - one.terms.lease_ns))
 
     def _on_move_out(self, peer: str, message: m.MoveOut, now: int) -> None:
@@ -279,7 +281,7 @@ class Proxy:
     # ---- standing in -------------------------------------------------------------------------
 
     def _stand_in(self, one: ClientProxy, resume: bool = False) -> None:
-        one.access = "opening"
+        one.access, one.pinged = "opening", resume and one.pinged
         resume = resume and self.language.traits.suspends
         self._out.append(e.Open(one.client, self.access, resume))
 
@@ -377,6 +379,17 @@ class Proxy:
             self._out.append(e.Publish(one.client, request))
         if waiting.over:
             one.waiting = None
+            if waiting.unanswered and one.state == "here":
+                self._synchronise(
+                    one, now
+                )  # again: nobody is told that it stands in before it does
+                return
+            if waiting.unanswered and one.state == "away":
+                return
+            one.pinged = one.pinged or not waiting.unanswered
+            if not one.pinged:
+                one.hole = WENT
+                self._save(one)
             if waiting.answered:  # so the client has it, and no id would remove the copy
                 self._trim(one, one.buffer.drop_nameless(one.before_ping))
             if one.state == "out":

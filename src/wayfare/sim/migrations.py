@@ -5,7 +5,7 @@ have arrived, and some of them publish wherever they are. Systems broadcast or p
 again, or cannot be reached for a while. The judge knows what was published when, and where who was:
 
     complete   with ping nothing is lost: with ids however the client moves, as in the paper if it moves out;
-               with faults, a gap says that something is
+               with faults, or if a ping takes longer than its patience, a gap says that something may be
     once       with ids nothing comes twice
     fifo       with ids every sender's in order, if that stays where it is: two access points may
                give what one client published at both of them in any order
@@ -21,6 +21,7 @@ from typing import Any
 from wayfare.channel import PROFILES
 from wayfare.service import effects as e
 from wayfare.service.library import Library
+from wayfare.service.pinging import UNANSWERED
 from wayfare.service.system import Id, Publication
 from wayfare.sim import topology
 from wayfare.sim.hosting import Ground, LibraryHost, ProxyHost, beside
@@ -54,6 +55,7 @@ class Migrant:
         self.away: list[tuple[int, int]] = []  # from when to when it was nowhere
         self.gone_ns = 0
         self.is_cut = False  # ever
+        self.is_unheard = False  # a ping was not answered in time, ever
         self.steps = random.randint(1, 6)
         self.access: Access | None = None
         self.host: LibraryHost | None = None
@@ -144,8 +146,9 @@ class Migrant:
         match effect:
             case e.Deliver(publication):
                 self._got(publication)
-            case e.Gap():
+            case e.Gap(_, reason):
                 self.gaps += 1
+                self.is_unheard = self.is_unheard or UNANSWERED in reason
             case e.Moved(attached=False):
                 self._went()
             case e.Failed():
@@ -321,7 +324,7 @@ class Migrations:
         out: list[tuple[str, str]] = []
         lost = sorted(wanted - set(client.got))
         promised = client.support == "ids" or (client.support == "ping" and not client.is_cut)
-        if promised and client.gaps and not self.faults:
+        if promised and client.gaps and not (self.faults or client.is_unheard):
             out.append(("complete", "was told of a gap, and there is no reason for one"))
         if promised and lost and not client.gaps:
             out.append(("complete", f"did not get {len(lost)} of {len(wanted)}: {lost[:5]}"))
