@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
-from types import TracebackType
-from typing import Any, Protocol, Self
+from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from wayfare.core.filters import Filter
 from wayfare.errors import Closed
 from wayfare.net.options import check_options
+from wayfare.net.stream import Stream
 
 Until = Callable[[Callable[[], bool]], Awaitable[None]]  # waits for a condition
 
@@ -23,47 +23,23 @@ class Publisher(Protocol):
     def is_wanted(self, offered: Filter) -> bool | None: ...
 
 
-class Offer(AsyncIterator[bool]):
+class Offer(Stream[bool]):
     """An advertisement, and whether anybody wants what it offers. Made by `Client.offer`.
 
     Iterating gives the answer, and each other one when it comes.
     """
 
     def __init__(self, client: Publisher, offered: Filter, until: Until) -> None:
+        super().__init__()
         self.filter = offered
         self._client = client
         self._until = until
-        self._begun = False  # once; what was closed begins again only when it is asked to
-        self._open = False
         self._told: bool | None = None  # the last answer that `get` gave
 
     @property
     def wanted(self) -> bool | None:
         """Whether anybody wants it, as far as is known; None: no broker has said anything yet."""
         return self._client.is_wanted(self.filter) if self._open else None
-
-    def __await__(self) -> Generator[Any, None, Offer]:
-        yield from ()
-        self._begin()
-        return self
-
-    async def __aenter__(self) -> Self:
-        self._begin()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    async def __anext__(self) -> bool:
-        try:
-            return await self.get()
-        except Closed:
-            raise StopAsyncIteration from None
 
     async def get(self, timeout: float | None = None) -> bool:
         """The answer, as soon as there is one that this has not given before; or TimeoutError."""
@@ -85,10 +61,8 @@ class Offer(AsyncIterator[bool]):
         """It was told to somebody who is not there any more."""
         self._told = None
 
-    def _begin(self) -> None:
-        if not self._open:
-            self._client.begin_offer(self.filter)
-            self._begun = self._open = True
+    def _start(self) -> None:
+        self._client.begin_offer(self.filter)
 
     async def _wait(self, condition: Callable[[], bool], timeout: float | None) -> None:
         check_options(timeout=timeout)

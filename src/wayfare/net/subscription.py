@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Protocol
 
 from wayfare.core import messages as m
 from wayfare.core.filters import Filter
@@ -15,6 +15,7 @@ from wayfare.core.predicates import Value
 from wayfare.core.templates import Template
 from wayfare.errors import Closed
 from wayfare.net.options import check_options
+from wayfare.net.stream import Stream
 
 QUEUE_MAX = 1_000  # notifications that wait for the application, of one subscription
 
@@ -61,7 +62,7 @@ class Notification(Mapping[str, Value]):
         return f"Notification({self.publisher} {self.number}: {self.attributes})"
 
 
-class Subscription(AsyncIterator[Notification]):
+class Subscription(Stream[Notification]):
     """Notifications that match a filter, one after the other. Made by `Client.subscribe`."""
 
     def __init__(
@@ -73,6 +74,7 @@ class Subscription(AsyncIterator[Notification]):
         queue: int,
         policy: str,
     ) -> None:
+        super().__init__()
         self.filter = wanted
         self.terms = terms
         self.since_ns = since_ns
@@ -83,17 +85,6 @@ class Subscription(AsyncIterator[Notification]):
         self._policy = policy
         self._ready = asyncio.Event()
         self._in_hand: Notification | None = None  # the last one, with which somebody is busy
-        self._begun = False  # once; what was closed begins again only when it is asked to
-        self._open = False
-
-    def __await__(self) -> Generator[Any, None, Subscription]:
-        yield from ()
-        self._begin()
-        return self
-
-    async def __aenter__(self) -> Self:
-        self._begin()
-        return self
 
     async def __aexit__(
         self,
@@ -104,15 +95,6 @@ class Subscription(AsyncIterator[Notification]):
         if kind is not None:
             self._in_hand = None  # nobody is done with it
         await self.close()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Notification:
-        try:
-            return await self.get()
-        except Closed:
-            raise StopAsyncIteration from None
 
     async def get(self, timeout: float | None = None) -> Notification:
         """The next one; TimeoutError if none comes in time, Closed if none will.
@@ -179,10 +161,8 @@ class Subscription(AsyncIterator[Notification]):
         self._open = False
         self._ready.set()
 
-    def _begin(self) -> None:
-        if not self._open:
-            self._client.begin(self)
-            self._begun = self._open = True
+    def _start(self) -> None:
+        self._client.begin(self)
 
     def _check(self) -> None:
         if self._open:

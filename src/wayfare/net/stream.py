@@ -1,0 +1,60 @@
+"""What an application begins, gets one thing after the other from, and closes: a subscription, an offer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Generator
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from wayfare.errors import Closed
+
+T = TypeVar("T")
+
+
+class Stream(AsyncIterator[T], ABC, Generic[T]):
+    """It begins when it is awaited, entered, or first asked for something."""
+
+    def __init__(self) -> None:
+        self._begun = False  # once; what was closed begins again only when it is asked to
+        self._open = False
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        yield from ()
+        self._begin()
+        return self
+
+    async def __aenter__(self) -> Self:
+        self._begin()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def __anext__(self) -> T:
+        try:
+            return await self.get()
+        except Closed:
+            raise StopAsyncIteration from None
+
+    @abstractmethod
+    async def get(self, timeout: float | None = None) -> T:
+        """The next one; TimeoutError if none comes in time, Closed if none will."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Nothing comes any more."""
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Say that it begins."""
+
+    def _begin(self) -> None:
+        if not self._open:
+            self._start()
+            self._begun = self._open = True
