@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -180,7 +181,11 @@ def system_of(scheme: str) -> str:
     "scheme", [pytest.param(one, marks=[pytest.mark.slow] * (one == "amqps")) for one in SAFE]
 )
 def test_servers_with_tls(
-    scheme: str, files: Files, tmp_path: Path, need_server: Callable[[str], None]
+    scheme: str,
+    files: Files,
+    tmp_path: Path,
+    need_server: Callable[[str], None],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     need_server(system_of(scheme))
     payload = bytes(range(256)) * 2_000
@@ -221,6 +226,7 @@ def test_servers_with_tls(
 
     with serving(scheme, tmp_path, files) as address:
         run(story(address))
+    assert [one.message for one in caplog.records if one.name == "asyncio"] == []
 
 
 @pytest.mark.parametrize("scheme", SAFE)
@@ -255,8 +261,12 @@ def test_servers_may_want_a_certificate(
     need_server("mqtt")
 
     async def story(address: str) -> None:
-        with pytest.raises(CannotConnect, match="cannot connect"):
-            await Client(adapter(address, Trust(files.ca)), address, "anna").open()
+        without = adapter(address, Trust(files.ca))
+        # Now and then the server has hung up before the handshake is over, for us.
+        tried = [Client(without, address, f"anna{number}").open() for number in range(8)]
+        for refusal in await asyncio.gather(*tried, return_exceptions=True):
+            assert isinstance(refusal, CannotConnect), repr(refusal)
+            assert "want to see a certificate" in str(refusal)
         anna = Client(adapter(address, Trust(files.ca, files.tls)), address, "anna")
         await anna.open()
         await anna.access.close()
@@ -431,6 +441,7 @@ def test_a_shell_can_do_it(
         shell("service", "agent", *watching, "--json") as agent,
     ):
         assert one.line() == f"clients of {a} move by the proxy {here}"
+        one.process.send_signal(signal.SIGHUP)
         said = ["service", "pub", here, f"{word}/x", "hello"]
         code, out, err = wayfare_command(*said, "--ca", files.other)
         assert (code, out) == (2, "")

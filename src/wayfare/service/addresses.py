@@ -54,7 +54,7 @@ class Place(msgspec.Struct, frozen=True):
         reason = str(error) or type(error).__name__
         safe = f" If it wants TLS, write {self.safe}://" if self.safe else ""
         if self.tls:
-            safe = " Does it speak TLS there?"
+            safe = " Does it speak TLS there, or want to see a certificate (`cert`)?"
         return CannotConnect(
             f"cannot connect to {self}: {reason}; is the server running, and is this its address?{safe}"
         )

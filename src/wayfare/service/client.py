@@ -172,6 +172,8 @@ class Client:
         if self._heeding is not None:
             self._heeding.cancel()
             await asyncio.wait([self._heeding])
+        if self._registration is not None:
+            self._registration.close()  # it may not have begun to heed
         was_attached = self.state == "attached"
         self._perform(self._library.leave(now()))
         self._alarm.clear()

@@ -185,6 +185,9 @@ class MqttAccess(Line):
         except asyncio.CancelledError:
             connecting.add_done_callback(self._given_up)  # the thread goes on
             raise
+        if client.socket() is None:  # it did not take our certificate, and we have noticed already
+            self.leave("given up")
+            raise self.place.unanswered("the server closed the connection")
         self._watch()
         try:
             granted = await self.answer(self._connected)
@@ -309,8 +312,8 @@ class MqttAccess(Line):
             if flags.is_disconnect_packet_from_server
             else f"it broke: {code}"
         )
-        # Not from within the library, which is still busy with its socket.
-        self._loop.call_soon(self.end, said)
+        # Not from within the library, which is still busy with its socket, maybe in a thread.
+        self._loop.call_soon_threadsafe(self.end, said)
 
     def _on_answer(
         self,

@@ -143,6 +143,10 @@ class NatsAccess(Line):
         except asyncio.CancelledError:
             await self._give_up()
             raise
+        if self._wire.is_connected and self.place.tls:
+            # Else asyncio complains at the end of each connection: the library has not told it.
+            transport: Any = self._wire._transport
+            transport._io_writer.transport.get_protocol()._over_ssl = True
         self.welcome()
 
     async def _give_up(self) -> None:
