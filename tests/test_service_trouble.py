@@ -6,6 +6,7 @@ import os
 import signal
 import sqlite3
 import struct
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -130,6 +131,19 @@ def test_a_proxy_that_is_killed_with_a_full_buffer_loses_nothing(
                 await ann.close()
 
     run(story())
+
+
+def test_a_proxy_says_at_once_that_nobody_is_there(tmp_path: Path) -> None:
+    nobody, port = free_ports(2)
+    command = [sys.executable, "-m", "wayfare", "service", "proxy", "--listen", str(port)]
+    command += ["--access", f"mqtt://127.0.0.1:{nobody}"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as one:
+        assert one.stderr is not None
+        said = one.stderr.readline()
+        one.send_signal(signal.SIGINT)
+        one.communicate(timeout=20)
+    assert f"cannot connect to mqtt://127.0.0.1:{nobody}" in said
+    assert "is tried again with every client" in said
 
 
 @on_mqtt

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from wayfare.errors import StoreError, UsageError, WayfareError
+from wayfare.errors import CannotConnect, Closed, Refused, StoreError, UsageError, WayfareError
 from wayfare.net.alarm import Alarm
 from wayfare.net.security import Tls, reload, server_context
 from wayfare.service import effects as e
@@ -111,9 +111,27 @@ class Server:
     async def serve(self) -> None:
         """Until it cannot go on: StoreError says why."""
         assert self._over is not None
-        while not (await asyncio.wait([self._over], timeout=STATUS_S))[0]:
-            log.info("%s: %s", self.proxy.address, self.status())
+        looking = asyncio.create_task(self._look_for_the_system())
+        try:
+            while not (await asyncio.wait([self._over], timeout=STATUS_S))[0]:
+                log.info("%s: %s", self.proxy.address, self.status())
+        finally:
+            looking.cancel()
+            await asyncio.wait([looking])
         self._over.result()
+
+    async def _look_for_the_system(self) -> None:
+        """Who starts a proxy wants to know now, and not with the first client."""
+
+        async def ignored(_: Publication) -> None:
+            pass
+
+        name = name_of("probe", self.proxy.address)
+        try:
+            access = await self._system.open(self._access, name, ignored, lambda _: None)
+            await access.close()
+        except (CannotConnect, Closed, Refused) as error:
+            log.warning("%s (it is tried again with every client)", error)
 
     def reload(self) -> None:
         """Read the files of TLS again, for connections from now on; if they are no good, all stays."""
