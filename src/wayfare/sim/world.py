@@ -6,7 +6,6 @@ byte, under any hash seed.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
 
@@ -23,7 +22,14 @@ from wayfare.core.client import DIGEST_FROM, OUTBOX_MAX, Client
 from wayfare.core.codec import NAME_MAX, encode
 from wayfare.core.effects import LinkUp, Post, Posted, Received, Send
 from wayfare.core.history import Limits
-from wayfare.core.messages import AnyMessage, BrokerId, ClientId, LinkId, Tunnel
+from wayfare.core.messages import (
+    Announce,
+    AnyMessage,
+    BrokerId,
+    ClientId,
+    LinkId,
+    Tunnel,
+)
 from wayfare.core.predicates import half_surrogate
 from wayfare.core.publishers import Forecast
 from wayfare.core.relocation import Naive
@@ -143,15 +149,24 @@ class World:
         self._introduce()
 
     def _introduce(self) -> None:
-        """All brokers have announced themselves before the world begins."""
-        steps: deque[tuple[str, LinkUp | Received]] = deque(
-            (end, LinkUp(LinkId(other))) for end, other in self.pipes
-        )
-        while steps:
-            name, event = steps.popleft()
+        """All brokers have announced themselves before the world begins.
+
+        Each link carries at once what came to it in the round before. One by one, messages would be as many
+        as the square of brokers.
+        """
+        told: dict[tuple[str, str], list[BrokerId]] = {}
+
+        def step(name: str, event: LinkUp | Received) -> None:
             for effect in self.brokers[name].core.step(event, 0):
-                assert isinstance(effect, Send)
-                steps.append((effect.link, Received(LinkId(name), effect.message)))
+                assert isinstance(effect, Send) and isinstance(effect.message, Announce)
+                told.setdefault((name, effect.link), []).extend(effect.message.brokers)
+
+        for end, other in self.pipes:
+            step(end, LinkUp(LinkId(other)))
+        while told:
+            now, told = told, {}
+            for (end, other), names in now.items():
+                step(other, Received(LinkId(end), Announce(tuple(names))))
 
     def add_client(
         self, name: str, broker: str, *, attach: bool = True, link: LinkSpec | None = None
