@@ -244,14 +244,19 @@ def test_the_command_says_what_is_wrong(
 # ---- the published shapes ------------------------------------------------------------------------
 
 
+shared = pytest.mark.xdist_group("city")  # a process of its own would have to run everything again
+
+
 def shape(test: Any) -> Any:
     """Slow, and more so on a busy machine."""
-    return pytest.mark.slow(pytest.mark.timeout(600)(test))
+    return pytest.mark.slow(pytest.mark.timeout(600)(shared(test)))
 
 
-@cache
+once = cache(run)
+
+
 def figures(algorithm: str, **how: Any) -> Figures:
-    return run(Parameters(**{"algorithm": algorithm, "minutes": 1.5} | how))
+    return once(Parameters(**{"algorithm": algorithm, "minutes": 1.5} | how))
 
 
 def cost(algorithm: str, **how: Any) -> float:
@@ -322,6 +327,7 @@ def check_handoff(heights: tuple[int, ...]) -> None:
         assert handoff.link_messages < 0.9 * delayed.link_messages
 
 
+@shared
 def test_handoff_costs_its_path_in_a_larger_network_and_fewer_messages_than_delayed() -> None:
     check_handoff((4, 5))  # 85 and 341 brokers
 
