@@ -9,11 +9,11 @@ import sys
 import time
 from pathlib import Path
 
-from wayfare.pipeline.spark import start
+from wayfare.pipeline.spark import TINY, start
 
 
 def main(address, folder, mark):
-    spark = start("local[2]", spark_sql_streaming_pollingDelay="50")
+    spark = start("local[2]", spark_sql_streaming_pollingDelay="50", **TINY)
     schema = "x long, publisher string, number long, broker string, delivery long"
     stream = (
         spark.readStream.format("wayfare")

@@ -403,7 +403,12 @@ every_bench = pytest.mark.parametrize(
 @cache
 def measured(what: str) -> list[dict[str, Any]]:
     if what in ON_SPARK:
-        with contextlib.redirect_stdout(io.StringIO()) as out:
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            contextlib.redirect_stdout(io.StringIO()) as out,
+        ):
+            # What is printed is the point here; the session of the tests is slow with many rows.
+            patch.setattr("wayfare.bench.analyse.DELIVERIES", (100_000,))
             assert main(["bench", what, "--quick", "--json"]) == 0
         return [json.loads(line) for line in out.getvalue().splitlines()]
     done = wayfare("bench", what, "--quick", "--json")

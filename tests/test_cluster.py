@@ -179,7 +179,14 @@ def test_spark_submit_has_the_say_about_the_master(tmp_path: Path) -> None:
         "print(session.sparkContext.master, session.range(5).count())\n"
     )
     done = subprocess.run(
-        [str(HOME / "bin/spark-submit"), "--master", "local[1]", str(tmp_path / "job.py")],
+        [
+            str(HOME / "bin/spark-submit"),
+            "--master",
+            "local[1]",
+            "--driver-java-options",
+            "-XX:TieredStopAtLevel=1",
+            str(tmp_path / "job.py"),
+        ],
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True,
         text=True,

@@ -14,8 +14,8 @@ from wayfare.errors import PipelineError
 from wayfare.pipeline.spark import explained, java_home, package, start
 
 JOB = """
-from wayfare.pipeline.spark import start
-spark = start("local[1]")
+from wayfare.pipeline.spark import TINY, start
+spark = start("local[1]", **TINY)
 told = spark.range(3).mapInArrow(lambda batches: batches, "id long").collect()
 print(spark.sparkContext._jvm.System.getProperty("java.home"))
 print([row.id for row in told])
