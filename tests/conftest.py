@@ -1,5 +1,6 @@
 """What every test may count on: Hypothesis profiles, the `--rewrite` option, a Spark session, overlays."""
 
+import gc
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -53,6 +54,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(group))
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(300))
+
+
+def pytest_collection_finish() -> None:
+    """What is there before the first test stays: tests that look for garbage need not look at all of it."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000)
 
 
 def _group(item: pytest.Item) -> str | None:
