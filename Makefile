@@ -11,14 +11,14 @@
 BIN := .venv/bin
 LOG := .setup.log
 UV_VERSION := 0.13.7
-# One more than there are cores: a live test mostly waits, and somebody else can work meanwhile.
-PYTEST_WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Two more than there are cores: a live test mostly waits, and somebody else can work meanwhile.
+PYTEST_WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 
 # Nothing of the caller's Python set-up may leak into .venv.
 export PYTHONNOUSERSITE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_USER := 0
-unexport PYTHONPATH PYTHONHOME
+unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo servers test check cover bench lock clean
