@@ -109,6 +109,91 @@ def test_any_number_of_attachments_without_a_welcome_can_be_sent():
     assert codec.decode(codec.encode(send.message)[4:]) == send.message
 
 
+# Attaching before it is known where
+
+
+def test_who_had_a_session_can_attach_before_it_knows_where():
+    client = attached()
+    assert client.may_attach_unseen()
+    assert client.attach(None, "link2") == [
+        Send("link2", Attach("anna", 2, 0, previous=(("porto", 1),), welcomed=True, home="porto"))
+    ]
+    client.greet("faro")
+    assert client.previous == (("faro", 2), ("porto", 1))
+    tell(client, Welcome(2, 0), link="link2")
+    assert client.previous == (("faro", 2),)
+
+
+def moved(**more):
+    """A client that has come from porto to faro, and does not know whether its session has."""
+    client = attached(**more)
+    client.attach("faro", "link")
+    tell(client, Welcome(2, 0))
+    return client
+
+
+@pytest.mark.parametrize(
+    "proof", [Deliver(1, note()), Gap(1, "backlog_count"), Published(0)], ids=lambda one: type(one)
+)
+def test_it_can_when_its_session_is_known_to_have_come_along(proof):
+    client = moved()
+    assert not client.may_attach_unseen()
+    tell(client, proof)
+    assert client.may_attach_unseen()
+
+
+def never_welcomed():
+    client = Client("anna")
+    client.attach("porto", "link")
+    return client
+
+
+def with_something_local():
+    client = attached()
+    client.subscribe(X, m.Terms(local=True))
+    return client
+
+
+def not_welcomed_where_it_was_last():
+    client = attached()
+    client.attach("faro", "link2")
+    return client
+
+
+def not_greeted():
+    client = attached()
+    client.attach(None, "link2")
+    client.step(LinkDown("link2"), 0)
+    return client
+
+
+@pytest.mark.parametrize(
+    "client", [never_welcomed, with_something_local, not_welcomed_where_it_was_last, not_greeted]
+)
+def test_else_it_has_to_wait_until_it_is_greeted(client):
+    assert not client().may_attach_unseen()
+
+
+def test_who_was_not_greeted_says_where_it_was_before_and_all_that_it_wants():
+    client = attached(digest_from=0)
+    client.subscribe(X)
+    client.attach(None, "link2")
+    client.step(LinkDown("link2"), 0)
+    (again,) = client.attach("faro", "link3")
+    assert (again.message.epoch, again.message.previous) == (3, (("porto", 1),))
+    assert (again.message.digest, again.message.subscriptions) == (0, (X,))
+
+
+def test_what_stays_behind_is_made_where_it_turns_out_to_be():
+    client = attached()
+    client.attach(None, "link2")
+    client.subscribe(X, m.Terms(local=True))
+    client.greet("faro")
+    tell(client, Welcome(2, 0), link="link2")
+    assert client.held().local == [(X, "faro")]
+    assert X in client.subscriptions
+
+
 def test_messages_of_an_earlier_connection_are_not_heard():
     client = attached()
     client.subscribe(X)

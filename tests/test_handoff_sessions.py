@@ -20,6 +20,8 @@ from wayfare.core.messages import (
     Welcome,
 )
 from wayfare.core.relocation import BEGAN_ANEW
+from wayfare.sim.oracle import check
+from wayfare.sim.world import World
 
 ROUTINGS = ("simple", "identity", "covering", "merging")
 AWAY_NS = Limits().away_ns
@@ -345,6 +347,35 @@ def test_a_session_is_found_that_went_on_twice(there):
     assert lost(net) == []
     assert [broker for broker, _ in homes(net)] == [there]
     assert_tidy(net)
+
+
+@pytest.mark.parametrize("there", ["porto", "lisbon", "faro", "braga"])
+@pytest.mark.parametrize("is_there", [True, False], ids=["taken over", "asked for"])
+def test_who_was_not_greeted_finds_its_session_wherever_it_is(there, is_there):
+    """Anna attaches at faro, and her connection breaks before she knows that it is faro."""
+    world = World(seed=1)
+    world.add_brokers([("porto", "lisbon"), ("lisbon", "faro"), ("lisbon", "braga")])
+    tom, anna = (
+        world.add_client(name, place) for name, place in (("tom", "braga"), ("anna", "porto"))
+    )
+    tom.advertise("exists x")
+    anna.subscribe("x > 0")
+    world.settle()
+    tom.publish({"x": 1})
+    world.settle()
+    anna.attach("faro")
+    world.run_until(world.now + (anna.link.latency_ns if is_there else 0) + 1)
+    anna.disconnect(late=not is_there)
+    if is_there:
+        world.settle()
+    assert anna.core.previous == (("porto", 1),)
+    tom.publish({"x": 2})
+    anna.attach(there)
+    tom.publish({"x": 3})
+    world.settle()
+    assert [one.notification.attributes["x"] for one in anna.received] == [1, 2, 3]
+    assert [event for event in world.events if event.kind == "lost"] == []
+    assert not list(check(world).violations)
 
 
 def test_nobody_gets_the_session_of_a_later_life():

@@ -93,6 +93,91 @@ async def test_a_publisher_moves_and_nothing_is_missed():
             assert await numbers(all, 9) == list(range(1, 10))
 
 
+class Silent:
+    """Who says nothing by itself, but hears what each connection says."""
+
+    def __init__(self):
+        self.heard = asyncio.Queue()
+        self.last = None
+
+    async def __aenter__(self):
+        self.server = await asyncio.start_server(self._hear, "127.0.0.1", 0)
+        self.url = f"wayfare://127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_):
+        self.server.close()
+
+    async def _hear(self, reader, writer):
+        self.last, decoder = writer, FrameDecoder()
+        while data := await reader.read(1 << 16):
+            for message in decoder.feed(data):
+                self.heard.put_nowait(message)
+        writer.close()
+
+    async def hears(self, *kinds):
+        said = [await asyncio.wait_for(self.heard.get(), 10) for _ in kinds]
+        assert [type(one) for one in said] == [*kinds]
+        return said[-1]
+
+    def say(self, *messages):
+        self.last.write(b"".join(map(encode, messages)))
+
+
+@live
+async def test_who_comes_back_attaches_without_a_round_trip_before():
+    """A connection has its price in round trips already; who speaks first pays no further one."""
+    async with (
+        tree(*LINE) as net,
+        wayfare.connect(net.url("porto"), client_id="anna") as anna,
+        Silent() as faro,
+    ):
+        moving = asyncio.create_task(anna.move(faro.url))
+        attach = await faro.hears(m.Hello, m.Attach)
+        assert [broker for broker, _ in attach.previous] == ["porto"]
+        faro.say(m.Hello(m.PROTOCOL_VERSION, "faro"), m.Welcome(attach.epoch, 0))
+        await moving
+        assert anna.broker == "faro"
+        anna._core.detach(leave=True)
+
+
+@live
+async def test_who_was_not_greeted_waits_for_it_the_next_time():
+    async with (
+        tree(*LINE) as net,
+        wayfare.connect(net.url("porto"), client_id="anna") as anna,
+        Silent() as faro,
+    ):
+        moving = asyncio.create_task(anna.move(faro.url))
+        first = await faro.hears(m.Hello, m.Attach)
+        anna.addresses = anna.addresses[:1]
+        faro.last.close()
+        await faro.hears(m.Hello)
+        await asyncio.sleep(0.2)
+        assert faro.heard.empty()
+        faro.say(m.Hello(m.PROTOCOL_VERSION, "faro"))
+        second = await faro.hears(m.Attach)
+        assert (second.epoch, second.previous) == (first.epoch + 1, first.previous)
+        faro.say(m.Welcome(second.epoch, 0))
+        await moving
+        anna._core.detach(leave=True)
+
+
+@live
+async def test_who_attached_to_another_version_is_told_so():
+    async with (
+        tree(*LINE) as net,
+        wayfare.connect(net.url("porto"), client_id="anna", timeout=1) as anna,
+        Silent() as faro,
+    ):
+        moving = asyncio.create_task(anna.move(faro.url))
+        await faro.hears(m.Hello, m.Attach)
+        faro.say(m.Hello(m.PROTOCOL_VERSION + 1, "faro"))
+        with pytest.raises(CannotConnect, match="faro speaks version 2 of the protocol"):
+            await moving
+        await until(lambda: anna.broker == "porto")
+
+
 @live
 async def test_a_client_goes_to_the_next_address_when_its_broker_is_gone():
     async with tree(*LINE, limits=Limits(answer_ns=300_000_000)) as net:

@@ -124,6 +124,9 @@ class Client:
         self.outbox: deque[m.Publish] = deque()  # not acknowledged yet, in order
         self.previous: tuple[tuple[BrokerId, int], ...] = ()
         self.welcomed = False
+        self.greeted = True  # it knows where its last attachment is
+        self._open_here = False  # its session there is known not to wait; or else as
+        self._started = 0  # ... something was delivered since then
         self.home = BrokerId("")  # the first broker that it attached to
         self._outbox_max, self._outbox_bytes_max = outbox_max, outbox_bytes_max
         self._outbox_bytes = 0
@@ -147,19 +150,35 @@ class Client:
 
     # What the application calls
 
-    def attach(self, broker: BrokerId, link: LinkId) -> list[Effect]:
-        """A connection to this broker is there: use it from now on."""
+    def may_attach_unseen(self) -> bool:
+        """Whether it can attach before it knows where.
+
+        If it is not greeted there, it does not know where that attachment was, and cannot say so at the
+        next one. Then the broker before knows where its session went: if it had it, and has told so.
+        """
+        return self._is_settled() and self.greeted and not self._local
+
+    def _is_settled(self) -> bool:
+        """Whether its session is open where it was last, and nowhere else."""
+        one = self.welcomed and len(self.previous) == 1
+        return one and (self._open_here or self.delivered > self._started)
+
+    def attach(self, broker: BrokerId | None, link: LinkId) -> list[Effect]:
+        """A connection to this broker is there: use it from now on. None: `greet` tells which it is."""
         self.epoch += 1
         self.link = link
-        self.home = self.home or broker
-        ended = self._leave_behind(broker)
+        ended: list[Effect] = []
+        if broker is not None:
+            self.home = self.home or broker
+            ended = self._leave_behind(broker)
         if self._confirms:
             self._put_back()
         self._acked, self.deadline = self.done(), None
+        self._open_here, self._started = not self.previous, self.delivered
         attach = self._attachment()
         self.following.begin(self.epoch)
         # Only who was welcomed where it was last can be sure that somebody there knows its filters.
-        welcomed_there = self.welcomed and len(self.previous) == 1
+        welcomed_there = self.welcomed and self.greeted and len(self.previous) == 1
         if welcomed_there and self._characters >= self._digest_from:
             known = digest(
                 {**dict.fromkeys(self.subscriptions), **self.terms},
@@ -169,10 +188,22 @@ class Client:
             attach = replace(
                 attach, subscriptions=(), terms=(), advertisements=(), watched=(), digest=known
             )
+        self.greeted = broker is not None
+        if broker is not None:
+            self._be_at(broker)
+        return [*ended, *self._present(attach)]
+
+    def greet(self, broker: BrokerId) -> None:
+        """Who it attached to unseen is this broker: said before anything else that comes from there."""
+        self.greeted = True
+        self.home = self.home or broker
+        self._leave_behind(broker)  # local subscriptions that were made since are made here
+        self._be_at(broker)
+
+    def _be_at(self, broker: BrokerId) -> None:
         self.previous = ((broker, self.epoch), *self.previous)
         if len(self.previous) > PREVIOUS_MAX:  # the last was welcomed: it holds the session
             self.previous = (*self.previous[: PREVIOUS_MAX - 1], self.previous[-1])
-        return [*ended, *self._present(attach)]
 
     def _attachment(self) -> m.Attach:
         terms = [
@@ -286,7 +317,8 @@ class Client:
         if terms is not None:
             self.terms[filter] = terms
             if terms.local:
-                self._local[filter] = self.previous[0][0] if self.link else BrokerId("")
+                here = self.link is not None and self.greeted
+                self._local[filter] = self.previous[0][0] if here else BrokerId("")
         return self._say(m.Subscribe(filter, terms, since_ns))
 
     def unsubscribe(self, filter: Filter) -> list[Effect]:
@@ -643,6 +675,7 @@ class Client:
         return [Lost(lost if message.exact else 0, message.reason), *self._mind_ack(now)]
 
     def on_published(self, message: m.Published, now: int) -> list[Effect]:
+        self._open_here = True
         self._forget_published(message.number)
         return []
 

@@ -721,7 +721,7 @@ class Client:
         while True:
             await asyncio.sleep(self._heartbeat_s)
             wire = self._wire
-            if wire is None or wire.link == "":
+            if wire is None or wire.peer == "":
                 continue
             wire.silent = 0 if wire.beat() else wire.silent + 1
             if wire.silent >= SILENT_BEATS:
@@ -738,6 +738,26 @@ class Client:
             self._error = lambda: UsageError(said)
             self._let_go(said)
             self._wake_all()
+        elif connection is self._wire and self._may_attach_unseen():
+            try:
+                self._attach(self._wire, None)
+            except Exception as error:
+                self._fail(error)
+
+    def _may_attach_unseen(self) -> bool:
+        """Whether it attaches before the broker has said who it is: that saves a round trip.
+
+        Nobody but who speaks our version reads what is behind our Hello.
+        """
+        return self._core.may_attach_unseen()
+
+    def _attach(self, wire: Wire, broker: BrokerId | None) -> None:
+        wire.link = f"{self.name}#{self._core.epoch + 1}"
+        if self._login is not None:
+            wire.send(encode(self._login))
+        effects = self._core.attach(broker, LinkId(wire.link))
+        self._record("attached", wire)
+        self._perform(effects)
 
     def on_messages(self, connection: Connection, messages: list[m.AnyMessage]) -> None:
         wire = self._wire
@@ -762,12 +782,11 @@ class Client:
             else:
                 self._step(Received(LinkId(wire.link), message), now)
         elif isinstance(message, m.Hello):
-            wire.link = f"{message.name}#{self._core.epoch + 1}"
-            if self._login is not None:
-                wire.send(encode(self._login))
-            effects = self._core.attach(BrokerId(message.name), LinkId(wire.link))
-            self._record("attached", wire)
-            self._perform(effects)
+            if wire.link:
+                self._core.greet(BrokerId(message.name))
+                self._record("attached", wire)
+            else:
+                self._attach(wire, BrokerId(message.name))
         elif isinstance(message, m.Refused):
             self._on_refused(wire, message)
         elif isinstance(message, m.Ping):
@@ -901,7 +920,8 @@ class Client:
             logger.exception("on_lost of %s failed", self.name)
 
     def _record(self, kind: str, wire: Wire | None) -> None:
-        if self._recorder is not None and wire is not None and wire.link:
+        """What happened between it and the broker at the other end, once that said who it is."""
+        if self._recorder is not None and wire is not None and wire.peer:
             self._recorder.fact(kind, broker=wire.peer, epoch=self._core.epoch)
 
     def _flush(self) -> None:

@@ -111,6 +111,9 @@ class Reader(Client):
 
     # What happens
 
+    def _may_attach_unseen(self) -> bool:
+        return False  # it reads at one broker, and nowhere else
+
     def _take(self, wire: Wire, message: m.AnyMessage, now: int) -> None:
         if isinstance(message, m.Hello) and not self._resume(message.name):
             return

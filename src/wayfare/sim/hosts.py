@@ -254,7 +254,16 @@ class Connection:
 class ClientHost(Host):
     """A client, and what its application does."""
 
-    __slots__ = ("channels", "connection", "home", "left", "link", "received", "replaced")
+    __slots__ = (
+        "_unseen",
+        "channels",
+        "connection",
+        "home",
+        "left",
+        "link",
+        "received",
+        "replaced",
+    )
     core: Client
 
     def __init__(self, world: World, core: Client, home: str, link: LinkSpec) -> None:
@@ -266,6 +275,7 @@ class ClientHost(Host):
         self.left = False
         self.replaced = False  # a later process has its name: of this one only brokers hear
         self.received: list[Notify] = []
+        self._unseen = False  # it has heard nothing yet of the broker that it attached to
 
     @property
     def name(self) -> str:
@@ -286,7 +296,8 @@ class ClientHost(Host):
             return
         link = LinkId(f"{self.name}#{self.core.epoch + 1}")
         self.connection = Connection(self, host, link, self.link)
-        effects = self.core.attach(BrokerId(self.home), link)
+        self._unseen = self.core.may_attach_unseen()
+        effects = self.core.attach(None if self._unseen else BrokerId(self.home), link)
         self.log("attached")
         self.perform(effects)
 
@@ -393,6 +404,9 @@ class ClientHost(Host):
 
     def receive(self, event: Received | LinkDown | Posted | Tick) -> None:
         """As `Host.receive`; what a client mostly does is to be notified."""
+        if self._unseen and type(event) is Received and event.link == self.core.link:
+            self._unseen = False
+            self.core.greet(BrokerId(self.home))  # by a Hello that came just before
         effects = self.step(event, self.agenda.now)
         if len(effects) == 1 and self._armed is not None and type(effects[0]) is Notify:
             self.notified(effects[0])  # the acknowledgement is on the agenda already
