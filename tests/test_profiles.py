@@ -174,9 +174,9 @@ def test_nobody_is_asked_at_the_same_broker():
 def test_at_the_same_broker_with_other_filters():
     """Nobody else can know them: she is asked at once."""
     net = roads()
+    net.subscribe("anna", "y > 0")  # it does not arrive
     net.cut("anna")
     publish(net, 1)
-    net.subscribe("anna", "y > 0")
     net.attach("anna", "porto")
     net.step("anna", "porto")
     assert net.on_the_way("porto", "anna") == [Resend(2)]
@@ -192,11 +192,48 @@ def test_at_the_same_broker_with_other_filters():
 # Who has not
 
 
-def test_filters_that_changed_while_she_was_away_are_sent():
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda net: net.subscribe("anna", "y > 0"),
+        lambda net: net.subscribe("anna", "x > 0", LAST),
+        lambda net: net.unsubscribe("anna", "x > 0"),
+        lambda net: net.advertise("anna", "y > 0"),
+    ],
+    ids=["subscribe", "terms", "unsubscribe", "advertise"],
+)
+def test_what_changed_while_she_was_away_is_sent_at_once(change):
+    """A digest would be one that nobody knows."""
     net = roads()
     net.cut("anna")
-    publish(net, 1)
+    change(net)
+    net.attach("anna", "faro")
+    (attach,) = net.on_the_way("anna", "faro")
+    anna = net.clients["anna"]
+    assert attach.digest == 0
+    assert (attach.subscriptions, attach.advertisements) == (
+        tuple(anna.subscriptions),
+        tuple(anna.advertisements),
+    )
+    net.settle()
+    net.attach("anna", "porto")
+    assert net.on_the_way("anna", "porto")[0].digest  # faro was told
+
+
+def test_so_is_everything_when_something_stayed_behind():
+    net = roads()
+    net.subscribe("anna", "y > 0", Terms(local=True))
+    net.settle()
+    net.attach("anna", "faro")
+    (attach,) = net.on_the_way("anna", "faro")
+    assert (attach.digest, attach.subscriptions) == (0, (X,))
+
+
+def test_filters_that_changed_before_her_broker_heard_of_it_are_sent():
+    net = roads()
     net.subscribe("anna", "y > 0")
+    net.cut("anna")
+    publish(net, 1)
     sent = uplink(net, "anna")
     net.move("anna", "faro")
     assert [(one.epoch, bool(one.digest), one.subscriptions) for one in sent] == [
@@ -358,8 +395,8 @@ def test_a_goodbye_right_behind_the_answer():
 def test_what_was_said_before_it_was_asked_for_is_said_again():
     """Everything comes with the second attachment, and nothing twice."""
     net = roads(name="tom")
-    net.cut("tom")
     net.advertise("tom", "exists z")
+    net.cut("tom")
     net.subscribe("anna", "z > 0")
     net.stop("faro", "lisbon")
     net.move("tom", "faro")

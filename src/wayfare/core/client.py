@@ -60,9 +60,14 @@ ACK_EVERY = 32  # deliveries; must be well below the broker's window
 ACK_DELAY_NS = 1_000_000_000  # that an acknowledgement may wait for more deliveries
 ACK_GRAIN_NS = 100_000_000  # many clients wake up together, and not each at its own time
 MARKS_AGE_NS = 24 * 3600 * 1_000_000_000  # that a copy of a notification may be under way
-DIGEST_FROM = 2_000  # characters of all filters; then a digest is sent to a new broker, first
+# Characters of all filters; then a digest is sent to a new broker, first. It costs a round trip between
+# brokers, and these take 0.2 s by GPRS.
+DIGEST_FROM = 500
 OUTBOX_MAX = 10_000  # publications without an acknowledgement; then publish refuses
 OUTBOX_BYTES_MAX = 64 * 1024 * 1024  # of them; the last one may come on top
+
+
+CHANGES = (m.Subscribe, m.Unsubscribe, m.Advertise, m.Unadvertise)  # of a profile
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -135,6 +140,7 @@ class Client:
         self._local: dict[Filter, BrokerId] = {}  # local subscriptions, and where they were made
         self._recalls: dict[Filter, int] = {}  # how much of the past is still to be asked for
         self._characters = 0  # of all filters that are held
+        self._changed = False  # what it wants or offers, since it could tell a broker
         self._wanted: FilterIndex[Filter] = FilterIndex()
         self._marks = Marks(MARKS_AGE_NS) if once else None
         self._recent = self._marks.recent if self._marks else {}  # at hand, for `step`
@@ -179,7 +185,8 @@ class Client:
         self.following.begin(self.epoch)
         # Only who was welcomed where it was last can be sure that somebody there knows its filters.
         welcomed_there = self.welcomed and self.greeted and len(self.previous) == 1
-        if welcomed_there and self._characters >= self._digest_from:
+        known_there = welcomed_there and not self._changed and not ended
+        if known_there and self._characters >= self._digest_from:
             known = digest(
                 {**dict.fromkeys(self.subscriptions), **self.terms},
                 self.advertisements,
@@ -188,6 +195,7 @@ class Client:
             attach = replace(
                 attach, subscriptions=(), terms=(), advertisements=(), watched=(), digest=known
             )
+        self._changed = False
         self.greeted = broker is not None
         if broker is not None:
             self._be_at(broker)
@@ -427,7 +435,10 @@ class Client:
         return True
 
     def _say(self, message: m.FromClient) -> list[Effect]:
-        return [] if self.link is None else [Send(self.link, message)]
+        if self.link is None:
+            self._changed |= type(message) in CHANGES
+            return []
+        return [Send(self.link, message)]
 
     # What the host reports
 

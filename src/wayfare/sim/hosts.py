@@ -26,7 +26,7 @@ from wayfare.core.effects import (
     Tick,
 )
 from wayfare.core.filters import Filter
-from wayfare.core.messages import BrokerId, LinkId, State, Terms, terms_text
+from wayfare.core.messages import Attach, BrokerId, LinkId, State, Terms, terms_text
 from wayfare.core.predicates import Value
 from wayfare.core.saving import SAVABLE
 from wayfare.core.templates import Template, parse
@@ -298,6 +298,8 @@ class ClientHost(Host):
         self.connection = Connection(self, host, link, self.link)
         self._unseen = self.core.may_attach_unseen()
         effects = self.core.attach(None if self._unseen else BrokerId(self.home), link)
+        attach = next(one.message for one in effects if type(one) is Send)
+        world.digests += type(attach) is Attach and attach.digest > 0
         self.log("attached")
         self.perform(effects)
 

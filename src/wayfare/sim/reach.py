@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from wayfare.core.broker import DEFAULT_LIMITS
-from wayfare.core.client import DIGEST_FROM
 from wayfare.core.home import Home
 from wayfare.sim import topology
 from wayfare.sim.world import World
@@ -45,6 +44,6 @@ def reach(world: World) -> Reach:
     client_ns += max(wait.values())
     if world.relocation == Home.name:  # what a client says or gets goes by its home
         client_ns += tree_ns
-    if world.digest_from < DIGEST_FROM:  # a new broker may ask an old one, and then the client
+    if world.digests:  # a new broker may ask an old one, and then the client
         client_ns = 3 * client_ns + 2 * tree_ns
     return Reach(tree_ns, client_ns, world.limits.window)

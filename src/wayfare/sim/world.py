@@ -80,6 +80,7 @@ class World:
         self.client_link = client_link
         self.outbox_max = outbox_max
         self.digest_from = digest_from
+        self.digests = 0  # attachments by digest
         self.forecast = forecast
         self.ahead = ahead
         self.direct_link = direct_link
