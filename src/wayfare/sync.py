@@ -14,10 +14,11 @@ interrupts whatever waits. What was interrupted in `get` is not lost: it is the 
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Generic, Self, TypeVar, Unpack
 
 from wayfare.core.filters import Filter
 from wayfare.core.messages import Terms
@@ -31,30 +32,21 @@ from wayfare.net.being import Location
 from wayfare.net.client import CLOSE_S, Wanted
 from wayfare.net.offer import Offer as LiveOffer
 from wayfare.net.options import Options
+from wayfare.net.stream import Stream
 from wayfare.net.subscription import Notification
 from wayfare.net.subscription import Subscription as LiveSubscription
 
 __all__ = ["Client", "Notification", "Offer", "Subscription", "connect"]
 
+T = TypeVar("T")
 
-class Subscription(Iterator[Notification]):
-    """Notifications that match a filter, one after the other. Made by `Client.subscribe`."""
 
-    def __init__(self, background: Background, subscription: LiveSubscription) -> None:
+class _Stream(Iterator[T], ABC, Generic[T]):
+    """The twin of one, which is in the thread of its client."""
+
+    def __init__(self, background: Background, live: Stream[T]) -> None:
         self._background = background
-        self._live = subscription
-
-    @property
-    def filter(self) -> Filter | Template:
-        return self._live.filter
-
-    @property
-    def terms(self) -> Terms | None:
-        return self._live.terms
-
-    @property
-    def dropped(self) -> int:
-        return self._live.dropped
+        self._live = live
 
     def __enter__(self) -> Self:
         self._background.call(self._live.__aenter__)
@@ -69,14 +61,32 @@ class Subscription(Iterator[Notification]):
         with suppress(Closed):  # with its client
             self._background.call(lambda: self._live.__aexit__(kind, error, trace))
 
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Notification:
+    def __next__(self) -> T:
         try:
             return self.get()
         except Closed:
             raise StopIteration from None
+
+    @abstractmethod
+    def get(self, timeout: float | None = None) -> T: ...
+
+
+class Subscription(_Stream[Notification]):
+    """Notifications that match a filter, one after the other. Made by `Client.subscribe`."""
+
+    _live: LiveSubscription
+
+    @property
+    def filter(self) -> Filter | Template:
+        return self._live.filter
+
+    @property
+    def terms(self) -> Terms | None:
+        return self._live.terms
+
+    @property
+    def dropped(self) -> int:
+        return self._live.dropped
 
     def get(self, timeout: float | None = None) -> Notification:
         """The next one; TimeoutError if none comes in time, Closed if none will.
@@ -95,15 +105,13 @@ class Subscription(Iterator[Notification]):
         self._background.call(self._live.unsubscribe)
 
 
-class Offer(Iterator[bool]):
+class Offer(_Stream[bool]):
     """An advertisement, and whether anybody wants what it offers. Made by `Client.offer`.
 
     Iterating gives the answer, and each other one when it comes.
     """
 
-    def __init__(self, background: Background, offer: LiveOffer) -> None:
-        self._background = background
-        self._live = offer
+    _live: LiveOffer
 
     @property
     def filter(self) -> Filter:
@@ -113,24 +121,6 @@ class Offer(Iterator[bool]):
     def wanted(self) -> bool | None:
         """Whether anybody wants it, as far as is known; None: no broker has said anything yet."""
         return self._live.wanted
-
-    def __enter__(self) -> Self:
-        self._background.call(self._live.__aenter__)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __next__(self) -> bool:
-        try:
-            return self.get()
-        except Closed:
-            raise StopIteration from None
 
     def get(self, timeout: float | None = None) -> bool:
         """The answer, as soon as there is one that this has not given before; or TimeoutError."""
