@@ -469,7 +469,9 @@ class BrokerHost:
         effects = self.core.step(event, now)
         if effects:
             self._perform(effects)
-        self._alarm.set(self.core.next_deadline(), now)
+        due = self.core.next_deadline()
+        if due is not None and due < self._alarm.due:
+            self._alarm.set(due, now)
 
     def _perform(self, effects: list[Effect]) -> None:
         frames, connections = self._frames, self.connections
