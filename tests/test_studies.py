@@ -16,20 +16,9 @@ from wayfare.cli import main
 from wayfare.errors import PipelineError
 from wayfare.pipeline import results, study, sweep
 from wayfare.studies import STUDIES
+from wayfare.studies.checks import flat, less, never, rises
 from wayfare.studies.publishers import carried
-from wayfare.studies.study import (
-    Check,
-    Experiment,
-    Metric,
-    Picture,
-    Rows,
-    Study,
-    Verdict,
-    flat,
-    less,
-    never,
-    rises,
-)
+from wayfare.studies.study import Check, Experiment, Metric, Picture, Rows, Study, Verdict
 
 ROWS = Rows(
     [

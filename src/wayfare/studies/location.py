@@ -6,14 +6,14 @@ is there of the last minute, by who listens ahead (nlb). Both with their price.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 from wayfare.sim.blackout import STEPS
 from wayfare.sim.links import MS_NS, SECOND_NS
 from wayfare.sim.location import NLB
 from wayfare.sim.world import CLIENT_LINK
-from wayfare.studies.study import Check, Experiment, Metric, Rows, Study, Verdict, less, never
+from wayfare.studies.checks import grows, less, most, never
+from wayfare.studies.study import Check, Experiment, Metric, Rows, Study, Verdict
 
 AHEAD = ("dwell", "everywhere")
 OWN_LINK_MS = 2 * CLIENT_LINK.latency_ns / MS_NS
@@ -81,24 +81,9 @@ def _there_and_back(rows: Rows) -> Verdict:
     return Verdict(0.9 < min(off) <= max(off) < 1.1, f"{min(off):.2f} to {max(off):.2f} times that")
 
 
-def _most(metric: str, series: str, says: str) -> Check:
-    def verdict(rows: Rows) -> Verdict:
-        ratios = [
-            rows.mean(metric, series, x) / rows.mean(metric, other, x)
-            for x in rows.xs()
-            for other in rows.series()
-            if other != series
-        ]
-        return Verdict(
-            min(ratios) >= 1, f"{min(ratios):.3g} to {max(ratios):.3g} times that of others"
-        )
-
-    return Check(says, verdict, "ours")
-
-
 def _none(rows: Rows) -> Verdict:
-    most = max(rows.curve("share", "none"))
-    return Verdict(most <= NONE_MAX, f"{most:.2%} at most, which was under way")
+    there = max(rows.curve("share", "none"))
+    return Verdict(there <= NONE_MAX, f"{there:.2%} at most, which was under way")
 
 
 def _all(rows: Rows) -> Verdict:
@@ -111,17 +96,6 @@ def _mined(rows: Rows) -> Verdict:
         rows.mean("share", "mined", x) / rows.mean("share", "neighbours", x) for x in rows.xs()
     ]
     return Verdict(min(shares) >= NEARLY, f"{min(shares):.1%} to {max(shares):.1%} of it")
-
-
-def _grows(metric: str, series: str, says: str) -> Check:
-    def verdict(rows: Rows) -> Verdict:
-        curve = rows.curve(metric, series)
-        return Verdict(
-            all(a < b for a, b in pairwise(curve)),
-            " -> ".join(f"{one:.3g}" for one in curve),
-        )
-
-    return Check(says, verdict, "ours")
 
 
 def _cheaper(what: str, metric: str) -> Check:
@@ -144,8 +118,8 @@ CHECKS = (
     _cheaper("virtual clients", "virtual_mean"),
     _cheaper("messages", "messages_per_minute"),
     MEMORY,
-    _most("messages_per_minute", "all", "to listen everywhere takes most messages"),
-    _most("kept_mean", "all", "... and most memory"),
+    most("messages_per_minute", "all", "to listen everywhere takes most messages"),
+    most("kept_mean", "all", "... and most memory"),
 )
 
 HOPS = Experiment(
@@ -166,9 +140,9 @@ HOPS = Experiment(
             _there_and_back,
             "ours",
         ),
-        _grows("blackout_ms", "0", "steps 0: the blackout grows with the hops"),
+        grows("blackout_ms", "0", "steps 0: the blackout grows with the hops"),
         *map(_no_blackout, AHEAD),
-        _most(
+        most(
             "notifications_per_delivered", "everywhere", "everywhere takes the most notifications"
         ),
         never("control", "everywhere"),
@@ -213,7 +187,7 @@ STAY = Experiment(
     quick_fixed={"minutes": 10.0},
     checks=(
         *CHECKS,
-        _grows("share", "neighbours", "neighbours find more if they could listen for longer"),
+        grows("share", "neighbours", "neighbours find more if they could listen for longer"),
     ),
     **ARRIVAL,
 )
@@ -263,8 +237,8 @@ COVERAGE = Experiment(
     metrics=(SHARE, MESSAGES, VIRTUAL, KEPT),
     checks=(
         _wrong("lost"),
-        _grows("share", "mined", "more coverage finds more"),
-        _grows("virtual_mean", "mined", "... with more virtual clients"),
+        grows("share", "mined", "more coverage finds more"),
+        grows("virtual_mean", "mined", "... with more virtual clients"),
     ),
 )
 

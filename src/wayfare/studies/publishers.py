@@ -12,19 +12,8 @@ from statistics import linear_regression, mean
 
 from wayfare.sim.experiment import ALGORITHMS
 from wayfare.sim.links import SECOND_NS
-from wayfare.studies.study import (
-    Check,
-    Experiment,
-    Metric,
-    Picture,
-    Rows,
-    Study,
-    Verdict,
-    flat,
-    less,
-    never,
-    rises,
-)
+from wayfare.studies.checks import flat, less, linear, never, rises
+from wayfare.studies.study import Check, Experiment, Metric, Picture, Rows, Study, Verdict
 
 PUBLISHED = ("standard", "prefetching", "proxy", "delayed")
 COST = Metric("control_per_move", "Rebuilding cost of a move", "messages", log=True)
@@ -35,18 +24,6 @@ DELIVERY = Metric("delivery_p50_ms", "Delivery time, median", "ms")
 DELIVERY_P90 = Metric("delivery_p90_ms", "Delivery time, 90th percentile", "ms")
 REBUILD = Metric("rebuild_p50_ms", "Time until the tree is complete, median", "ms")
 TOGETHER = {"start": "together", "jitter_ns": 3 * SECOND_NS, "minutes": 6.0}
-
-
-def _linear(algorithm: str) -> Check:
-    def verdict(rows: Rows) -> Verdict:
-        xs, ys = rows.xs(), rows.curve("control_total", algorithm)
-        line = linear_regression(xs, ys)
-        off = max(
-            abs(line.slope * x + line.intercept - y) / max(ys) for x, y in zip(xs, ys, strict=True)
-        )
-        return Verdict(off <= 0.1, f"within {off:.1%} of a straight line")
-
-    return Check(f"{algorithm}: messages grow about linearly with the publishers", verdict)
 
 
 def _first_complete(rows: Rows, algorithm: str) -> float:
@@ -168,7 +145,10 @@ SCALABILITY = Experiment(
     " cost more than ten times proxy and delayed; prefetching costs more than standard; delayed costs"
     " less than proxy; the median delivery time is about 0.3 s",
     checks=(
-        *(_linear(one) for one in ALGORITHMS),
+        *(
+            linear("control_total", one, f"{one}: messages grow about linearly with the publishers")
+            for one in ALGORITHMS
+        ),
         *(
             less("control_total", one, other, 10, f"{other} costs more than 10 times {one}")
             for other in ("standard", "prefetching")

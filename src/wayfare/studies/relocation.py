@@ -8,17 +8,8 @@ from __future__ import annotations
 from wayfare.core.broker import RELOCATIONS
 from wayfare.core.reduction import STRATEGIES
 from wayfare.sim.links import MS_NS
-from wayfare.studies.study import (
-    Check,
-    Experiment,
-    Metric,
-    Picture,
-    Rows,
-    Study,
-    Verdict,
-    flat,
-    never,
-)
+from wayfare.studies.checks import flat, never
+from wayfare.studies.study import Check, Experiment, Metric, Picture, Rows, Study, Verdict
 
 LOST = Metric("lost", "Lost notifications", "notifications")
 TWICE = Metric("duplicates", "Duplicates", "notifications")

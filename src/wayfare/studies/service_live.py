@@ -9,17 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from wayfare.studies.checks import never
 from wayfare.studies.service import printed
-from wayfare.studies.study import (
-    Check,
-    Experiment,
-    Metric,
-    Picture,
-    Rows,
-    Study,
-    Verdict,
-    never,
-)
+from wayfare.studies.study import Check, Experiment, Metric, Picture, Rows, Study, Verdict
 
 NAME = "service-live"
 KIND = "live"
