@@ -191,7 +191,7 @@ def test_servers_with_tls(
     payload = bytes(range(256)) * 2_000
 
     async def refusal(address: str, ca: str) -> str:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(9):
             with pytest.raises(CannotConnect, match="cannot connect") as caught:
                 await Client(adapter(address, Trust(ca)), address, "anna").open()
         return str(caught.value)
@@ -244,7 +244,7 @@ def test_servers_without_tls_are_told_nothing(scheme: str, files: Files) -> None
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
             address = f"{scheme}://anna:secret@127.0.0.1:{port}"
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(9):
                 with pytest.raises(CannotConnect, match="cannot connect") as caught:
                     await Client(adapter(address, Trust(files.ca)), address, "anna").open()
             assert "TLS" in str(caught.value)
@@ -351,7 +351,7 @@ def test_who_does_not_speak_as_a_proxy_does_gets_a_sentence(
     overlay_of: Nodes, system: str, word: str, files: Files
 ) -> None:
     async def sentence(proxy: str, ca: str = "") -> str:
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(9):
             with pytest.raises(CannotConnect) as caught:
                 async with connect("ann", proxy, ca=ca):
                     pass

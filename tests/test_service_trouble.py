@@ -294,6 +294,40 @@ def test_a_proxy_tells_what_the_system_has_forgotten_while_it_was_down(
     run(story())
 
 
+@pytest.mark.parametrize("system", ["stomp", "wayfare", "amqp"])
+def test_a_suspended_client_does_not_subscribe_again_where_that_was_kept(
+    overlay_of: Nodes, system: str, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        a, _, _ = overlay_of(system).addresses
+        async with (
+            proxy(a) as here,
+            connect(f"bob{word}", here) as bob,
+            connect(f"ann{word}", here) as ann,
+        ):
+            topic = ann.system.topic(word)
+            wanted = ann.system.subscription(topic)
+            await ann.subscribe(wanted)
+            await ann.move_out(suspend=True)
+            await bob.publish(topic, b"1")
+            asked: list[str] = []
+            ask = Errands.ask
+
+            def noted(self: Errands, errand: Any) -> None:
+                if isinstance(errand, e.Subscribe) and self._name == f"ann{word}":
+                    asked.extend(errand.subscriptions)
+                ask(self, errand)
+
+            monkeypatch.setattr(Errands, "ask", noted)
+            await ann.move_in()
+            await bob.publish(topic, b"2")
+            assert await payloads(ann, 2) == [b"1", b"2"]
+            await quiet(ann)
+            assert asked and wanted not in asked
+
+    run(story())
+
+
 def test_a_mosquitto_that_is_restarted_has_kept_what_came_for_a_proxy(
     need_server: Callable[[str], None], tmp_path: Path
 ) -> None:
