@@ -15,19 +15,11 @@ from wayfare.core.reduction import STRATEGIES
 from wayfare.errors import UsageError
 from wayfare.eventlog import Event
 from wayfare.sim import topology
+from wayfare.sim.deliveries import Deliveries, judge, percentile
 from wayfare.sim.links import MS_NS
 from wayfare.sim.oracle import check
-from wayfare.sim.roaming import (
-    Deliveries,
-    Figures,
-    Parameters,
-    Roaming,
-    comparison,
-    judge,
-    path,
-    percentile,
-    run,
-)
+from wayfare.sim.roaming import Figures, Parameters, Roaming, comparison, run
+from wayfare.sim.topology import path
 from wayfare.sim.world import World
 
 SMALL = Parameters(height=3, degree=2, publishers=4, movers=6, moves=4, dwell_ns=300 * MS_NS)

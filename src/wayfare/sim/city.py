@@ -28,10 +28,10 @@ from wayfare.core.prediction import Movement
 from wayfare.core.publishers import Forecast
 from wayfare.errors import UsageError
 from wayfare.sim import topology
+from wayfare.sim.deliveries import percentile
 from wayfare.sim.experiment import ATTACHING_NS, Figures, Parameters, State
 from wayfare.sim.hosts import BrokerHost, ClientHost
 from wayfare.sim.links import MS_NS, SECOND_NS, LinkSpec
-from wayfare.sim.roaming import path, percentile
 from wayfare.sim.traffic import Log
 from wayfare.sim.trees import Edge, Stay, Trees
 from wayfare.sim.world import World
@@ -272,7 +272,9 @@ class City:
             one.step = -one.step
         one.at += one.step
         one.control = 0
-        one.hops = len(path(self.world.edges, old, self.row[one.at])) if self.measuring else 0
+        one.hops = (
+            len(topology.path(self.world.edges, old, self.row[one.at])) if self.measuring else 0
+        )
         one.host.detach()
         agenda, now = self.world.agenda, self.world.now
         agenda.at(now + self.parameters.away_ns, self._come, one)

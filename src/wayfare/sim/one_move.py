@@ -30,8 +30,8 @@ from wayfare.core.filters import Filter
 from wayfare.errors import UsageError
 from wayfare.eventlog import Event
 from wayfare.sim import topology
+from wayfare.sim.deliveries import judge
 from wayfare.sim.links import MS_NS, SECOND_NS, Agenda
-from wayfare.sim.roaming import judge
 from wayfare.sim.systems import SYSTEMS
 from wayfare.sim.traffic import Log
 

@@ -15,7 +15,6 @@ say, other than notifications, is the price of moving.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from math import ceil
 from random import Random
 from typing import Any
 
@@ -23,11 +22,9 @@ import msgspec
 from msgspec.structs import replace
 
 from wayfare.core.broker import RELOCATIONS
-from wayfare.core.filters import Filter
 from wayfare.errors import UsageError
-from wayfare.eventlog import Event
 from wayfare.sim import topology
-from wayfare.sim.histories import matches
+from wayfare.sim.deliveries import judge, percentile
 from wayfare.sim.hosts import NOTICE_NS, ClientHost
 from wayfare.sim.links import MS_NS, SECOND_NS, LinkSpec
 from wayfare.sim.traffic import Log, Traffic, tables
@@ -252,7 +249,7 @@ class Roaming:
         for _ in range(self.parameters.moves):
             for mover in self.movers:
                 broker = self._elsewhere(mover.home)
-                self.moves.append(Move(mover.name, path(world.edges, mover.home, broker)))
+                self.moves.append(Move(mover.name, topology.path(world.edges, mover.home, broker)))
                 (self._go_silently if self._is_silent() else self._go)(mover)
                 world.run_until(world.now + self._away_ns())
                 self._come((mover, broker))
@@ -315,7 +312,7 @@ class Roaming:
     def _figures(self) -> Figures:
         parameters, world = self.parameters, self.world
         found = judge(world.events, [mover.name for mover in self.movers])
-        hops = sum(len(path(world.edges, old, new)) for old, new in found.moves)
+        hops = sum(len(topology.path(world.edges, old, new)) for old, new in found.moves)
         ads, subs = zip(*map(tables, world.brokers.values()), strict=True)
         alone = parameters.one_at_a_time
         return Figures(
@@ -350,21 +347,6 @@ class Roaming:
         )
 
 
-def path(edges: topology.Edges, a: str, b: str) -> topology.Edges:
-    """The edges between two brokers of a tree whose edges lead away from the root."""
-    above = {child: parent for parent, child in edges}
-
-    def way_up(broker: str) -> topology.Edges:
-        out = []
-        while broker in above:
-            out.append((above[broker], broker))
-            broker = above[broker]
-        return out
-
-    ups, downs = way_up(a), way_up(b)
-    return [one for one in ups if one not in downs] + [one for one in downs if one not in ups]
-
-
 def _latencies(name: str, times: list[int], link_ns: int) -> dict[str, float | None]:
     out: dict[str, float | None] = {}
     for percent in (50, 99):
@@ -373,104 +355,3 @@ def _latencies(name: str, times: list[int], link_ns: int) -> dict[str, float | N
         out[f"{name}_p{percent}_ms"] = None if time is None else round(time / MS_NS, 3)
         out[f"{name}_p{percent}_links"] = round((time or 0) / link_ns, 3) if in_links else None
     return out
-
-
-def percentile(values: list[int], percent: int) -> int | None:
-    """The smallest one that so many percent are not above; None if there are none."""
-    if not values:
-        return None
-    return sorted(values)[ceil(len(values) * percent / 100) - 1]
-
-
-# The event log
-
-
-class Deliveries(msgspec.Struct):
-    """What the event log says of the movers."""
-
-    published: int = 0
-    expected: int = 0
-    delivered: int = 0
-    lost: int = 0
-    duplicates: int = 0
-    order_violations: int = 0
-    gaps: int = 0
-    moves: list[tuple[str, str]] = []  # from where, and to where
-    live_ns: list[int] = []
-    first_ns: list[int] = []
-
-
-class Mover:
-    """What one mover wants, where it is, and what it got."""
-
-    def __init__(self) -> None:
-        self.wanted: list[Filter] = []
-        self.broker: str | None = None
-        self.since = 0  # when it came here
-        self.got: set[tuple[str, int]] = set()  # for membership only
-        self.last: dict[str, int] = {}  # publisher -> the highest number that it got
-        # What it still waits for since its last move.
-        self.first_due = self.live_due = False
-
-
-def judge(events: list[Event], names: Iterable[str]) -> Deliveries:
-    """Compare what movers got with all that matches, published when they had subscribed."""
-    out = Deliveries()
-    movers = {name: Mover() for name in names}
-    published: dict[tuple[str, int], Event] = {}
-    for event in events:
-        if event.kind == "published":
-            assert event.client is not None and event.number is not None
-            published[event.client, event.number] = event
-        elif (mover := movers.get(event.client or "")) is None:
-            continue
-        elif event.kind == "subscribed":
-            assert event.filter is not None
-            mover.wanted.append(event.filter)
-        elif event.kind == "attached":
-            _on_attached(out, mover, event)
-        elif event.kind == "delivered":
-            _on_delivered(out, mover, event, published)
-        elif event.kind == "lost":
-            out.gaps += 1
-    out.published = len(published)
-    for mover in movers.values():
-        expected = [key for key, one in published.items() if _wants(mover, one)]
-        out.expected += len(expected)
-        out.lost += sum(key not in mover.got for key in expected)
-    return out
-
-
-def _wants(mover: Mover, publication: Event) -> bool:
-    assert publication.attributes is not None
-    return any(matches(filter, publication.attributes) for filter in mover.wanted)
-
-
-def _on_attached(out: Deliveries, mover: Mover, event: Event) -> None:
-    assert event.broker is not None
-    if mover.broker not in (None, event.broker):
-        assert mover.broker is not None
-        out.moves.append((mover.broker, event.broker))
-        mover.since = event.time_ns
-        mover.first_due = mover.live_due = True
-    mover.broker = event.broker
-
-
-def _on_delivered(
-    out: Deliveries, mover: Mover, event: Event, published: dict[tuple[str, int], Event]
-) -> None:
-    assert event.publisher is not None and event.number is not None
-    key = event.publisher, event.number
-    out.delivered += 1
-    if key in mover.got:
-        out.duplicates += 1
-    elif event.number < mover.last.get(event.publisher, 0):
-        out.order_violations += 1
-    mover.got.add(key)
-    mover.last[event.publisher] = max(event.number, mover.last.get(event.publisher, 0))
-    if mover.first_due:
-        mover.first_due = False
-        out.first_ns.append(event.time_ns - mover.since)
-    if mover.live_due and published[key].time_ns > mover.since:
-        mover.live_due = False
-        out.live_ns.append(event.time_ns - mover.since)

@@ -77,6 +77,21 @@ def paths(edges: Edges, root: str) -> dict[str, list[str]]:
     return out
 
 
+def path(edges: Edges, a: str, b: str) -> Edges:
+    """The edges between two brokers of a tree whose edges lead away from the root."""
+    parents = {child: parent for parent, child in edges}
+
+    def way_up(broker: str) -> Edges:
+        out = []
+        while broker in parents:
+            out.append((parents[broker], broker))
+            broker = parents[broker]
+        return out
+
+    ups, downs = way_up(a), way_up(b)
+    return [one for one in ups if one not in downs] + [one for one in downs if one not in ups]
+
+
 def check_tree(brokers: list[str], edges: Edges) -> str | None:
     """What is wrong with it, if these edges do not make one tree of these brokers."""
     if len(edges) != len(brokers) - 1:
