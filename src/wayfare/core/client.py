@@ -162,10 +162,10 @@ class Client:
         If it is not greeted there, it does not know where that attachment was, and cannot say so at the
         next one. Then the broker before knows where its session went: if it had it, and has told so.
         """
-        return self._is_settled() and self.greeted and not self._local
+        return self._is_settled() and not self._local
 
     def _is_settled(self) -> bool:
-        """Whether its session is open where it was last, and nowhere else."""
+        """Whether its session is known to be open where it was last, and nowhere else."""
         one = self.welcomed and len(self.previous) == 1
         return one and (self._open_here or self.delivered > self._started)
 
