@@ -29,12 +29,13 @@ from wayfare.net import client as live
 from wayfare.net.addresses import Address
 from wayfare.net.background import Background
 from wayfare.net.being import Location
-from wayfare.net.client import CLOSE_S, Wanted
+from wayfare.net.client import CLOSE_S
 from wayfare.net.offer import Offer as LiveOffer
 from wayfare.net.options import Options
 from wayfare.net.stream import Stream
 from wayfare.net.subscription import Notification
 from wayfare.net.subscription import Subscription as LiveSubscription
+from wayfare.net.wanted import Wanted
 
 __all__ = ["Client", "Notification", "Offer", "Subscription", "connect"]
 

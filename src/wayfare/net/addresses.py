@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
 from urllib.parse import urlsplit
 
 import msgspec
@@ -38,3 +39,11 @@ class Address(msgspec.Struct, frozen=True):
         if not parts.hostname or parts.path.strip("/") or parts.query or parts.username:
             raise UsageError(f"{text!r} is no address: write wayfare://host:port")
         return Address(parts.hostname, port, SCHEMES[parts.scheme])
+
+
+def parse_all(given: str | Sequence[str]) -> list[Address]:
+    """One address, or several."""
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, Sequence | Set) or not texts:
+        raise UsageError(f"connect needs the address of a broker, or several, not {given!r:.60}")
+    return [Address.parse(one) for one in texts]

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-import ssl
 import time
 from collections import deque
 from collections.abc import (
@@ -26,11 +24,9 @@ from collections.abc import (
     Mapping,
     MutableMapping,
     Sequence,
-    Set,
 )
 from contextlib import suppress
 from functools import partial
-from itertools import count
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -40,7 +36,6 @@ from uuid import uuid4
 from wayfare.core import client as core
 from wayfare.core import messages as m
 from wayfare.core.codec import encode
-from wayfare.core.conditions import Condition
 from wayfare.core.effects import (
     Close,
     Effect,
@@ -57,42 +52,39 @@ from wayfare.core.effects import (
 from wayfare.core.filters import Filter
 from wayfare.core.messages import BrokerId, ClientId, LinkId, Terms
 from wayfare.core.predicates import Value
-from wayfare.core.templates import Template, parse, where
+from wayfare.core.templates import Template
 from wayfare.errors import (
     CannotConnect,
     Closed,
     CodecError,
-    FilterError,
     Refused,
     StoreError,
     UsageError,
 )
-from wayfare.net.addresses import Address
+from wayfare.net.addresses import Address, parse_all
 from wayfare.net.being import Areas, Being, Location, Map
 from wayfare.net.client_store import ClientStore
 from wayfare.net.connection import Connection, Turn
 from wayfare.net.keeping import Keeping
 from wayfare.net.offer import Offer
 from wayfare.net.options import Options, check_options
+from wayfare.net.rounds import Rounds
 from wayfare.net.security import client_context
 from wayfare.net.subscription import QUEUE_MAX, Notification, Subscription
-from wayfare.net.wire import LINGER_S, Wire, cut_off, explained, gone
+from wayfare.net.wanted import Wanted, offered_as, wanted_as
+from wayfare.net.wire import LINGER_S, Wire, cut_off, gone
 
 if TYPE_CHECKING:
     from wayfare.eventlog import Event as LogEvent
     from wayfare.net.recording import Recorder
 
 CONNECT_S = 10.0  # until `connect` gives up
-ATTEMPT_S = 1.0  # that a broker has at least to answer, when there are many
 CLOSE_S = 5.0  # that closing waits for what was published to be acknowledged
-RETRY_S = (0.05, 5.0)  # between two rounds over all addresses, growing
 HEARTBEAT_S = 2.0
 SILENT_BEATS = 3
 NOTIFYING = frozenset((m.Deliver, m.Gap, m.Here, m.HereGap))  # wait when a queue is full
 
 logger = logging.getLogger("wayfare.client")
-
-Wanted = str | Filter | Template | Condition
 
 
 class Client:
@@ -142,8 +134,8 @@ class Client:
         if store is not None and client_id is None:
             raise UsageError("a store is of one client: name it with client_id")
         self.name = client_id or f"client-{uuid4().hex[:12]}"
-        self.addresses = _addresses(addresses)
-        self._tls = client_context(ca, cert) if ca or cert else None
+        tls = client_context(ca, cert) if ca or cert else None
+        self._rounds = Rounds(self, parse_all(addresses), timeout, tls)
         self._login = None if password is None else m.Login(account or self.name, password)
         self.broker = ""  # the name of the broker where it is; "": nowhere
         self.lost = 0  # notifications of which it was told that they are lost
@@ -367,13 +359,22 @@ class Client:
         if last is not None or younger is not None or key is not None or local:
             younger_ns = None if younger is None else int(younger * 1e9)
             terms = Terms(last, younger_ns, key, local)
-        filter = _wanted(wanted)
+        filter = wanted_as(wanted)
         if isinstance(filter, Template) and (local or since):
             raise UsageError(
                 f"{filter} follows the client, so leave out {'local' if local else 'since'}: it never"
                 " stays behind, and what was kept where the client comes to is there by itself"
             )
         return Subscription(self, filter, terms, int(since * 1e9), queue, policy)
+
+    @property
+    def addresses(self) -> list[Address]:
+        """Where brokers are, in the order in which they are tried."""
+        return self._rounds.addresses
+
+    @addresses.setter
+    def addresses(self, given: list[Address]) -> None:
+        self._rounds.addresses = given
 
     @property
     def location(self) -> Location | None:
@@ -406,7 +407,7 @@ class Client:
     async def advertise(self, offered: Wanted) -> None:
         """Announce what will be published; nothing else may be."""
         self.check()
-        self._advertise(_filter(offered))
+        self._advertise(offered_as(offered))
 
     def _advertise(self, filter: Filter) -> None:
         if self._keeping is not None and filter in self._core.advertisements:
@@ -420,7 +421,7 @@ class Client:
     async def unadvertise(self, offered: Wanted) -> None:
         """Withdraw it, as often as it was announced."""
         self.check()
-        self._unadvertise(_filter(offered))
+        self._unadvertise(offered_as(offered))
 
     def _unadvertise(self, filter: Filter) -> None:
         self._change()
@@ -433,7 +434,7 @@ class Client:
 
         Begins with `async with`, `await`, or the first `until_wanted` or `get`.
         """
-        return Offer(self, _filter(offered), self._until)
+        return Offer(self, offered_as(offered), self._until)
 
     async def publish(
         self, attributes: Mapping[str, Value], payload: bytes = b"", *, confirm: bool = False
@@ -498,7 +499,7 @@ class Client:
         """
         there = Address.parse(address)
         self.check()
-        self.addresses = [there, *(one for one in self.addresses if one != there)]
+        self._rounds.begin_with(there)
         if self.broker and self._wire is not None and self._wire.address == there:
             return
         self._go()
@@ -677,45 +678,21 @@ class Client:
         self._changed.set()
 
     async def _keep_connected(self) -> None:
-        wait, failed = RETRY_S[0], 0
-        for place in count():
-            if self._error is not None:
-                return
-            began = time.monotonic()
-            welcomed = await self._visit(self.addresses[place % len(self.addresses)])
-            if welcomed and time.monotonic() - began > RETRY_S[0]:
-                wait, failed = RETRY_S[0], 0
-                continue
-            failed += 1
-            if failed % len(self.addresses) == 0:
-                await asyncio.sleep(wait * random.uniform(0.5, 1.0))
-                wait = min(2 * wait, RETRY_S[1])
+        await self._rounds.go()
 
-    async def _visit(self, address: Address) -> bool:
-        """Connect, and stay until the connection is gone. Whether a broker welcomed us there."""
-        loop = asyncio.get_running_loop()
-        wire = self._wire = Wire(self, self.name, address)
-        attempt_s = min(self._timeout, max(ATTEMPT_S, self._timeout / len(self.addresses)))
-        try:
-            async with asyncio.timeout(attempt_s):
-                tls = self._tls_for(address)
-                await loop.create_connection(lambda: wire, address.host, address.port, ssl=tls)
-                while not (wire.welcomed or wire.gone):
-                    wire.changed.clear()
-                    await wire.changed.wait()
-        except (OSError, UnicodeError) as error:  # TimeoutError is an OSError
-            why = explained(error)
-            self._trouble = f"{address}: {why}" if why else wire.silence()
-            if wire is self._wire:
-                self._let_go("no welcome")
-            return False
-        await gone(wire)
-        return wire.welcomed
+    # What rounds over its addresses ask for
 
-    def _tls_for(self, address: Address) -> ssl.SSLContext | None:
-        if address.tls and self._tls is None:
-            self._tls = client_context()
-        return self._tls if address.tls else None
+    def has_failed(self) -> bool:
+        return self._error is not None
+
+    def begin_visit(self, address: Address) -> Wire:
+        self._wire = Wire(self, self.name, address)
+        return self._wire
+
+    def end_visit(self, wire: Wire, why: str) -> None:
+        self._trouble = why
+        if wire is self._wire:
+            self._let_go("no welcome")
 
     async def _beat(self) -> None:
         while True:
@@ -971,28 +948,3 @@ def _bug(name: str, error: BaseException) -> RuntimeError:
     out = RuntimeError(f"{name} was stopped by a bug of Wayfare: {error!r}; please report it")
     out.__cause__ = error
     return out
-
-
-def _addresses(given: str | Sequence[str]) -> list[Address]:
-    texts = [given] if isinstance(given, str) else given
-    if not isinstance(texts, Sequence | Set) or not texts:
-        raise UsageError(f"connect needs the address of a broker, or several, not {given!r:.60}")
-    return [Address.parse(one) for one in texts]
-
-
-def _filter(given: Wanted) -> Filter:
-    """What is advertised: it follows nobody."""
-    filter = _wanted(given)
-    if isinstance(filter, Template):
-        raise FilterError(f"{filter} follows a client: it can be subscribed to, not advertised")
-    return filter
-
-
-def _wanted(given: Wanted) -> Filter | Template:
-    if isinstance(given, Filter | Template):
-        return given
-    if isinstance(given, Condition):
-        return where(given)
-    if not isinstance(given, str):
-        raise FilterError(f"a filter is a text, or built by `attr` and `near`, not {given!r:.60}")
-    return parse(given)

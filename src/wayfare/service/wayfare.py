@@ -151,7 +151,7 @@ class Settled(Client):
 
     async def _keep_connected(self) -> None:
         """Once; when the connection is gone, it is for good."""
-        welcomed = await self._visit(self.addresses[0])
+        welcomed = await self._rounds.visit(self.addresses[0])
         why = self.trouble()
         if self._error is None:
             self._error = lambda: Closed(why)

@@ -1,0 +1,92 @@
+"""Rounds over the addresses of a client: one after the other, until a broker welcomes it.
+
+When that connection is gone, the next address is tried. After a whole round without a welcome there is a pause,
+longer and longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+import time
+from itertools import count
+from typing import Protocol
+
+from wayfare.net.addresses import Address
+from wayfare.net.security import client_context
+from wayfare.net.wire import Wire, explained, gone
+
+ATTEMPT_S = 1.0  # that a broker has at least to answer, when there are many
+RETRY_S = (0.05, 5.0)  # between two rounds over all addresses, growing
+
+
+class Visitor(Protocol):
+    """Who goes round: a client."""
+
+    def has_failed(self) -> bool:
+        """Whether there is no use in going on."""
+
+    def begin_visit(self, address: Address) -> Wire:
+        """A connection that is to be made, and is the one that is used from now on."""
+
+    def end_visit(self, wire: Wire, why: str) -> None:
+        """No broker has welcomed it there."""
+
+
+class Rounds:
+    """Those of one client; `timeout` is what all its addresses have together."""
+
+    def __init__(
+        self,
+        visitor: Visitor,
+        addresses: list[Address],
+        timeout: float,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        self.addresses = addresses
+        self._visitor, self._timeout, self._tls = visitor, timeout, tls
+
+    def begin_with(self, there: Address) -> None:
+        """Try this one first, from the next `go` on."""
+        self.addresses = [there, *(one for one in self.addresses if one != there)]
+
+    async def go(self) -> None:
+        """From the first address on, as long as there is any use in it."""
+        wait, failed = RETRY_S[0], 0
+        for place in count():
+            if self._visitor.has_failed():
+                return
+            began = time.monotonic()
+            welcomed = await self.visit(self.addresses[place % len(self.addresses)])
+            if welcomed and time.monotonic() - began > RETRY_S[0]:
+                wait, failed = RETRY_S[0], 0
+                continue
+            failed += 1
+            if failed % len(self.addresses) == 0:
+                await asyncio.sleep(wait * random.uniform(0.5, 1.0))
+                wait = min(2 * wait, RETRY_S[1])
+
+    async def visit(self, address: Address) -> bool:
+        """Connect, and stay until the connection is gone. Whether a broker welcomed us there."""
+        loop = asyncio.get_running_loop()
+        wire = self._visitor.begin_visit(address)
+        attempt_s = min(self._timeout, max(ATTEMPT_S, self._timeout / len(self.addresses)))
+        try:
+            async with asyncio.timeout(attempt_s):
+                tls = self._tls_for(address)
+                await loop.create_connection(lambda: wire, address.host, address.port, ssl=tls)
+                while not (wire.welcomed or wire.gone):
+                    wire.changed.clear()
+                    await wire.changed.wait()
+        except (OSError, UnicodeError) as error:  # TimeoutError is an OSError
+            why = explained(error)
+            self._visitor.end_visit(wire, f"{address}: {why}" if why else wire.silence())
+            return False
+        await gone(wire)
+        return wire.welcomed
+
+    def _tls_for(self, address: Address) -> ssl.SSLContext | None:
+        if address.tls and self._tls is None:
+            self._tls = client_context()
+        return self._tls if address.tls else None
