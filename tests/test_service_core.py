@@ -257,6 +257,28 @@ def test_an_old_proxy_lets_go_though_a_word_of_the_client_came_late() -> None:
     assert not old.clients
 
 
+def test_an_old_proxy_lets_go_of_a_client_that_leaves_as_soon_as_it_is_elsewhere() -> None:
+    world, ann = away_from_proxy0()
+    world.do("ann", ann.move_in("proxy1", world.now))
+    while ann.state != "attached":
+        world.run(1)
+    assert "ann" in world.proxies["proxy0"].clients
+    world.do("ann", ann.leave(world.now))
+    world.wait(1000)
+    assert not any(proxy.clients for proxy in world.proxies.values())
+
+
+def test_an_old_proxy_is_told_to_let_go_though_the_client_has_hung_up() -> None:
+    world, _ = here()
+    proxy = world.proxies["proxy1"]
+    release = m.Release("ann", "key", "proxy0", 1, 1)
+    asked = proxy.step(e.Received("ann", release), 0)
+    assert [type(effect) for effect in asked] == [e.Dial, e.Send]
+    assert proxy.step(e.PeerGone("ann", "it left"), 0) == []
+    released = m.Released("ann", "proxy0", 1)
+    assert e.Hang("proxy0") in proxy.step(e.Received("proxy0", released), 0)
+
+
 def test_without_standby_a_proxy_stands_down_when_its_client_is_back() -> None:
     world, ann = away_from_proxy0(terms=PAPER, sync=NO_SYNC)
     world.do("ann", ann.move_in("proxy0", world.now))

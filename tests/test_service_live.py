@@ -247,6 +247,8 @@ def test_what_happens_is_written_down_as_that_of_other_live_clients(
         ):
             await ann.subscribe(f"{word}/x", means=Filter.parse(f"topic = '{word}/x'"))
             await ann.move_out()
+            with pytest.raises(UsageError, match="this one is away"):
+                await ann.move_out()
             await bob.publish(f"{word}/x", b"1", price=3)
             await ann.move_in(second)
             await payloads(ann, 1)

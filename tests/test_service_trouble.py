@@ -841,6 +841,20 @@ def test_a_client_needs_one_place_to_be() -> None:
     run(story())
 
 
+@pytest.mark.parametrize(
+    "option", [{"lease": 0}, {"lease": 1e30}, {"age": float("inf")}, {"patience": float("nan")}]
+)
+def test_options_that_no_proxy_can_be_told_are_refused_at_once(option: dict[str, float]) -> None:
+    (name,) = option
+    with pytest.raises(UsageError, match=f"{name} cannot be .*: give 0"):
+        connect("ann", "127.0.0.1:1", **option)
+
+
+def test_one_text_in_place_of_several_is_not_taken_for_its_letters() -> None:
+    with pytest.raises(UsageError, match=r"write \['news/#'\]"):
+        connect("ann", "127.0.0.1:1", subscriptions="news/#")
+
+
 # ---- hosts ---------------------------------------------------------------------------------
 
 

@@ -218,8 +218,13 @@ class Client:
         With `suspend`, a system that can is asked to keep the subscriptions of this client, too.
         """
         self._check_open()
-        self._note("detached")
-        await self._move(lambda: self._library.move_out(now(), suspend))
+
+        def begin() -> list[e.Effect]:
+            effects = self._library.move_out(now(), suspend)
+            self._note("detached")
+            return effects
+
+        await self._move(begin)
         await self._errands.done()
 
     async def _move(self, begin: Callable[[], list[e.Effect]]) -> None:
@@ -504,8 +509,11 @@ def connect(
     if not 0 < len(name) <= m.NAME_MAX or not name.isprintable():
         raise UsageError(f"a client's name has 1 to {m.NAME_MAX} characters that can be printed")
     for what, value in (("age", age), ("lease", lease), ("patience", patience), ("last", last)):
-        if value is not None and not value >= (0.1 if what == "lease" else 0):
-            raise UsageError(f"{what} cannot be {value}")
+        least = 0.1 if what == "lease" else 0
+        if value is not None and not least <= value <= 1e9:  # nanoseconds, they fit 64 bits
+            raise UsageError(f"{what} cannot be {value}: give {least} to 1,000,000,000")
+    if isinstance(subscriptions, str):
+        raise UsageError(f"several subscriptions are wanted: write [{subscriptions!r:.60}]")
     if proxy:
         where(proxy)
     trust = Trust(ca, cert)

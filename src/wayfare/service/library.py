@@ -178,6 +178,7 @@ class Library:
         self._out = []
         if self.proxy:
             if self.state == "attached":
+                self._release()
                 self._say(m.Leave(self.client, self._key, self.stay))
             self._out.append(e.Hang(self.proxy))
         if self._open:

@@ -72,12 +72,12 @@ class Relays:
         return list(self._open.pop(at, {}).values())
 
     def forget(self, listener: str) -> list[str]:
-        """That peer is gone: the proxies of which nothing is asked any more."""
+        """That peer is gone: the proxies of which nothing is asked any more. Who left is let go all the same."""
         waiting = [
             (at, client, relay.asked)
             for at, there in self._open.items()
             for (client, _), relay in there.items()
-            if relay.listener == listener
+            if relay.listener == listener and relay.asked is not m.Release
         ]
         return [at for at, client, asked in waiting if self.close(at, client, asked)]
 
