@@ -289,6 +289,15 @@ def test_another_process_of_a_client_may_get_what_the_first_one_got():
     assert story.deliver(1400).broken() == ["once"]
 
 
+def test_another_process_may_be_told_that_what_the_first_one_got_is_lost():
+    """It had not confirmed it, and nobody else knows."""
+    wanted = Filter.parse("price > 40")
+    story = Story().publish(1000).deliver(1200).tell(1250, "replaced", "anna")
+    story.tell(1260, "attached", "anna").tell(1270, "subscribed", "anna", filter=wanted)
+    assert story.lose(1300, 1).broken() == []
+    assert story.lose(1301, 1).broken() == ["gap"]
+
+
 def test_what_the_first_process_got_twice_is_found_too():
     story = Story().publish(1000).deliver(1200).deliver(1201).tell(1250, "replaced", "anna")
     assert story.broken() == ["once"]
