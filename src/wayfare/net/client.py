@@ -62,9 +62,11 @@ from wayfare.errors import (
     UsageError,
 )
 from wayfare.net.addresses import Address, parse_all
+from wayfare.net.alarm import Alarm
 from wayfare.net.being import Areas, Being, Location, Map
 from wayfare.net.client_store import ClientStore
 from wayfare.net.connection import Connection, Turn
+from wayfare.net.heartbeat import HEARTBEAT_S, SILENT_BEATS
 from wayfare.net.keeping import Keeping
 from wayfare.net.offer import Offer
 from wayfare.net.options import Options, check_options
@@ -80,8 +82,6 @@ if TYPE_CHECKING:
 
 CONNECT_S = 10.0  # until `connect` gives up
 CLOSE_S = 5.0  # that closing waits for what was published to be acknowledged
-HEARTBEAT_S = 2.0
-SILENT_BEATS = 3
 NOTIFYING = frozenset((m.Deliver, m.Gap, m.Here, m.HereGap))  # wait when a queue is full
 
 logger = logging.getLogger("wayfare.client")
@@ -182,7 +182,7 @@ class Client:
         self._changed = asyncio.Event()  # something that somebody may wait for
         self._tasks: set[asyncio.Task[None]] = set()
         self._keeper: asyncio.Task[None] | None = None  # keeps it connected; None: it is away
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(lambda: self._step(Tick(), time.monotonic_ns()))
         self._turn = Turn(self._flush)
         self._trouble = ""  # of the last attempt to connect
 
@@ -257,8 +257,7 @@ class Client:
         self._closed = True
         for task in self._tasks:
             task.cancel()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.clear()
         self._let_go("closes")
         self._wake_all()
         if self._recorder is not None:
@@ -849,9 +848,8 @@ class Client:
                 else:
                     wire.close(effect.reason)
         due = self._core.next_deadline()
-        if due is not None and self._timer is None:
-            delay = max(0, due - time.monotonic_ns()) / 1e9
-            self._timer = asyncio.get_running_loop().call_later(delay, self._wake)
+        if due is not None and due < self._alarm.due:
+            self._alarm.set(due, time.monotonic_ns())
 
     def _hand_out(self, notification: Notification, matching: Sequence[Filter | Template]) -> None:
         takers = [one for wanted in matching for one in self._subscriptions.get(wanted, ())]
@@ -878,10 +876,6 @@ class Client:
             self._wake_all()
             return False
         return True
-
-    def _wake(self) -> None:
-        self._timer = None
-        self._step(Tick(), time.monotonic_ns())
 
     def _tell_lost(self, effect: Lost) -> None:
         self.lost += effect.count
