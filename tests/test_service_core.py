@@ -14,7 +14,7 @@ from service_bench import MS, Plain, World
 from wayfare.errors import CodecError, UsageError
 from wayfare.service import effects as e
 from wayfare.service import messages as m
-from wayfare.service.buffer import Limits
+from wayfare.service.buffer import Buffer, Limits
 from wayfare.service.client_proxy import WENT
 from wayfare.service.library import Library
 from wayfare.service.merging import RECENT, Seen, merged
@@ -23,6 +23,7 @@ from wayfare.service.pinging import Ping, Waiting
 from wayfare.service.proxy import Proxy
 from wayfare.service.system import Id, Publication, Traits
 
+FULL = "the proxy keeps no more for one client"
 PAPER = Terms(sync=NO_SYNC, standby=False, copies=True)
 
 
@@ -608,8 +609,54 @@ def test_a_buffer_that_is_full_drops_the_oldest_and_says_how_many() -> None:
     world.do("ann", ann.move_in("proxy1", world.now))
     world.wait(1000)
     gap, *delivered = world.delivered["ann"]
-    assert gap == e.Gap(2, "the proxy keeps no more for one client")
+    assert gap == e.Gap(2, FULL)
     assert delivered == published[2:]
+
+
+def test_what_was_dropped_is_found_when_the_client_says_that_it_has_heard_it() -> None:
+    world, ann = here()
+    buffer = world.proxies["proxy0"].clients["ann"].buffer
+    buffer.limits = Limits(count=4)
+    for _ in range(6):
+        world.publish(2)
+    world.wait(10)
+    assert buffer.lost == 2
+    world.wait(10_000)
+    assert buffer.lost == 0
+    world.do("ann", ann.move_out(world.now))
+    world.wait(10)
+    missed = [world.publish(2) for _ in range(5)]
+    world.wait(10)
+    world.do("ann", ann.move_in("proxy1", world.now))
+    world.wait(1000)
+    assert world.delivered["ann"][6:] == [e.Gap(1, FULL), *missed[1:]]
+
+
+@pytest.mark.parametrize("id", [Id("bob", 3), None])
+def test_what_was_told_as_lost_is_not_found_later(id: Id | None) -> None:
+    buffer = Buffer(Limits(count=0), copies=False)
+    buffer.add(Publication("news", id=id), 5)
+    assert not buffer.find({"bob": 2}, before=5)
+    assert buffer.tell_lost({"bob": 2}) == 1
+    assert not buffer.find({"bob": 3}, before=6)
+    buffer.add(Publication("news", id=id), 5)
+    assert buffer.find({"bob": 3}, before=6)
+    assert buffer.lost == 1
+
+
+def test_who_moves_out_of_a_proxy_that_is_gone_is_told_when_patience_ends() -> None:
+    world, ann = here()
+    world.down.add("proxy0")
+    world.do("ann", ann.move_out(world.now))
+    world.wait(7_000)
+    failed = world.told["ann"][-1]
+    assert isinstance(failed, e.Failed) and "cannot be reached" in failed.reason
+    assert ann.state == "attached"
+    world.down.clear()
+    world.wait(2_000)
+    world.do("ann", ann.move_out(world.now))
+    world.wait(10)
+    assert ann.state == "away"
 
 
 def test_without_ids_what_came_before_a_move_out_does_not_come_again() -> None:

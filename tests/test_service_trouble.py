@@ -9,7 +9,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -577,6 +577,26 @@ def test_a_store_refuses_what_it_cannot_read(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"damaged \(ann\)"):
         list(store.load())
     store.close()
+
+
+def test_a_store_that_was_never_written_is_as_good_as_none(tmp_path: Path) -> None:
+    """Whoever began with it was killed before it had a table."""
+    for path in (tmp_path / "empty.db", tmp_path / "begun.db"):
+        path.touch()
+        if path.stem == "begun":
+            with closing(sqlite3.connect(path)) as begun:
+                begun.execute("PRAGMA journal_mode = WAL")
+        Store(path, "os", "one").close()
+        with pytest.raises(StoreError, match="is the memory of one"):
+            Store(path, "os", "another")
+
+
+def test_a_store_is_no_database_of_somebody_else(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE cats (name TEXT)")
+    with pytest.raises(StoreError, match="is a database of somebody else: choose another file"):
+        Store(path, "os", "one")
 
 
 # ---- hostile words ---------------------------------------------------------------------

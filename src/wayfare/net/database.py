@@ -36,7 +36,7 @@ class Database:
         self._closed = False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            fresh = not path.exists()
+            fresh = not path.exists() or is_blank(path)
             if not fresh:
                 check_file(path, name)
             self._db = sqlite3.connect(path, timeout=LOCK_WAIT_S, isolation_level=None)
@@ -89,6 +89,12 @@ class Database:
         return _trouble(self.path, error)
 
 
+def is_blank(path: Path) -> bool:
+    """Whether nothing was ever written: whoever began with it was killed at once."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", timeout=LOCK_WAIT_S, uri=True)) as db:
+        return db.execute("SELECT name FROM sqlite_master").fetchone() is None
+
+
 def check_file(path: Path, name: str) -> None:
     """Raise StoreError unless this file is whole, of this release and of this owner."""
     try:
@@ -96,6 +102,8 @@ def check_file(path: Path, name: str) -> None:
             (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
             if found != "ok":
                 raise _damaged(path, found)
+            if not db.execute("SELECT name FROM sqlite_master WHERE name = 'meta'").fetchone():
+                raise StoreError(f"{path} is a database of somebody else: choose another file")
             meta = dict(db.execute("SELECT key, value FROM meta"))
     except sqlite3.Error as error:
         raise _trouble(path, error) from None

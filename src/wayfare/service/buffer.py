@@ -11,6 +11,7 @@ from wayfare.service.system import Id, Publication
 
 BUFFER_MAX = 100_000  # publications for one client
 BUFFER_BYTES_MAX = 64 * 1024 * 1024
+DROPPED_MAX = 10_000  # the first that were dropped, of which it is known whether they were heard
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -32,7 +33,7 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
 class Buffer:
     """Publications in the order of their arrival, numbered from 1."""
 
-    __slots__ = ("_ids", "copies", "kept", "last", "limits", "lost", "size")
+    __slots__ = ("_dropped", "_ids", "copies", "kept", "last", "limits", "lost", "size")
 
     def __init__(self, limits: Limits, copies: bool) -> None:
         self.limits = limits
@@ -42,11 +43,13 @@ class Buffer:
         self.size = 0
         self.lost = 0  # dropped for the limits, since somebody was told
         self._ids: set[Id] = set()
+        # The first of those: sender and number; of what has no id, when it came.
+        self._dropped: list[tuple[str, int]] = []
 
     def add(self, publication: Publication, now: int) -> tuple[Kept | None, list[int]]:
         """What is kept now, if it is no copy; and the numbers of what had to go for it."""
         if size_of(publication) > PUBLICATION_BYTES_MAX:  # nobody could download it
-            self.lost += 1
+            self._lose(publication, now)
             return None, []
         if not self.copies and publication.id is not None:
             if publication.id in self._ids:
@@ -57,10 +60,32 @@ class Buffer:
         self.put(kept)
         dropped: list[int] = []
         while len(self.kept) > self.limits.count or self.size > self.limits.size:
-            dropped.append(next(iter(self.kept)))
-            self._remove(dropped[-1])
-        self.lost += len(dropped)
+            oldest = next(iter(self.kept.values()))
+            self._lose(oldest.publication, oldest.arrived)
+            self._remove(oldest.number)
+            dropped.append(oldest.number)
         return kept, dropped
+
+    def _lose(self, publication: Publication, arrived: int) -> None:
+        self.lost += 1
+        id = publication.id
+        if len(self._dropped) < DROPPED_MAX:
+            self._dropped.append(("", arrived) if id is None else (id.sender, id.number))
+
+    def find(self, heard: Mapping[str, int], before: int = 0) -> bool:
+        """What was dropped is not lost if the client has heard it. Whether there was something."""
+        marks = {**heard, "": before - 1}
+        missing = [one for one in self._dropped if one[1] > marks.get(one[0], -1)]
+        found = len(self._dropped) - len(missing)
+        self.lost -= found
+        self._dropped = missing
+        return found > 0
+
+    def tell_lost(self, heard: Mapping[str, int]) -> int:
+        """For the client: what it is told of is not found any more."""
+        self.find(heard)
+        self._dropped.clear()
+        return self.lost
 
     def put(self, kept: Kept) -> None:
         """As it was, from a disk."""

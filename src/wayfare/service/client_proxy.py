@@ -85,12 +85,12 @@ class ClientProxy:
 
     def answer(self, download: m.Download, at: str, now: int) -> Sending:
         """What it has kept, and what is missing."""
-        reason, lost = self.hole, None if self.hole else self.buffer.lost
+        self.told_hole, self.told_lost = self.hole, self.buffer.tell_lost(download.heard)
+        reason, lost = self.hole, None if self.hole else self.told_lost
         if self.access == "none":
             reason, lost = CUT_OFF, None
         elif not reason and lost:
             reason = "the proxy keeps no more for one client"
-        self.told_hole, self.told_lost = self.hole, self.buffer.lost
         pieces = m.batches([one.publication for one in self._wanted(download.heard, now)])
         batches = [
             m.Batch(self.client, download.download, number, piece)

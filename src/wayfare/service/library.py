@@ -80,6 +80,7 @@ class Library:
         self._suspended_with: tuple[str, ...] = ()
         self._open = False
         self._connected = False  # to its proxy
+        self._gone_since: int | None = None  # since when that cannot be reached
         self._renew_at: int | None = None
         self._retry_at: int | None = None
         self._stalled_at: int | None = None
@@ -129,6 +130,7 @@ class Library:
             )
         self.state = "moving-out"
         self._give_up_at = now + self.patience_ns + self.terms.sync.patience_ns
+        self._gone_since = None
         self._suspended = self.access if suspend and self.language.traits.suspends else ""
         self._suspended_with = tuple(self.subscriptions)
         self._ask_to_move_out()
@@ -513,6 +515,7 @@ class Library:
     # ---- what comes --------------------------------------------------------------------------------
 
     def _hear(self, message: m.Message, now: int) -> None:
+        self._gone_since = None
         match message:
             case m.Welcome():
                 if self._step == "dialling":
@@ -582,9 +585,12 @@ class Library:
     def _proxy_gone(self, reason: str, now: int) -> None:
         """Without its proxy a client that is attached goes on."""
         self._connected = False
-        if self.state in ("moving-in", "moving-out") and self._is_late(now):
+        if self._gone_since is None:
+            self._gone_since = now
+        is_gone = self.state == "moving-out" and now >= self._gone_since + self.patience_ns
+        if self.state in ("moving-in", "moving-out") and (is_gone or self._is_late(now)):
             self._fail(f"the proxy at {self.proxy} cannot be reached: {reason}")
-        elif self.state != "away":
+        if self.state != "away":
             self._retry_at = now + RETRY_NS
 
     def _access_gone(self, reason: str, now: int) -> None:

@@ -170,6 +170,7 @@ class Proxy:
     def _forget(self, one: ClientProxy) -> None:
         """The client has what was kept, or has given it up."""
         self._trim(one, one.buffer.drop_upto(one.buffer.last))
+        one.buffer.tell_lost({})
         one.hole, one.buffer.lost = "", 0
 
     def _on_change(self, peer: str, message: m.Change, now: int) -> None:
@@ -209,7 +210,10 @@ class Proxy:
         one.since = now
         if one.told and one.waiting is None and one.access == "ready":
             self._synchronise(one, now)
-        self._trim(one, one.buffer.drop_heard(message.heard, now - one.terms.lease_ns))
+        before = now - one.terms.lease_ns
+        self._trim(one, one.buffer.drop_heard(message.heard, before))
+        if one.buffer.find(message.heard, before):
+            self._save(one)
 
     def _on_move_out(self, peer: str, message: m.MoveOut, now: int) -> None:
         one = self._known(peer, message, now, message.terms)
