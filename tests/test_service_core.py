@@ -1,6 +1,6 @@
 """The core of the mobility service: proxies and libraries in random orders of events."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -657,6 +657,62 @@ def test_who_moves_out_of_a_proxy_that_is_gone_is_told_when_patience_ends() -> N
     world.do("ann", ann.move_out(world.now))
     world.wait(10)
     assert ann.state == "away"
+
+
+def frozen(world: World, proxy: str) -> Callable[[], None]:
+    """It can be reached, and hears and says nothing, until the function is called."""
+    one = world.proxies[proxy]
+    step = one.step
+
+    def deaf(event: e.Event, now: int) -> list[e.Effect]:
+        return [] if isinstance(event, e.Received) else step(event, now)
+
+    def thaw() -> None:
+        one.step = step  # type: ignore[method-assign]
+
+    one.step = deaf  # type: ignore[method-assign]
+    return thaw
+
+
+def test_a_proxy_that_is_frozen_ends_a_move_out() -> None:
+    world, ann = here()
+    thaw = frozen(world, "proxy0")
+    world.do("ann", ann.move_out(world.now))
+    world.wait(34_000)
+    assert ann.state == "moving-out"
+    world.wait(2_000)
+    failed = world.told["ann"][-1]
+    assert isinstance(failed, e.Failed) and "does not answer" in failed.reason
+    thaw()
+    world.wait(2_000)
+    world.do("ann", ann.move_out(world.now))
+    world.wait(10)
+    assert ann.state == "away"
+
+
+def test_a_proxy_that_is_frozen_ends_a_move_in() -> None:
+    world, ann = away_from_proxy0()
+    frozen(world, "proxy1")
+    world.do("ann", ann.move_in("proxy1", world.now))
+    world.wait(36_000)
+    failed = world.told["ann"][-1]
+    assert isinstance(failed, e.Failed) and "does not answer" in failed.reason
+    assert ann.state == "away"
+    world.do("ann", ann.move_in("proxy0", world.now))
+    world.wait(1_000)
+    assert ann.state == "attached"
+    assert len(world.delivered["ann"]) == 1
+
+
+def test_who_was_cut_off_at_a_proxy_that_is_frozen_dials_it_again() -> None:
+    world, ann = here()
+    thaw = frozen(world, "proxy0")
+    world.do("ann", ann.step(e.AccessGone("ann", "it broke"), world.now))
+    world.wait(30_000)
+    thaw()
+    assert ann.state == "moving-in"
+    world.wait(10_000)
+    assert ann.state == "attached"
 
 
 def test_without_ids_what_came_before_a_move_out_does_not_come_again() -> None:

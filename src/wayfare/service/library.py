@@ -33,6 +33,7 @@ STALLED_NS = (
     120 * SECOND_NS
 )  # of a download of which nothing comes: by radio, a batch takes its time
 MESH_NS = SECOND_NS // 10  # that one link of a mesh may be slower than others
+SILENT_NS = 30 * SECOND_NS  # beyond patience, of a proxy that can be reached, and says nothing
 LAG_NS = SECOND_NS // 50  # until one is asked again that was slower still
 PATIENCE_NS = 5 * SECOND_NS  # with an old proxy that cannot be reached
 
@@ -85,6 +86,7 @@ class Library:
         self._retry_at: int | None = None
         self._stalled_at: int | None = None
         self._give_up_at: int | None = None
+        self._silent_at: int | None = None  # when a proxy should have said something
         self._forgo_at = 0  # what old proxies have kept that cannot be reached
         # While it moves in:
         self._step = ""  # "dialling", "opening", "subscribing", "waiting", "downloading"
@@ -129,7 +131,8 @@ class Library:
                 f"only a client that is attached can move out: this one is {self.state}"
             )
         self.state = "moving-out"
-        self._give_up_at = now + self.patience_ns + self.terms.sync.patience_ns
+        self._silent_at = now + self.patience_ns + max(SILENT_NS, self.terms.sync.patience_ns)
+        self._give_up_at = self._silent_at
         self._gone_since = None
         self._suspended = self.access if suspend and self.language.traits.suspends else ""
         self._suspended_with = tuple(self.subscriptions)
@@ -219,7 +222,8 @@ class Library:
 
     def next_deadline(self) -> int | None:
         waiting = None if self._waiting is None else self._waiting.deadline
-        times = (self._renew_at, self._retry_at, self._stalled_at, waiting)
+        silent_at = self._silent_at if self._listens else None
+        times = (self._renew_at, self._retry_at, self._stalled_at, silent_at, waiting)
         return min((time for time in times if time is not None), default=None)
 
     def _tick(self, now: int) -> None:
@@ -234,12 +238,16 @@ class Library:
         if self._stalled_at is not None and now >= self._stalled_at:
             self._stalled_at = None
             self._stall(now)
+        if self._listens and self._silent_at is not None and now >= self._silent_at:
+            self._silent_at = None
+            self._despair(now)
 
     # ---- moving in -----------------------------------------------------------------------------
 
     def _begin(self, now: int) -> None:
         """Step 1: the merge queue. Whoever receives puts into it."""
         self._step = "dialling"
+        self._silent_at = now + self.patience_ns + SILENT_NS
         self._retry_at = None
         self._to_download = list(self.behind)
         self._downloaded, self._gaps, self._releases = [], [], []
@@ -265,6 +273,7 @@ class Library:
 
     def _welcomed(self, welcome: m.Welcome) -> None:
         self._step = "opening"
+        self._silent_at = None
         if self.at and self.at != welcome.proxy:
             for subscription in [text for text, local in self.subscriptions.items() if local]:
                 del self.subscriptions[subscription]
@@ -592,6 +601,24 @@ class Library:
             self._fail(f"the proxy at {self.proxy} cannot be reached: {reason}")
         if self.state != "away":
             self._retry_at = now + RETRY_NS
+
+    @property
+    def _listens(self) -> bool:
+        """Whether its proxy has to say something before it goes on."""
+        return self.state == "moving-out" or (
+            self.state == "moving-in" and self._step == "dialling"
+        )
+
+    def _despair(self, now: int) -> None:
+        """The connection stands, and nothing comes: the proxy is frozen, or the network is."""
+        if self.state == "moving-in" and self._give_up_at is None:
+            self._out.append(e.Hang(self.proxy))
+            self._begin(now)  # nobody else would have it come back
+            return
+        self._fail(f"the proxy at {self.proxy} does not answer")
+        if self.state == "attached":
+            self._out.append(e.Hang(self.proxy))
+            self._proxy_gone("it does not answer", now)
 
     def _access_gone(self, reason: str, now: int) -> None:
         """Cut off. Until somebody says where else to go, come back to where it was."""
