@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from wayfare import Filter
-from wayfare.errors import CannotConnect, Closed, UsageError
+from wayfare.errors import CannotConnect, Closed, Refused, UsageError
 from wayfare.net.emulator import Emulator
 from wayfare.service import Client, Gap, Publication, connect
 from wayfare.service.experiment import Plan, proxy, roam
@@ -301,6 +301,10 @@ def test_bad_input_gets_a_sentence(overlay_of: Nodes, system: str, word: str) ->
                 await ann.unsubscribe("never")
             with pytest.raises(CannotConnect, match="nobody listens there"):
                 await ann.move_in("127.0.0.1:9")
+            async with proxy("nats://127.0.0.1:9") as other, asyncio.timeout(0.9):
+                with pytest.raises(Refused, match="is another kind of system"):
+                    await ann.move_in(other)
+            await ann.move_in(here)
         with pytest.raises(Closed):
             await ann.publish("x")
 

@@ -399,7 +399,8 @@ class Client:
     def _open(self, client: str, access: str, resume: bool) -> None:
         if not alike(access, self._kind):
             reason = f"{access} is another kind of system than {self._kind}"
-            asyncio.get_running_loop().call_soon(self._step, e.AccessGone(client, reason))
+            refused = e.Received(self._library.proxy, m.Refused(client, reason))
+            asyncio.get_running_loop().call_soon(self._step, refused)
             return
         if self._login:
             access = access.replace("://", f"://{self._login}@", 1)
