@@ -24,7 +24,7 @@ from wayfare.service import Gap, Publication, connect
 from wayfare.service import effects as e
 from wayfare.service import messages as m
 from wayfare.service.adapters import adapter
-from wayfare.service.agent import Agent, Choice, Word, order
+from wayfare.service.agent import Agent, Choice, Word, control_place, order
 from wayfare.service.client import INBOX_MAX
 from wayfare.service.discovery import Neighbourhood, advertised
 from wayfare.service.errands import Errands, name_of
@@ -665,6 +665,19 @@ def test_only_addresses_can_be_permitted() -> None:
 
 
 # ---- the agent -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("7000", ("127.0.0.1", 7000)),
+        ("10.0.0.1:7000", ("10.0.0.1", 7000)),
+        ("agent.sock", "agent.sock"),
+        ("/run/a:1.sock", "/run/a:1.sock"),
+    ],
+)
+def test_an_agent_listens_at_a_port_or_a_path(text: str, place: object) -> None:
+    assert control_place(text) == place
 
 
 def test_a_proxy_that_flaps_moves_nobody() -> None:

@@ -195,7 +195,7 @@ async def _serve(server: Server, a: argparse.Namespace) -> int:
                 facts = {"proxy": address, "access": access, "clients": clients}
                 print(json.dumps(facts), flush=True)
             else:
-                known = f", and knows {clients} clients" if clients else ""
+                known = f"; it knows {clients} of them" if clients else ""
                 print(f"clients of {access} move by the proxy {address}{known}", flush=True)
             await server.serve()
     finally:

@@ -52,7 +52,7 @@ def control_place(text: str) -> str | tuple[str, int]:
     if text.isdecimal():
         return where(f"127.0.0.1:{text}")
     if text:
-        return text if "/" in text else where(text)
+        return text if "/" in text or ":" not in text else where(text)
     folder = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     return str(Path(folder) / f"wayfare-agent-{os.getuid()}.sock")
 
