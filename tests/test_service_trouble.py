@@ -10,8 +10,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import msgspec
 import pytest
@@ -168,6 +170,22 @@ def test_a_client_whose_old_proxy_is_gone_has_a_gap_and_goes_on(
             assert "cannot be reached: nobody listens there" in gap.reason
             assert message.payload == b"found"
             await ann.close()
+
+    run(story())
+
+
+def test_who_calls_itself_hears_that_nobody_is_there() -> None:
+    """From the port that it calls, which is none of a server: TCP connects such a socket with itself."""
+    (port,) = free_ports(1)
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        connect_from = partial(loop.create_connection, local_addr=("127.0.0.1", port))
+        with (
+            mock.patch.object(loop, "create_connection", connect_from),
+            pytest.raises(CannotConnect, match="nobody listens there"),
+        ):
+            await ask(f"127.0.0.1:{port}")
 
     run(story())
 

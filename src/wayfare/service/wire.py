@@ -301,7 +301,10 @@ async def call(wire: Wire, place: Place, trust: Trust) -> None:
     """Connect to the peer of this wire, which is at that place; its certificate has its name."""
     loop = asyncio.get_running_loop()
     if not is_safe(wire.peer):
-        await loop.create_connection(lambda: wire, *place)
+        transport, _ = await loop.create_connection(lambda: wire, *place)
+        if transport.get_extra_info("sockname") == transport.get_extra_info("peername"):
+            wire.close()  # from the very port that we call: TCP has connected us with ourselves
+            raise ConnectionRefusedError
         return
     try:
         await loop.create_connection(
