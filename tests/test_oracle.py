@@ -4,6 +4,7 @@ import pytest
 
 from wayfare.core.client import ACK_DELAY_NS
 from wayfare.core.filters import Filter
+from wayfare.core.handoff import NO_ANSWER
 from wayfare.core.history import Marks, Stored
 from wayfare.core.messages import Attach, ClientId, Entry, LinkId, Notification, Publish
 from wayfare.core.sessions import Wait
@@ -227,6 +228,17 @@ def test_what_is_on_its_way_when_a_publisher_begins_anew_may_be_overtaken():
 
     assert replaced(1000 + NEAR + TREE) == ["complete"]
     assert replaced(1000 + NEAR + TREE - 1) == []
+
+
+def test_a_publisher_that_waited_no_longer_may_not_reach_everybody():
+    def waited(time, reason=NO_ANSWER):
+        return Story().publish(1000).tell(time, "lost", "ticker", count=0, reason=reason).broken()
+
+    assert waited(1000 - 2 * TREE - 1) == ["complete"]
+    assert waited(1000 - 2 * TREE) == []
+    assert waited(1000 + NEAR + TREE) == []
+    assert waited(1000 + NEAR + TREE + 1) == ["complete"]
+    assert waited(1000, "another") == ["complete"]
 
 
 def test_a_filter_asked_for_twice_has_to_be_withdrawn_twice():

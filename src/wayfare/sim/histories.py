@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from math import inf
 
 from wayfare.core.filters import Filter
+from wayfare.core.handoff import NO_ANSWER
 from wayfare.core.predicates import Attributes, satisfied
 from wayfare.core.templates import Template
 from wayfare.eventlog import Event
@@ -40,6 +41,7 @@ class History:
         self.became: list[Event] = []
         self.left: list[int] = []
         self.replaced: list[int] = []  # when another process began under its name
+        self.unanswered: list[int] = []  # when it waited no longer for its old broker
         self.moves = 0  # attachments at another broker than before
         self._broker: str | None = None
         self._held: dict[tuple[str, Filter], tuple[int, Span]] = {}
@@ -127,6 +129,8 @@ def histories(events: Iterable[Event]) -> dict[str, History]:
                 (one, start, time if one == event.follows and end == inf else end)
                 for one, start, end in history.followed
             ]
+        elif event.kind == "lost" and event.reason == NO_ANSWER:
+            history.unanswered.append(time)
         elif event.kind == "became":
             history.became.append(event)
         elif event.kind == "advertised" and filter is not None:

@@ -201,6 +201,9 @@ def _required(
     arrived = accepted + reach.tree_ns
     if any(event.time_ns <= time < arrived for time in publisher.replaced):
         return False  # what the later process publishes may overtake it
+    complete = event.time_ns - 2 * reach.tree_ns  # the tree of who moved before that
+    if any(complete <= time <= arrived for time in publisher.unanswered):
+        return False  # it did not wait until all subscriptions were known where it is
     # When the window is full, deliveries wait for an acknowledgement, as often as that may happen.
     waits = published // reach.window
     receiving_ns = 3 * reach.client_ns + waits * (2 * reach.client_ns + ACK_DELAY_NS)
