@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from wayfare.core.codec import encode
+from wayfare.core.effects import Effect, Received
+from wayfare.core.effects import Event as CoreEvent
 from wayfare.core.messages import Deliver, Welcome
 from wayfare.eventlog import Event
 from wayfare.sim.hosts import ClientHost
@@ -43,14 +45,18 @@ class Handoff(Experiment):
             MOBILE, OLD, attach=False, link=wireless(parameters.profile())
         )
         self.world.watchers.append(self._saw)
+        self._step, self.mobile.step = self.mobile.step, self._mobile_step
+
+    def _mobile_step(self, event: CoreEvent, now: int) -> list[Effect]:
+        if type(event) is Received and isinstance(event.message, Welcome):
+            self.is_up()
+        return self._step(event, now)
 
     def _saw(self, sender: str, receiver: str, message: Any) -> None:
         if receiver == MOBILE and isinstance(message, Deliver):
             self.sizes = max(self.sizes, len(encode(message)))
-        elif receiver == MOBILE and isinstance(message, Welcome):
-            self.is_up()
-            if self.subscribed_ns is None:
-                self.subscribed_ns = self.agenda.now
+        elif receiver == MOBILE and isinstance(message, Welcome) and self.subscribed_ns is None:
+            self.subscribed_ns = self.agenda.now
         elif sender in self.world.brokers and receiver in self.world.brokers:
             self.control += not isinstance(message, Deliver)
 
