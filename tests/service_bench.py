@@ -113,8 +113,26 @@ class World:
         """What it says or is told does not arrive any more, until it moves in elsewhere."""
         library = self.libraries[client]
         library._open, library._renew_at = False, None
+        self._close(client, client)
+
+    def break_access(self, owner: str, client: str) -> None:
+        """The connection to the access point breaks; what was under way is gone."""
+        self._close(owner, client)
+        for key in (("access", owner, client), ("ask", owner, client)):
+            self.queues.pop(key, None)
+        self._step(owner, e.AccessGone(client, "it broke"))
+
+    def break_connection(self, client: str) -> None:
+        """... and so the one to its proxy."""
+        proxy = self.libraries[client].proxy
+        for key in (("peer", client, proxy), ("peer", proxy, client)):
+            self.queues.pop(key, None)
+        self._step(client, e.PeerGone(proxy, "it broke"))
+        self._step(proxy, e.PeerGone(client, "it broke"))
+
+    def _close(self, owner: str, client: str) -> None:
         for table in self.tables:
-            table.pop(("access", client, client), None)
+            table.pop(("access", owner, client), None)
         for node in range(len(self.tables)):
             self._propagate(node)
 
@@ -226,3 +244,27 @@ class World:
                     for text in table
                 }
                 self._put(("link", node, other), node, other, "subscriptions", texts)
+
+
+def here(seed: int = 1, **options: Any) -> tuple[World, Library]:
+    """Ann at proxy0 of a line of three."""
+    world = World(seed, [0, 0, 1], propagates=True)
+    ann = world.join("ann", **options)
+    world.do("ann", ann.subscribe("*1", False, 0))
+    world.do("ann", ann.move_in("proxy0", 0))
+    world.wait(10)
+    return world, ann
+
+
+def away_from_proxy0(**options: Any) -> tuple[World, Library]:
+    """Ann has moved out of proxy0, which has kept one publication."""
+    world, ann = here(**options)
+    world.do("ann", ann.move_out(world.now))
+    world.wait(10)
+    world.publish(2)
+    world.wait(10)
+    return world, ann
+
+
+def is_downloading(library: Library) -> bool:
+    return library.arrival is not None and library.arrival.step == "downloading"

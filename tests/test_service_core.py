@@ -3,14 +3,13 @@
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from random import Random
-from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis.strategies import binary, text
 
-from service_bench import MS, Plain, World
+from service_bench import MS, Plain, World, away_from_proxy0, here, is_downloading
 from wayfare.errors import CodecError, UsageError
 from wayfare.service import effects as e
 from wayfare.service import messages as m
@@ -21,6 +20,7 @@ from wayfare.service.merging import RECENT, Seen, merged
 from wayfare.service.messages import NO_SYNC, PING, SECOND_NS, Sync, Terms
 from wayfare.service.pinging import Ping, Waiting
 from wayfare.service.proxy import Proxy
+from wayfare.service.relays import TAKEN
 from wayfare.service.system import Id, Publication, Traits
 
 FULL = "the proxy keeps no more for one client"
@@ -162,16 +162,6 @@ def ids(delivered: Sequence[object]) -> list[Id]:
 # ---- found by reading ----------------------------------------------------------------------------
 
 
-def away_from_proxy0(**options: Any) -> tuple[World, Library]:
-    """Ann has moved out of proxy0, which has kept one publication."""
-    world, ann = here(**options)
-    world.do("ann", ann.move_out(world.now))
-    world.wait(10)
-    world.publish(2)
-    world.wait(10)
-    return world, ann
-
-
 def test_a_client_whose_access_breaks_comes_back_without_an_old_proxy_that_is_gone() -> None:
     world, ann = here()
     world.do("ann", ann.move_in("proxy1", world.now))
@@ -228,7 +218,8 @@ def test_nobody_hears_what_another_client_of_the_same_name_downloads() -> None:
     proxy.step(e.Received("ann", m.Download("ann", "key", 2, 1, "proxy0", {})), 0)
     thief = m.Download("ann", "another key", 9, 1, "proxy0", {})
     (refused,) = proxy.step(e.Received("thief", thief), 0)
-    assert isinstance(refused, e.Send) and isinstance(refused.message, m.Refused)
+    assert isinstance(refused, e.Send) and isinstance(refused.message, m.Downloaded)
+    assert (refused.message.found, refused.message.reached) == (False, False)
     batch = m.Batch("ann", 1, 1, (Publication("news"),))
     assert proxy.step(e.Received("proxy0", batch), 0) == [e.Send("ann", batch)]
 
@@ -346,9 +337,12 @@ def test_who_registers_again_is_not_told_before_the_ping_is_answered() -> None:
     assert one.access == "open"
     (request,) = proxy.step(e.Subscribed("ann", one.wanted), 0)
     assert isinstance(request, e.Publish)
-    assert proxy.step(e.Received("ann anew", register), MS) == [request]
-    answer = Ping(proxy.language, "ann", "out").answer(request.publication, "ann")
-    assert answer is not None
+    (again,) = proxy.step(e.Received("ann anew", register), MS)
+    assert isinstance(again, e.Publish) and again != request
+    ping = Ping(proxy.language, "ann", "out")
+    late, answer = (ping.answer(one.publication, "ann") for one in (request, again))
+    assert late is not None and answer is not None
+    assert proxy.step(e.Arrived("ann", late), MS) == []
     (told,) = proxy.step(e.Arrived("ann", answer), MS)
     assert told == e.Send("ann anew", m.Registered("ann", 1))
 
@@ -358,6 +352,7 @@ def test_all_subscriptions_of_a_client_fit_one_message() -> None:
     texts = [f"{number:04}{'😀' * 8000}" for number in range(249)]
     for one in texts[:-1]:
         ann.subscribe(one, False, 0)
+        ann.step(e.Subscribed("ann", (one,)), 0)
     (register,) = ann.step(e.Received("proxy0", m.Welcome("proxy0", "node0")), 0)
     assert isinstance(register, e.Send) and isinstance(register.message, m.Register)
     assert len(register.message.subscriptions) == 249
@@ -404,16 +399,6 @@ def test_a_batch_is_short_enough_whatever_came_before_a_large_publication() -> N
 # ---- trouble -------------------------------------------------------------------------------------
 
 
-def here(seed: int = 1, **options: Any) -> tuple[World, Library]:
-    """Ann at proxy0 of a line of three."""
-    world = World(seed, [0, 0, 1], propagates=True)
-    ann = world.join("ann", **options)
-    world.do("ann", ann.subscribe("*1", False, 0))
-    world.do("ann", ann.move_in("proxy0", 0))
-    world.wait(10)
-    return world, ann
-
-
 def test_an_old_proxy_that_is_gone_is_a_gap_and_the_client_goes_on() -> None:
     world, ann = here()
     world.do("ann", ann.move_out(world.now))
@@ -435,7 +420,7 @@ def test_an_old_proxy_that_is_there_and_says_nothing_is_given_up() -> None:
     world.do("ann", ann.move_out(world.now))
     world.wait(10)
     world.do("ann", ann.move_in("proxy1", world.now))
-    while ann._step != "downloading":
+    while not is_downloading(ann):
         world.run(1)
     world.deaf.add("proxy0")
     world.wait(100_000)
@@ -517,15 +502,10 @@ def test_a_client_that_never_comes_back_is_forgotten() -> None:
 
 def test_only_who_began_with_a_name_goes_on_with_it() -> None:
     world, _ = here()
-    thief = Library("ann", "another key", world.language)
-    (_, hello) = thief.move_in("proxy0", 0)
     download = m.Download("ann", "another key", 9, 1, "proxy0", {})
     proxy = world.proxies["proxy0"]
-    assert isinstance(hello, e.Send)
     (refused,) = proxy.step(e.Received("thief", download), world.now)
-    assert refused == e.Send(
-        "thief", m.Refused("ann", "another client has this name: choose another one")
-    )
+    assert refused == e.Send("thief", m.Refused("ann", TAKEN))
 
 
 def test_what_was_asked_before_the_last_move_comes_too_late() -> None:
@@ -551,7 +531,7 @@ def test_batches_of_an_earlier_download_are_not_kept() -> None:
     kept = world.publish(2)
     world.wait(10)
     world.do("ann", ann.move_in("proxy1", world.now))
-    while ann._step != "downloading":
+    while not is_downloading(ann):
         world.run(1)
     ann.step(e.Received("proxy1", m.Batch("ann", 0, 1, (kept,))), world.now)
     world.wait(1000)
@@ -567,7 +547,7 @@ def test_a_client_whose_name_is_taken_is_told_once() -> None:
     other.step(e.Opened("ann"), 0)
     other.step(e.Subscribed("ann", ()), 0)
     assert other.state == "attached"
-    refused = m.Refused("ann", "another client has this name: choose another one")
+    refused = m.Refused("ann", TAKEN)
     assert other.step(e.Received("proxy0", refused), 0) == [e.Failed(refused.reason, refused=True)]
     assert other.next_deadline() is None
 
@@ -739,7 +719,7 @@ def test_a_gap_is_told_until_the_client_knows_of_it() -> None:
     world.do("ann", ann.move_out(world.now))
     world.wait(10)
     world.do("ann", ann.move_in("proxy1", world.now))
-    while ann._step != "downloading":
+    while not is_downloading(ann):
         world.run(1)
     while not any(isinstance(a[3], m.Downloaded) for a in world.queues["peer", "proxy1", "ann"]):
         world.run(1)

@@ -8,7 +8,7 @@ import pytest
 
 from wayfare.channel import PROFILES
 from wayfare.errors import UsageError
-from wayfare.service import library as service_library
+from wayfare.service import arrival as service_arrival
 from wayfare.service.merging import Seen
 from wayfare.service.pinging import Waiting
 from wayfare.service.system import Publication
@@ -275,7 +275,7 @@ def test_the_judge_sees_disorder(monkeypatch: pytest.MonkeyPatch) -> None:
     def backwards(downloaded: Any, received: Any) -> list[Publication]:
         return [*reversed([*downloaded]), *received]
 
-    assert "fifo" in broken(monkeypatch, service_library, "merged", backwards)
+    assert "fifo" in broken(monkeypatch, service_arrival, "merged", backwards)
 
 
 def test_the_judge_sees_what_nobody_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,19 +6,33 @@ from collections.abc import Mapping
 
 import msgspec
 
-from wayfare.service.messages import PUBLICATION_BYTES_MAX, size_of
+from wayfare.service.messages import PUBLICATION_BYTES_MAX, SECOND_NS, Terms, size_of
 from wayfare.service.system import Id, Publication
 
 BUFFER_MAX = 100_000  # publications for one client
 BUFFER_BYTES_MAX = 64 * 1024 * 1024
+ALL_BYTES_MAX = 1024 * 1024 * 1024  # for all clients: then the fullest buffer drops its oldest
+AWAY_NS_MAX = 30 * 24 * 3600 * SECOND_NS
+LEASE_NS_MAX = 24 * 3600 * SECOND_NS
 DROPPED_MAX = 10_000  # the first that were dropped, of which it is known whether they were heard
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What a proxy keeps for one client at most, whatever the client wants."""
+    """What a proxy keeps for one client at most, whatever the client wants; and for all of them."""
 
     count: int = BUFFER_MAX
     size: int = BUFFER_BYTES_MAX
+    all_size: int = ALL_BYTES_MAX
+    away_ns: int = AWAY_NS_MAX
+    lease_ns: int = LEASE_NS_MAX
+
+    def within(self, terms: Terms) -> Terms:
+        """As much of it as is granted."""
+        return msgspec.structs.replace(
+            terms,
+            away_ns=min(terms.away_ns, self.away_ns),
+            lease_ns=min(terms.lease_ns, self.lease_ns),
+        )
 
 
 DEFAULT_LIMITS = Limits()
@@ -33,12 +47,13 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
 class Buffer:
     """Publications in the order of their arrival, numbered from 1."""
 
-    __slots__ = ("_dropped", "_ids", "copies", "kept", "last", "limits", "lost", "size")
+    __slots__ = ("_dropped", "_first", "_ids", "copies", "kept", "last", "limits", "lost", "size")
 
     def __init__(self, limits: Limits, copies: bool) -> None:
         self.limits = limits
         self.copies = copies  # keep copies of one publication
         self.kept: dict[int, Kept] = {}
+        self._first = 0  # none that is kept has a lower number
         self.last = 0
         self.size = 0
         self.lost = 0  # dropped for the limits, since somebody was told
@@ -60,11 +75,20 @@ class Buffer:
         self.put(kept)
         dropped: list[int] = []
         while len(self.kept) > self.limits.count or self.size > self.limits.size:
-            oldest = next(iter(self.kept.values()))
-            self._lose(oldest.publication, oldest.arrived)
-            self._remove(oldest.number)
-            dropped.append(oldest.number)
+            dropped.append(self._lose_oldest())
         return kept, dropped
+
+    def shrink(self) -> list[int]:
+        """Drop some of the oldest; their numbers."""
+        return [self._lose_oldest() for _ in range(1 + len(self.kept) // 8)] if self.kept else []
+
+    def _lose_oldest(self) -> int:
+        while self._first not in self.kept:  # a look at the dict itself would pass all that is gone
+            self._first += 1
+        oldest = self.kept[self._first]
+        self._lose(oldest.publication, oldest.arrived)
+        self._remove(oldest.number)
+        return oldest.number
 
     def _lose(self, publication: Publication, arrived: int) -> None:
         self.lost += 1
@@ -89,6 +113,7 @@ class Buffer:
 
     def put(self, kept: Kept) -> None:
         """As it was, from a disk."""
+        self._first = min(self._first, kept.number) if self.kept else kept.number
         self.kept[kept.number] = kept
         self.last = max(self.last, kept.number)
         self.size += size_of(kept.publication)

@@ -34,6 +34,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     last: int
     lost: int
     hole: str = ""
+    stood_in: bool = False
 
 
 class ClientProxy:
@@ -47,12 +48,15 @@ class ClientProxy:
         self.terms = terms
         self.stay = 0
         self.subscriptions: dict[str, None] = {}
-        self.removed: dict[str, None] = {}  # while the access was broken: the system may have them
+        self.removed: dict[str, None] = {}  # ... that the system may have all the same
         self.buffer = Buffer(limits, terms.copies)
         self.state = "here"
         self.since = 0  # heard of, or away
+        self.silent = True  # away for want of a word: the next one brings it back
         self.access = "none"  # "opening", "open", "ready" (subscribed), "broken"
         self.reopen_at = 0
+        self.ready_at = 0
+        self.asked_for: set[str] = set()  # subscriptions that the access point has not confirmed
         self.stood_in = False  # so that the system, if it can, has something to resume
         self.hole = ""  # why publications may be missing, nobody knows how many
         self.told_hole, self.told_lost = "", 0  # with the last download, which may not have come
@@ -61,8 +65,9 @@ class ClientProxy:
         self.queued: int | None = None  # its earliest entry among the deadlines of the proxy
         self.asked = Ping(language, client, "in")  # by its library, when it moves in
         self.asking = Ping(language, client, "out")
+        self.pings = 0
         self.pinged = False  # the client has answered since the proxy stands in for it
-        self.before_ping = 0  # the last number that was kept when the client was asked
+        self.before_ping = 0  # the last number that was kept when it was asked before it went
         self.waiting: Waiting | None = None  # until the subscriptions are active, at move-out
 
     @property

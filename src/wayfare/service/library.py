@@ -8,7 +8,8 @@
 Moving in is what the paper does in six steps: a merge queue with a receiver (1), subscriptions at the
 new access point (2), synchronisation, a download by way of the new proxy from the old one (3, 4), and
 when all has come, what is in the queue, merged, and from then on what is received (5, 6). At the same
-proxy the download is shorter. A client that is cut off moves in without having moved out.
+proxy the download is shorter. A client that is cut off moves in without having moved out. What is known
+during one attempt only is an `Arrival`.
 """
 
 from __future__ import annotations
@@ -21,21 +22,22 @@ import msgspec
 from wayfare.errors import OutboxFull, UsageError
 from wayfare.service import effects as e
 from wayfare.service import messages as m
-from wayfare.service.merging import Seen, last_numbers, merged
+from wayfare.service.arrival import Arrival
+from wayfare.service.merging import Seen
 from wayfare.service.messages import DEFAULT_TERMS, PING, SECOND_NS, Sync, Terms
 from wayfare.service.pinging import UNANSWERED, Ping, Waiting
 from wayfare.service.system import Id, Language, Publication
 
 OUTBOX_MAX = 10_000  # publications that wait until the client is attached
-MERGE_MAX = 200_000  # publications in the merge queue: the oldest are dropped, and a Gap says so
 RETRY_NS = 1 * SECOND_NS  # until a proxy or an access point is tried again
-STALLED_NS = (
-    120 * SECOND_NS
-)  # of a download of which nothing comes: by radio, a batch takes its time
+# Of a download of which nothing comes: by radio, a batch takes its time.
+STALLED_NS = 120 * SECOND_NS
 MESH_NS = SECOND_NS // 10  # that one link of a mesh may be slower than others
 SILENT_NS = 30 * SECOND_NS  # beyond patience, of a proxy that can be reached, and says nothing
 LAG_NS = SECOND_NS // 50  # until one is asked again that was slower still
 PATIENCE_NS = 5 * SECOND_NS  # with an old proxy that cannot be reached
+RELEASE_NS = 3 * SECOND_NS  # until an old proxy is told again to let go, which doubles each time
+RELEASE_SLOWEST_NS = 3600 * SECOND_NS
 
 
 class Library:
@@ -72,37 +74,33 @@ class Library:
         self._outbox: deque[Publication] = deque()  # what no access point is known to have
         self._seen = Seen()
         self._ids = language.traits.carries_ids and not terms.copies
-        self._told: set[str] = set()  # subscriptions that the proxy knows
         self._heard: dict[str, int] = {}  # when it went away
         self._asking = Ping(language, client, "in")
         self._asked = Ping(language, client, "out")
-        self._waiting: Waiting | None = None
+        self._pings = 0
         self._suspended = ""  # the access point where the client is suspended
         self._suspended_with: tuple[str, ...] = ()
         self._open = False
+        self._active: set[str] = set()  # subscriptions that the access point has
         self._connected = False  # to its proxy
         self._gone_since: int | None = None  # since when that cannot be reached
         self._renew_at: int | None = None
         self._retry_at: int | None = None
-        self._stalled_at: int | None = None
         self._give_up_at: int | None = None
         self._silent_at: int | None = None  # when a proxy should have said something
-        self._forgo_at = 0  # what old proxies have kept that cannot be reached
-        # While it moves in:
-        self._step = ""  # "dialling", "opening", "subscribing", "waiting", "downloading"
-        self._to_download: list[str] = []
+        self.arrival: Arrival | None = None  # while it moves in; None: it will try again
+        self._given_up: list[e.Gap] = []  # by proxies that it went on without; not told yet
         self._downloads = 0  # the last one
-        self._batches: list[Publication] = []  # of the download under way
-        self._downloaded: list[Publication] = []
-        self._received: deque[Publication] = deque()
-        self._gaps: list[e.Gap] = []
-        self._releases: list[m.Release] = []
+        # What its proxy knows:
         self._registered = 0  # the last stay that a proxy stands in for
-        self._adopted = False
-        self._fresh = False  # nothing that the new proxy may have kept is wanted
-        self._received_upto: dict[
-            str, int
-        ] = {}  # of each sender, before the download was asked for
+        self._fresh = False  # as of the last `Arrival`
+        self._told: set[str] = set()  # subscriptions
+        self._told_upto = 0  # the change that these have
+        self._told_at_first = 0  # ... had when the stay began
+        # What its old proxies are to know:
+        self._releases: dict[str, m.Release] = {}
+        self._release_at: int | None = None
+        self._release_every_ns = RELEASE_NS
         self._out: list[e.Effect] = []
 
     # ---- what applications call ----------------------------------------------------------
@@ -112,7 +110,7 @@ class Library:
         self._out = []
         if self.state in ("attached", "moving-out"):
             self._cut_off()
-        elif self.state == "moving-in":
+        else:
             self._abandon()
         self.state = "moving-in"
         self.stay += 1
@@ -158,6 +156,7 @@ class Library:
         if subscription not in self.subscriptions:
             raise UsageError(f"the client has not subscribed to {subscription!r:.200}")
         del self.subscriptions[subscription]
+        self._active.discard(subscription)
         self.changes += 1
         if self._open:
             self._out.append(e.Unsubscribe(self.client, (subscription,)))
@@ -183,13 +182,15 @@ class Library:
         self._out = []
         if self.proxy:
             if self.state == "attached":
-                self._release()
+                for at in self.behind:
+                    if at != self.at:
+                        self._say(m.Release(self.client, self._key, at, self.stay, m.ALL))
                 self._say(m.Leave(self.client, self._key, self.stay))
             self._out.append(e.Hang(self.proxy))
-        if self._open:
-            self._shut()
-        self.state, self.proxy = "away", ""
-        self._renew_at = self._retry_at = None
+        self._shut_if_open()
+        self._go_away()
+        self.proxy = ""
+        self._retry_at = None
         return self._out
 
     # ---- what hosts call -------------------------------------------------------------------
@@ -203,14 +204,14 @@ class Library:
                 if peer == self.proxy:
                     self._hear(message, now)
             case e.Opened(_, resumed):
-                self._opened(resumed, now)
+                self._opened(resumed)
             case e.Subscribed(_, subscriptions):
                 self._subscribed(subscriptions, now)
             case e.Published(_, publication):
                 if self._outbox and self._outbox[0] is publication:
                     self._outbox.popleft()
-                elif self._waiting is not None:
-                    self._waiting.published(publication, now)
+                elif self.arrival is not None and self.arrival.waiting is not None:
+                    self.arrival.waiting.published(publication, now)
             case e.AccessGone(_, reason):
                 self._access_gone(reason, now)
             case e.PeerGone(peer, reason):
@@ -221,24 +222,27 @@ class Library:
         return self._out
 
     def next_deadline(self) -> int | None:
-        waiting = None if self._waiting is None else self._waiting.deadline
-        silent_at = self._silent_at if self._listens else None
-        times = (self._renew_at, self._retry_at, self._stalled_at, silent_at, waiting)
+        times = [self._renew_at, self._retry_at, self._release_at, self._silent_at]
+        if self.arrival is not None:
+            times.append(self.arrival.stalled_at)
+            if self.arrival.waiting is not None:
+                times.append(self.arrival.waiting.deadline)
         return min((time for time in times if time is not None), default=None)
 
     def _tick(self, now: int) -> None:
-        if self._waiting is not None:
-            self._wait(self._waiting, now)
+        if self.arrival is not None and self.arrival.waiting is not None:
+            self._wait(self.arrival, self.arrival.waiting, now)
         if self._renew_at is not None and now >= self._renew_at:
             self._renew_at = now + self.terms.lease_ns // 3
             self._say(m.Renew(self.client, self._key, self.stay, self._seen.settle()))
+        if self._release_at is not None and now >= self._release_at:
+            self._release(now)
         if self._retry_at is not None and now >= self._retry_at:
             self._retry_at = None
             self._retry(now)
-        if self._stalled_at is not None and now >= self._stalled_at:
-            self._stalled_at = None
-            self._stall(now)
-        if self._listens and self._silent_at is not None and now >= self._silent_at:
+        if self.arrival is not None and is_due(self.arrival.stalled_at, now):
+            self._stall(self.arrival, now)
+        if is_due(self._silent_at, now):
             self._silent_at = None
             self._despair(now)
 
@@ -246,33 +250,29 @@ class Library:
 
     def _begin(self, now: int) -> None:
         """Step 1: the merge queue. Whoever receives puts into it."""
-        self._step = "dialling"
         self._silent_at = now + self.patience_ns + SILENT_NS
         self._retry_at = None
-        self._to_download = list(self.behind)
-        self._downloaded, self._gaps, self._releases = [], [], []
-        self._received.clear()
-        self._adopted = False
-        self._waiting = None
+        self.arrival = Arrival(sorted(self.behind, key=lambda at: self.behind[at]))
         self._dial()
-        self._say(m.Hello(self.client))
+        self._say(m.Hello(self.client, self._key))
 
     def _dial(self) -> None:
         self._connected = True  # until the host says otherwise
         self._out.append(e.Dial(self.proxy))
 
     def _abandon(self) -> None:
-        """Another proxy is nearer by now."""
+        """Another proxy is nearer by now, or this one cannot be had."""
         self._leave_behind()
         self._shut_if_open()
+        self.arrival = self._silent_at = None
 
     def _leave_behind(self) -> None:
         """The new proxy may have adopted the client already, who goes on without it."""
-        if self._step == "downloading":
+        if self.arrival is not None and self.arrival.step == "downloading":
             self.behind.setdefault(self.at, (self.stay, False))
 
-    def _welcomed(self, welcome: m.Welcome) -> None:
-        self._step = "opening"
+    def _welcomed(self, arrival: Arrival, welcome: m.Welcome) -> None:
+        arrival.step = "opening"
         self._silent_at = None
         if self.at and self.at != welcome.proxy:
             for subscription in [text for text, local in self.subscriptions.items() if local]:
@@ -281,21 +281,23 @@ class Library:
         if welcome.stay > self.stay:  # a clock was put back since, from which stays go on
             self.stay = welcome.stay + 1
         self.at, self.access = welcome.proxy, welcome.access
-        self._fresh = self.at not in self.behind
+        self._fresh = arrival.fresh = self.at not in self.behind
         self._out.append(e.Open(self.client, self.access, self._suspended == self.access))
 
-    def _opened(self, resumed: bool | None, now: int) -> None:
+    def _opened(self, resumed: bool | None) -> None:
         """Step 2: subscriptions at the new access point."""
-        if self._step != "opening":
+        arrival = self.arrival
+        if arrival is None or arrival.step != "opening":
             return
         suspended = self._suspended_with if self._suspended == self.access else ()
-        self._open, self._suspended, self._step = True, "", "subscribing"
+        self._open, self._suspended, arrival.step = True, "", "subscribing"
         before = suspended if resumed else ()
         removed = tuple(text for text in suspended if text not in self.subscriptions)
+        self._active = {text for text in before if text in self.subscriptions}
         added = [text for text in self.subscriptions if text not in before]
         if self.terms.sync.kind == "ping":
             added.append(self._asked.requests)
-        if self.sync.kind == "ping" and self._to_download:
+        if self.sync.kind == "ping" and arrival.old:
             added.append(self._asking.responses)
         for publication in self._outbox:
             self._out.append(e.Publish(self.client, publication))
@@ -304,13 +306,19 @@ class Library:
         self._out.append(e.Subscribe(self.client, tuple(added)))
 
     def _subscribed(self, subscriptions: tuple[str, ...], now: int) -> None:
-        if self.state == "moving-in" and self._step == "subscribing":
-            self._step = "waiting"
-            self._forgo_at = self._give_up_at or now + self.patience_ns
-            sync = self._sync_by_nature() if self._to_download else m.NO_SYNC
-            self._waiting = Waiting(sync, self._asking, f"{self.stay}", self._to_download, now)
-            self._reach(now)
-            self._wait(self._waiting, now)
+        self._active.update(text for text in subscriptions if text in self.subscriptions)
+        arrival = self.arrival
+        if arrival is not None and arrival.step == "subscribing":
+            arrival.step = "waiting"
+            arrival.forgo_at = now + self.patience_ns
+            sync = self._sync_by_nature() if arrival.old else m.NO_SYNC
+            self._pings += 1
+            nonce = f"{self.stay}.{self._pings}"
+            arrival.waiting = Waiting(sync, self._asking, nonce, arrival.old, now)
+            self._reach(arrival, now)
+            self._wait(arrival, arrival.waiting, now)
+        else:
+            self._tell_changes()
 
     def _sync_by_nature(self) -> Sync:
         """On a mesh a ping does not push aside what comes to the old access point by another link."""
@@ -318,56 +326,53 @@ class Library:
             return msgspec.structs.replace(self.sync, delay_ns=MESH_NS)
         return self.sync
 
-    def _wait(self, waiting: Waiting, now: int) -> None:
+    def _wait(self, arrival: Arrival, waiting: Waiting, now: int) -> None:
         """Between: the subscriptions have to be active everywhere."""
         request = waiting.due(now)
         if request is not None:
             self._out.append(e.Publish(self.client, request))
         if waiting.over:
-            self._waiting = None
             for at in waiting.unanswered:
                 if self.behind.get(at, (0, False))[1]:
-                    self._gaps.append(e.Gap(None, f"{at} {UNANSWERED}"))
+                    arrival.gaps.append(e.Gap(None, f"{at} {UNANSWERED}"))
             if self._connected:
                 self._retry_at = None
-            if self.sync.kind == "ping" and self._to_download:
+            if self.sync.kind == "ping" and arrival.old:
                 self._out.append(e.Unsubscribe(self.client, (self._asking.responses,)))
-            self._step = "downloading"
-            self._received_upto = last_numbers(self._received)
-            self._download(now)
+            arrival.begin_downloads()
+            self._download(arrival, now)
 
-    def _reach(self, now: int) -> None:
+    def _reach(self, arrival: Arrival, now: int) -> None:
         """Nobody answers pings for a proxy that is down, or has let go: let the new one find out."""
         self._retry_at = now + RETRY_NS
-        for at in self._to_download if self.sync.kind == "ping" else ():
+        for at in arrival.old if self.sync.kind == "ping" else ():
             self._say(m.Reach(self.client, at))
 
-    def _not_reached(self, end: m.Downloaded, now: int) -> None:
-        if self._waiting is None or end.at not in self._to_download:
+    def _not_reached(self, arrival: Arrival, end: m.Downloaded, now: int) -> None:
+        if arrival.waiting is None or end.at not in arrival.old:
             return
-        if end.reached or now >= self._forgo_at:
+        if end.reached or now >= arrival.forgo_at:
             if not end.reached:  # without its answer, what it has kept may come out of order
-                self._give_up(end)
-            self._waiting.give_up(end.at)
-            self._wait(self._waiting, now)
+                self._give_up(arrival, end)
+            arrival.waiting.settle(end.at)
+            self._wait(arrival, arrival.waiting, now)
 
-    def _give_up(self, end: m.Downloaded) -> None:
-        """Go on without what this proxy has kept."""
-        self._to_download.remove(end.at)
+    def _give_up(self, arrival: Arrival, end: m.Downloaded) -> None:
+        """Go on without what this proxy has kept, whatever becomes of this attempt."""
+        arrival.old.remove(end.at)
         _, promised = self.behind.pop(end.at, (0, False))  # or it was released meanwhile
         if promised:
-            self._gaps.append(e.Gap(None, end.reason))
+            self._given_up.append(e.Gap(None, end.reason))
 
-    def _download(self, now: int) -> None:
+    def _download(self, arrival: Arrival, now: int) -> None:
         """Steps 3 and 4: what the old proxies have kept, one after the other."""
-        if not self._to_download:
-            self._arrive(now)
+        if not arrival.old:
+            self._arrive(arrival, now)
             return
-        self._batches = []
+        arrival.begin_download()
+        arrival.stalled_at = now + STALLED_NS
         self._downloads += 1
-        self._stalled_at = now + STALLED_NS
-        at = self._to_download[0]
-        terms = self.terms if self._adopts(at) else None
+        at = arrival.old[0]
         self._say(
             m.Download(
                 self.client,
@@ -376,55 +381,67 @@ class Library:
                 self._downloads,
                 at,
                 self._heard,
-                terms,
-                self._fresh,
+                self.terms if self._adopts(arrival, at) else None,
+                arrival.fresh,
             )
         )
 
-    def _adopts(self, at: str) -> bool:
-        """Whether this proxy stands in from now on with what that one has subscribed to."""
-        return self.terms.standby and (not self._adopted or at == self.at)
+    def _adopts(self, arrival: Arrival, at: str) -> bool:
+        """Whether the new proxy stands in from now on with what that one has subscribed to.
 
-    def _stall(self, now: int) -> None:
+        That is what the client had last. What the new proxy itself has kept is of an earlier stay there.
+        """
+        return self.terms.standby and (at == arrival.old[-1] or at == self.at)
+
+    def _stall(self, arrival: Arrival, now: int) -> None:
         """Somebody on the way is there, and says nothing."""
-        if self._step == "downloading":
-            at = self._to_download[0]
-            reason = f"the old proxy at {at} does not answer"
-            self._on_downloaded(
-                m.Downloaded(self.client, self._downloads, at, 0, 0, None, reason, found=False), now
-            )
+        arrival.stalled_at = None
+        at = arrival.old[0]
+        reason = f"the old proxy at {at} does not answer"
+        self._on_downloaded(
+            m.Downloaded(self.client, self._downloads, at, 0, 0, None, reason, found=False), now
+        )
 
     def _on_batch(self, batch: m.Batch, now: int) -> None:
-        if self._step == "downloading" and batch.download == self._downloads:
-            self._stalled_at = now + STALLED_NS
-            self._batches.extend(batch.publications)
-            self._say(m.Got(self.client, batch.download, batch.number))
+        arrival = self.arrival
+        if arrival is None or arrival.step != "downloading" or batch.download != self._downloads:
+            return
+        arrival.stalled_at = now + STALLED_NS
+        arrival.take(batch)
+        self._say(m.Got(self.client, batch.download, batch.number))
 
     def _on_downloaded(self, end: m.Downloaded, now: int) -> None:
+        arrival = self.arrival
+        if arrival is None:
+            return
         if end.download == 0:
-            self._not_reached(end, now)
+            self._not_reached(arrival, end, now)
             return
-        if self._step != "downloading" or end.download != self._downloads:
+        if (
+            arrival.step != "downloading"
+            or end.download != self._downloads
+            or end.at != arrival.old[0]
+        ):
             return
-        if not end.reached and now < self._forgo_at:
+        if not end.reached and now < arrival.forgo_at:
             self._retry_at = now + RETRY_NS
             return
-        if end.found and self._lags(end) and now < self._forgo_at:
+        if end.found and self._lags(arrival, end) and now < arrival.forgo_at:
             self._retry_at = now + LAG_NS
             return
         if not end.found:
-            self._give_up(end)
+            self._give_up(arrival, end)
         else:
-            self._to_download.remove(end.at)
-            self._downloaded.extend(self._batches)
-            if self._adopts(end.at):
-                self._adopted, self._told = True, set(end.subscriptions)
-            self._releases.append(m.Release(self.client, self._key, end.at, end.stay, end.upto))
+            if self._adopts(arrival, end.at):
+                arrival.adopted = end.subscriptions
+            arrival.old.remove(end.at)
+            arrival.end_download()
+            arrival.releases[end.at] = m.Release(self.client, self._key, end.at, end.stay, end.upto)
             if end.lost or end.lost is None:
-                self._gaps.append(e.Gap(end.lost, end.reason))
-        self._download(now)
+                arrival.gaps.append(e.Gap(end.lost, end.reason))
+        self._download(arrival, now)
 
-    def _lags(self, end: m.Downloaded) -> bool:
+    def _lags(self, arrival: Arrival, end: m.Downloaded) -> bool:
         """On a mesh: something that came here has not come to the old access point yet.
 
         Then something that was sent before it may be on its way to there only. (If the subscriptions
@@ -436,61 +453,108 @@ class Library:
         _, promised = self.behind.get(end.at, (0, False))
         if not promised or set(end.subscriptions) != self.subscriptions.keys():
             return False
-        there = self._heard | last_numbers(self._batches)
-        return any(there.get(sender, 0) < last for sender, last in self._received_upto.items())
+        return arrival.is_ahead_of(self._heard)
 
-    def _arrive(self, now: int) -> None:
+    def _arrive(self, arrival: Arrival, now: int) -> None:
         """Steps 5 and 6: what is in the queue, merged; then what is received."""
-        self._stalled_at = None
-        self.state, self._step = "attached", ""
+        self.state, self.arrival = "attached", None
         self.behind[self.at] = (self.stay, True)
-        self._out.extend(self._gaps)
-        queue = (self._downloaded, self._received)
-        for publication in merged(*queue) if self._ids else [*queue[0], *queue[1]]:
+        gaps, publications = arrival.end(self._ids)
+        self._out.extend((*self._given_up, *gaps))
+        self._given_up.clear()
+        for publication in publications:
             self._hand_out(publication)
-        self._downloaded, self._received = [], deque()
-        if self._adopted:
-            self._tell_changes()
-        else:
+        self._releases, self._release_every_ns = arrival.releases, RELEASE_NS
+        if arrival.adopted is None:
             self._register()
+        else:
+            self._begin_as(arrival.adopted)
         self._renew_at = now + self.terms.lease_ns // 3
         self._out.append(e.Moved(attached=True))
-        if not self.terms.standby or self._registered == self.stay:
-            self._release()
+        self._release(now)
+
+    # ---- what the proxy knows ---------------------------------------------------------------------
 
     def _register(self) -> None:
-        moving = self._moving
-        self._told = set(moving)
+        self._registered, standing = 0, self._standing
+        change = self._begin_with(standing)
         self._say(
-            m.Register(
-                self.client, self._key, self.stay, moving, self.terms, self._fresh, self.changes
-            )
+            m.Register(self.client, self._key, self.stay, standing, self.terms, self._fresh, change)
         )
+
+    def _begin_with(self, subscriptions: tuple[str, ...]) -> int:
+        """What the proxy begins the stay with, and which change that is."""
+        self._told = set(subscriptions)
+        self._told_upto = self._told_at_first = self.changes if self._is_all_told else 0
+        return self._told_upto
+
+    def _begin_as(self, adopted: tuple[str, ...]) -> None:
+        """The proxy stands in, or will, with what an old one had."""
+        self._begin_with(adopted)
+        self._tell_changes()
+        if self._registered == self.stay:
+            self._confirm(self._told_at_first)
 
     @property
     def _moving(self) -> tuple[str, ...]:
         return tuple(text for text, local in self.subscriptions.items() if not local)
 
-    def _release(self) -> None:
-        """The client has it all, and somebody else stands in: the old proxies may forget it."""
-        for release in self._releases:
+    @property
+    def _standing(self) -> tuple[str, ...]:
+        """What a proxy may stand in for: before the client itself hears it, it would come too late."""
+        return tuple(text for text in self._moving if text in self._active or text in self._told)
+
+    @property
+    def _is_all_told(self) -> bool:
+        return self._told == set(self._moving)
+
+    def _tell_changes(self) -> None:
+        if self.state != "attached":
+            return
+        standing = self._standing
+        added = tuple(text for text in standing if text not in self._told)
+        removed = tuple(sorted(self._told.difference(standing)))
+        self._told = set(standing)
+        if added or removed:
+            change = self.changes if self._is_all_told else 0
+            self._told_upto = change or self._told_upto
+            self._say(m.Change(self.client, self._key, self.stay, added, removed, change))
+        elif self._is_all_told and self.confirmed == self._told_upto:
+            self.confirmed = self._told_upto = self.changes  # they are the same as before
+
+    def _confirm(self, change: int) -> None:
+        self.confirmed = max(self.confirmed, change)
+        self._tell_changes()
+
+    @property
+    def _is_stood_in_for(self) -> bool:
+        return self._registered == self.stay and self.confirmed == self.changes
+
+    def _release(self, now: int) -> None:
+        """The client has it all, and somebody else stands in: the old proxies may forget it.
+
+        Until they have said that they do, it is said again, less and less often.
+        """
+        self._release_at = None
+        if self.state != "attached" or (self.terms.standby and not self._is_stood_in_for):
+            return
+        for release in self._releases.values():
             self._say(release)
             if release.at != self.at:
                 self.behind[release.at] = (release.stay, False)
-        self._releases = []
+        if self._releases:
+            self._release_at = now + self._release_every_ns
+            self._release_every_ns = min(2 * self._release_every_ns, RELEASE_SLOWEST_NS)
 
     def _on_released(self, released: m.Released) -> None:
+        told = self._releases.get(released.at)
+        if told is not None and told.stay <= released.stay:
+            del self._releases[released.at]
+            if not self._releases:
+                self._release_at = None
         stay, _ = self.behind.get(released.at, (released.stay + 1, False))
         if stay <= released.stay and released.at != self.at:
             del self.behind[released.at]
-
-    def _tell_changes(self) -> None:
-        wanted = self._moving
-        added = tuple(text for text in wanted if text not in self._told)
-        removed = tuple(sorted(self._told.difference(wanted)))
-        if self.state == "attached" and (added or removed):
-            self._told = set(wanted)
-            self._say(m.Change(self.client, self._key, self.stay, added, removed, self.changes))
 
     # ---- moving out ------------------------------------------------------------------------------
 
@@ -504,17 +568,20 @@ class Library:
         self._out.append(e.Moved(attached=False))
 
     def _cut_off(self) -> None:
+        self._suspended = ""
         if self._open:
             self._shut()
         self._go_away()
 
     def _go_away(self) -> None:
         self.state = "away"
-        self._renew_at = self._waiting = None
+        self._renew_at = self._release_at = self._silent_at = self.arrival = None
+        self._releases = {}
         self._heard = self._seen.marks
 
     def _shut_if_open(self) -> None:
-        if self._open or self._step == "opening":
+        is_opening = self.arrival is not None and self.arrival.step == "opening"
+        if self._open or is_opening:
             self._shut()
 
     def _shut(self, suspend: bool = False) -> None:
@@ -527,8 +594,8 @@ class Library:
         self._gone_since = None
         match message:
             case m.Welcome():
-                if self._step == "dialling":
-                    self._welcomed(message)
+                if self.arrival is not None and self.arrival.step == "dialling":
+                    self._welcomed(self.arrival, message)
                 elif self.state == "attached":
                     self._register()  # the connection broke, and the client has not moved
             case m.Batch():
@@ -536,11 +603,10 @@ class Library:
             case m.Downloaded():
                 self._on_downloaded(message, now)
             case m.Registered(_, stay):
-                self._registered = stay
-                if self.state == "attached" and stay == self.stay:
-                    self._release()
+                self._on_registered(stay, now)
             case m.Changed(_, change):
-                self.confirmed = change
+                self._confirm(change)
+                self._release(now)
             case m.Released():
                 self._on_released(message)
             case m.MovedOut(_, stay):
@@ -549,46 +615,54 @@ class Library:
             case m.Refused(_, reason, unknown):
                 self._refused(reason, unknown)
 
+    def _on_registered(self, stay: int, now: int) -> None:
+        self._registered = stay
+        if self.state == "attached" and stay == self.stay:
+            if self._renew_at is None:  # it was refused before
+                self._renew_at = now + self.terms.lease_ns // 3
+            self._confirm(self._told_at_first)
+            self._release(now)
+
     def _arrived(self, publication: Publication, now: int) -> None:
         if (answer := self._asked.answer(publication, self.client)) is not None:
             self._out.append(e.Publish(self.client, answer))
-        elif self._asking.is_of_us(publication):
-            if self._waiting is not None and self._waiting.hear(publication, now):
-                self._wait(self._waiting, now)
-        elif self._asked.is_of_us(publication):
+        elif self._asking.is_response(publication):
+            waiting = None if self.arrival is None else self.arrival.waiting
+            if self.arrival is not None and waiting is not None and waiting.hear(publication, now):
+                self._wait(self.arrival, waiting, now)
+        elif self._asked.is_of_the_service(publication):
             pass
-        elif self.state == "moving-in":
-            self._received.append(publication)
-            if len(self._received) > MERGE_MAX:
-                self._received.popleft()
-                self._gaps.append(e.Gap(1, "too much came while the client moved in"))
-        else:
+        elif self.state != "moving-in":
             self._hand_out(publication)
+        elif self.arrival is not None:
+            self.arrival.receive(publication)
 
     def _hand_out(self, publication: Publication) -> None:
-        if not self._ids or self._seen.is_news(publication.id):
+        is_news = self._seen.is_news(publication.id)
+        if is_news or not self._ids:
             self._out.append(e.Deliver(publication))
 
     # ---- trouble -----------------------------------------------------------------------------------
 
     def _refused(self, reason: str, unknown: bool) -> None:
-        if self.state == "attached" and unknown:
-            self._register()
+        if unknown:
+            if self.state == "attached":
+                self._register()
         elif self.state == "attached":
-            self._renew_at = None  # it goes on, and nobody stands in for it
+            if self._registered != self.stay:
+                self._renew_at = None  # it goes on, and nobody stands in for it
             self._out.append(e.Failed(reason, refused=True))
         elif self.state != "away":
             self._fail(reason, refused=True)
 
     def _fail(self, reason: str, refused: bool = False) -> None:
-        self._retry_at = self._waiting = None
+        self._retry_at = self._silent_at = None
         if self.state == "moving-out":
-            self.state = "attached"
+            self.state, self._suspended = "attached", ""
         else:
-            self._leave_behind()
-            self._shut_if_open()
+            self._abandon()
             self._out.append(e.Hang(self.proxy))
-            self.state, self._step = "away", ""
+            self.state = "away"
         self._out.append(e.Failed(reason, refused))
 
     def _proxy_gone(self, reason: str, now: int) -> None:
@@ -601,13 +675,6 @@ class Library:
             self._fail(f"the proxy at {self.proxy} cannot be reached: {reason}")
         if self.state != "away":
             self._retry_at = now + RETRY_NS
-
-    @property
-    def _listens(self) -> bool:
-        """Whether its proxy has to say something before it goes on."""
-        return self.state == "moving-out" or (
-            self.state == "moving-in" and self._step == "dialling"
-        )
 
     def _despair(self, now: int) -> None:
         """The connection stands, and nothing comes: the proxy is frozen, or the network is."""
@@ -623,8 +690,8 @@ class Library:
     def _access_gone(self, reason: str, now: int) -> None:
         """Cut off. Until somebody says where else to go, come back to where it was."""
         self._open = False
-        self._leave_behind()
         if self.state == "moving-out":
+            self._suspended = ""
             self._out.append(e.Failed(f"the client was cut off before it had moved out: {reason}"))
         if self.state in ("attached", "moving-out"):
             self._go_away()
@@ -636,25 +703,32 @@ class Library:
         elif self._is_late(now):
             self._fail(f"the access point at {self.access} cannot be reached: {reason}")
             return
-        self._step, self._waiting = "dialling", None
+        else:
+            self._leave_behind()
+            self.arrival = None
         self._retry_at = now + RETRY_NS
 
     def _is_late(self, now: int) -> bool:
         return self._give_up_at is not None and now >= self._give_up_at
 
     def _retry(self, now: int) -> None:
-        if self._step == "dialling":
+        arrival = self.arrival
+        if self.state == "moving-in" and (arrival is None or arrival.step == "dialling"):
             self._begin(now)
             return
         self._dial()
-        if self._step == "downloading":
-            self._download(now)
-        elif self._step == "waiting":
-            self._reach(now)
+        if arrival is not None and arrival.step == "downloading":
+            self._download(arrival, now)
+        elif arrival is not None and arrival.step == "waiting":
+            self._reach(arrival, now)
         elif self.state == "attached":
-            self._say(m.Hello(self.client))
+            self._say(m.Hello(self.client, self._key))
         elif self.state == "moving-out":
             self._ask_to_move_out()
 
     def _say(self, message: Any) -> None:
         self._out.append(e.Send(self.proxy, message))
+
+
+def is_due(time: int | None, now: int) -> bool:
+    return time is not None and now >= time

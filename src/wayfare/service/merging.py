@@ -8,9 +8,8 @@ in order; where they do not, all are kept, what was downloaded first.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice
 
-from wayfare.service.messages import SENDERS_MAX
+from wayfare.service.messages import HEARD_BYTES_MAX, SENDERS_MAX
 from wayfare.service.system import Id, Publication
 
 RECENT = 4_096  # numbers of a sender within which a late publication is told from a copy
@@ -19,13 +18,14 @@ RECENT = 4_096  # numbers of a sender within which a late publication is told fr
 class Seen:
     """Which publications a client has had."""
 
-    __slots__ = ("_marks", "_senders", "_settled")
+    __slots__ = ("_marks", "_news", "_senders", "_settled")
 
     def __init__(self) -> None:
         # Of each sender, least recently heard first: the numbers that came, and the highest.
         self._senders: dict[str, tuple[set[int], int]] = {}
-        self._settled: dict[str, int] = {}
-        self._marks: dict[str, int] = {}
+        self._settled: dict[str, int] = {}  # how far they were heard when that was asked last
+        self._marks: dict[str, int] = {}  # ... and the time before
+        self._news: dict[str, int] = {}
 
     def is_news(self, id: Id | None) -> bool:
         """True the first time. What has no id is always news."""
@@ -44,20 +44,35 @@ class Seen:
         return news
 
     def settle(self) -> dict[str, int]:
-        """How far each sender was heard when this was asked before.
+        """How far senders were heard when this was asked before, if it is news: each is said twice.
 
         Not now: systems may put publications of one sender on different topics a little out of
         order, and then a number that has come does not say that all before it have.
         """
-        settled = self._settled
+        before, self._marks = self._marks, self._settled
         self._settled = {sender: highest for sender, (_, highest) in self._senders.items()}
-        self._marks = dict(islice(settled.items(), SENDERS_MAX))
-        return self._marks
+        told, self._news = (
+            self._news,
+            {one: number for one, number in self._marks.items() if before.get(one) != number},
+        )
+        return _fitting(told | self._news)
 
     @property
     def marks(self) -> dict[str, int]:
-        """As `settle` gave it last."""
-        return self._marks
+        """How far all senders were heard, as of the last `settle`."""
+        return _fitting(self._marks)
+
+
+def _fitting(marks: dict[str, int]) -> dict[str, int]:
+    """As many as one message carries, those that were heard last."""
+    fitting: dict[str, int] = {}
+    left = HEARD_BYTES_MAX
+    for sender, number in reversed(marks.items()):
+        left -= 4 * len(sender) + 12
+        if left < 0 or len(fitting) == SENDERS_MAX:
+            break
+        fitting[sender] = number
+    return fitting
 
 
 def merged(downloaded: Iterable[Publication], received: Iterable[Publication]) -> list[Publication]:

@@ -30,12 +30,14 @@ SUBSCRIPTION_MAX = 8_192  # characters of one subscription
 SUBSCRIPTIONS_MAX = 10_000  # of one client
 SUBSCRIPTIONS_TEXT_MAX = 2_000_000  # characters of all of them: they fit one message
 SENDERS_MAX = 10_000  # of which a client says how far it has heard them
+HEARD_BYTES_MAX = 1_000_000  # of all that it says of them: it fits one message
+ALL = 2**62  # more than anybody has kept
 BATCH_MAX = 4_096  # publications in one Batch
 BATCH_BYTES = 64 * 1024  # of publications in one Batch; then the rest comes in another
 
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
 Address = Annotated[str, Meta(max_length=512)]
-Number = Annotated[int, Meta(ge=0, le=2**62)]
+Number = Annotated[int, Meta(ge=0, le=ALL)]
 Subscription = Annotated[str, Meta(min_length=1, max_length=SUBSCRIPTION_MAX)]
 Subscriptions = Annotated[tuple[Subscription, ...], Meta(max_length=SUBSCRIPTIONS_MAX)]
 Heard = Annotated[dict[str, Number], Meta(max_length=SENDERS_MAX)]  # sender: its last number
@@ -93,12 +95,13 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """Who there? The first message of a library."""
 
     client: Name
+    key: Annotated[str, Meta(max_length=NAME_MAX)] = ""  # of who is not only looking
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=2):
     proxy: Address  # where other proxies reach this one
     access: Address  # the access point of the system beside it
-    stay: Number = 0  # the last one of this client that the proxy knows of
+    stay: Number = 0  # the last one that the proxy knows of, if this is the client's key
 
 
 class Register(msgspec.Struct, frozen=True, array_like=True, tag=3):

@@ -20,12 +20,13 @@ UNHEARD = 8  # intervals until a request is repeated of which nobody knows wheth
 class Ping:
     """The topics of one client's pings, in one direction: `in` or `out`."""
 
-    __slots__ = ("_language", "_request", "_response")
+    __slots__ = ("_language", "_prefix", "_request", "_response")
 
     def __init__(self, language: Language, client: str, direction: str) -> None:
         plain = client.isascii() and client.replace("-", "a").replace("_", "a").isalnum()
         word = client if plain else blake2b(client.encode(), digest_size=16).hexdigest()
         self._language = language
+        self._prefix = language.topic("wayfare-service", "ping", "")
         self._request = language.topic("wayfare-service", "ping", word, f"{direction}-request")
         self._response = language.topic("wayfare-service", "ping", word, f"{direction}-response")
 
@@ -51,8 +52,9 @@ class Ping:
     def is_response(self, publication: Publication) -> bool:
         return publication.topic == self._response
 
-    def is_of_us(self, publication: Publication) -> bool:
-        return publication.topic in (self._request, self._response)
+    def is_of_the_service(self, publication: Publication) -> bool:
+        """Whether it is a ping at all, anybody's: who subscribes to everything hears them."""
+        return publication.topic.startswith(self._prefix)
 
 
 class Waiting:
@@ -80,7 +82,7 @@ class Waiting:
         # Each of them has to answer; with a delay, it is the time that does.
         self._silent = {"none": set(), "ping": set(answerers), "delay": {""}}[sync.kind]
         self._due = now if sync.kind == "ping" else now + sync.delay_ns
-        self._end = now + sync.patience_ns
+        self._end = now + max(sync.patience_ns, sync.interval_ns, 1)
         self._interval = sync.interval_ns
         self._rests = sync.kind == "delay"  # only time has to pass
         self.answered = False  # by all
@@ -118,12 +120,12 @@ class Waiting:
         """True if this was the last response that was waited for, and there is no delay behind it."""
         nonce, _, name = publication.payload.partition(b" ")
         if self._ping.is_response(publication) and nonce == self._nonce.encode():
-            self.give_up(name.decode("utf-8", "replace"))
+            self.settle(name.decode("utf-8", "replace"))
             self.answered = self.answered or self.over
             if self.over and not self._rests and self._sync.delay_ns:
                 self._rests, self._silent, self._due = True, {""}, now + self._sync.delay_ns
         return self.over
 
-    def give_up(self, name: str) -> None:
-        """This one does not answer, or has."""
+    def settle(self, name: str) -> None:
+        """This one has answered, or is not waited for any more."""
         self._silent.discard(name)

@@ -19,7 +19,7 @@ from wayfare.service.buffer import DEFAULT_LIMITS, Kept, Limits
 from wayfare.service.client_proxy import CUT_OFF, WENT, ClientProxy, Record, Sending
 from wayfare.service.messages import MS_NS, Terms
 from wayfare.service.pinging import Waiting
-from wayfare.service.relays import TAKEN, Answer, Question, Relay, Relays
+from wayfare.service.relays import TAKEN, Answer, Question, Relays, not_found
 from wayfare.service.system import Language, Publication
 
 CLIENTS_MAX = 10_000  # client proxies at one proxy
@@ -51,6 +51,7 @@ class Proxy:
         # Of each client with a deadline there is an entry that is not later; some are out of date.
         self._deadlines: list[tuple[int, str]] = []
         self._touched: list[ClientProxy] = []
+        self._size_max = 0  # all buffers together have not more bytes than this
 
     # ---- what hosts call ---------------------------------------------------------------
 
@@ -61,6 +62,7 @@ class Proxy:
                 handler: Callable[..., None] | None = _HANDLERS.get(type(message))
                 if handler is None:
                     self._out.append(e.Hang(peer))
+                    self._peer_gone(peer, "it said what nobody says to a proxy")
                 else:
                     handler(self, peer, message, now)
             case e.Arrived(client, publication):
@@ -84,6 +86,11 @@ class Proxy:
         return self._out
 
     def next_deadline(self) -> int | None:
+        times = (self._next_client(), self._relays.look_at)
+        return min((time for time in times if time is not None), default=None)
+
+    def _next_client(self) -> int | None:
+        """When the time has come for something: the first of the deadlines is that client's then."""
         for one in self._touched:
             if self.clients.get(one.client) is one:
                 self._queue(one)
@@ -116,6 +123,7 @@ class Proxy:
             one.buffer.last,
             one.buffer.lost,
             one.hole,
+            one.stood_in,
         )
 
     def restore(self, record: Record, kept: Iterable[Kept], now: int) -> list[e.Effect]:
@@ -127,7 +135,8 @@ class Proxy:
         one.buffer.last, one.buffer.lost = record.last, record.lost
         for each in kept:
             one.buffer.put(each)
-        one.hole, one.stood_in = record.hole, record.terms.standby
+        self._size_max += one.buffer.size
+        one.hole, one.stood_in = record.hole, record.stood_in
         if not self.language.traits.suspends:
             one.hole = "the mobility proxy was down for a while"
         self._stand_in(one, resume=True)
@@ -137,12 +146,14 @@ class Proxy:
 
     def _on_hello(self, peer: str, message: m.Hello, now: int) -> None:
         one = self.clients.get(message.client)
-        self._say(peer, m.Welcome(self.address, self.access, 0 if one is None else one.stay))
+        stay = 0 if one is None or one.key != message.key else one.stay
+        self._say(peer, m.Welcome(self.address, self.access, stay))
 
     def _on_register(self, peer: str, message: m.Register, now: int) -> None:
         one = self._known(peer, message, now, message.terms)
         if one is None:
             return
+        self._hang_up(self._relays.stop(one.client, one.key))
         self._change_to(one, message.subscriptions, message.terms)
         self._begin_stay(one, peer, message, now)
         self._confirm(one, peer, message.change)
@@ -153,16 +164,15 @@ class Proxy:
         stay = message.stay
         if one.stay < stay and (message.fresh or not one.terms.standby):
             self._forget(one)
-        if one.stay < stay and not one.terms.standby and one.access != "none":
-            one.access = "none"
-            self._out.append(e.Shut(one.client))
-        is_pinging, one.waiting = one.waiting is not None, None
-        one.stay, one.state, one.since = stay, "here", now
+        if one.stay < stay and not one.terms.standby:
+            self._stand_down(one)
+        one.stay, one.state, one.since, one.waiting = stay, "here", now, None
+        one.pings += 1
         if one.terms.standby and one.access == "none":
             self._stand_in(one)
         one.told = [(peer, m.Registered(one.client, stay))]
-        if one.access == "ready" and is_pinging:
-            self._synchronise(one, now)  # anew: what was waited for has not come
+        if one.access == "ready" and one.terms.standby and not one.pinged:
+            self._synchronise(one, now)
         elif one.access in ("none", "ready"):
             self._tell(one)
         self._save(one)
@@ -205,14 +215,22 @@ class Proxy:
         one = self._known(peer, message, now)
         if one is None:
             return
+        before = now - one.terms.lease_ns
+        if one.state == "away" and not one.silent:
+            return  # said while it moved out
         if one.state == "away":
-            one.state = "here"  # its lease had run out, and it has come back by itself
+            one.state = "here"
+            if not one.terms.standby:
+                self._forget(one)
+                self._stand_down(one)
         one.since = now
         if one.told and one.waiting is None and one.access == "ready":
             self._synchronise(one, now)
-        before = now - one.terms.lease_ns
         self._trim(one, one.buffer.drop_heard(message.heard, before))
-        if one.buffer.find(message.heard, before):
+        found = one.buffer.find(message.heard, before)
+        if one.hole and one.access == "ready" and one.ready_at <= before:
+            one.hole, found = "", True  # the client was there all the time, and heard for itself
+        if found:
             self._save(one)
 
     def _on_move_out(self, peer: str, message: m.MoveOut, now: int) -> None:
@@ -220,8 +238,8 @@ class Proxy:
         if one is None:
             return
         self._change_to(one, message.subscriptions, message.terms)
-        one.stay, one.state, one.since = message.stay, "out", now
-        one.waiting = None
+        one.stay, one.state, one.since, one.waiting = message.stay, "out", now, None
+        one.pings += 1  # what answers an earlier one does not say that the client has everything
         if one.access == "none":
             self._stand_in(one)
         one.told = [(peer, m.MovedOut(one.client, one.stay))]
@@ -256,7 +274,7 @@ class Proxy:
         return None
 
     def _create(self, client: str, key: str, terms: Terms, now: int) -> ClientProxy:
-        one = ClientProxy(client, key, terms, self.limits, self.language)
+        one = ClientProxy(client, key, self.limits.within(terms), self.limits, self.language)
         one.state, one.since = "away", now
         self.clients[client] = one
         return self._touch(one)
@@ -269,25 +287,37 @@ class Proxy:
             self._out.append(e.Erase(one.client))
 
     def _change_to(self, one: ClientProxy, wanted: Iterable[str], terms: Terms) -> None:
-        before, one.subscriptions, one.terms = one.subscriptions, dict.fromkeys(wanted), terms
+        before, one.subscriptions = one.subscriptions, dict.fromkeys(wanted)
+        one.terms = self.limits.within(terms)
         one.buffer.copies = terms.copies
         removed = tuple(text for text in before if text not in one.subscriptions)
-        if one.access == "broken":
+        if one.access != "none":
             one.removed.update(dict.fromkeys(removed))
         if one.access in ("open", "ready"):
             added = tuple(text for text in one.subscriptions if text not in before)
             if added:
-                one.access = "open"
-                self._out.append(e.Subscribe(one.client, (*added, one.asked.requests)))
+                self._subscribe(one, (*added, one.asked.requests))
             if removed:
                 self._out.append(e.Unsubscribe(one.client, removed))
+
+    def _subscribe(self, one: ClientProxy, subscriptions: tuple[str, ...]) -> None:
+        one.access = "open"
+        one.asked_for.update(subscriptions)
+        self._out.append(e.Subscribe(one.client, subscriptions))
 
     # ---- standing in -------------------------------------------------------------------------
 
     def _stand_in(self, one: ClientProxy, resume: bool = False) -> None:
         one.access, one.pinged = "opening", resume and one.pinged
+        one.asked_for.clear()
         resume = resume and self.language.traits.suspends
         self._out.append(e.Open(one.client, self.access, resume))
+
+    def _stand_down(self, one: ClientProxy) -> None:
+        if one.access != "none":
+            one.access, one.waiting = "none", None
+            one.removed.clear()
+            self._out.append(e.Shut(one.client))
 
     def _opened(self, client: str, resumed: bool | None) -> None:
         one = self.clients.get(client)
@@ -295,18 +325,23 @@ class Proxy:
             if resumed is False and one.stood_in:
                 one.hole = _FORGOTTEN
                 self._save(one)
-            one.access = "open"
             removed = tuple(text for text in one.removed if text not in one.subscriptions)
             if removed:
                 self._out.append(e.Unsubscribe(client, removed))
-            one.removed = {}
-            self._out.append(e.Subscribe(client, one.wanted))
+            self._subscribe(one, one.wanted)
 
     def _subscribed(self, client: str, subscriptions: tuple[str, ...], now: int) -> None:
         one = self.clients.get(client)
-        if one is None or one.access != "open" or one.asked.requests not in subscriptions:
+        if one is None or one.access != "open":
             return
-        one.access, one.stood_in = "ready", True
+        one.asked_for.difference_update(subscriptions)
+        if one.asked_for:
+            return
+        one.access, one.ready_at = "ready", now
+        one.removed.clear()  # this was asked before
+        if not one.stood_in:
+            one.stood_in = True
+            self._save(one)
         self._tell_change(one)
         self._touch(one)
         if one.told:
@@ -318,8 +353,9 @@ class Proxy:
         What the system had given to the client only is on its way then no more: it is in front of
         the ping, and if the client is cut off now, the old proxy still has it.
         """
-        one.before_ping = one.buffer.last
-        one.waiting = Waiting(one.terms.sync, one.asking, f"{one.stay}", [one.client], now)
+        one.before_ping = one.buffer.last if one.state == "out" else 0
+        nonce = f"{one.stay}.{one.pings}"
+        one.waiting = Waiting(one.terms.sync, one.asking, nonce, [one.client], now)
         self._wait(one, one.waiting, now)
 
     def _tell(self, one: ClientProxy) -> None:
@@ -342,21 +378,40 @@ class Proxy:
             return
         if (answer := one.asked.answer(publication, self.address)) is not None:
             self._out.append(e.Publish(client, answer))
-        elif one.asking.is_of_us(publication):
+        elif one.asking.is_response(publication):
             if one.waiting is not None and one.waiting.hear(publication, now):
                 self._wait(self._touch(one), one.waiting, now)
-        elif not one.asked.is_of_us(publication):
-            lost = one.buffer.lost
-            kept, dropped = one.buffer.add(publication, now)
-            if kept is not None and self.durable:
-                self._out.append(e.Keep(client, kept.number, now, publication))
-            self._trim(one, dropped)
-            if one.buffer.lost != lost:
-                self._save(one)
+        elif not one.asked.is_of_the_service(publication):
+            self._keep(one, publication, now)
+
+    def _keep(self, one: ClientProxy, publication: Publication, now: int) -> None:
+        lost = one.buffer.lost
+        kept, dropped = one.buffer.add(publication, now)
+        if kept is not None:
+            self._size_max += m.size_of(publication)
+            if self.durable:
+                self._out.append(e.Keep(one.client, kept.number, now, publication))
+        self._trim(one, dropped)
+        if one.buffer.lost != lost:
+            self._save(one)
+        if self._size_max > self.limits.all_size:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Who has kept most drops something."""
+        buffers = {name: one.buffer for name, one in self.clients.items()}
+        self._size_max = sum(buffer.size for buffer in buffers.values())
+        while self._size_max > self.limits.all_size:
+            name = max(buffers, key=lambda name: buffers[name].size)
+            before = buffers[name].size
+            self._trim(self.clients[name], buffers[name].shrink())
+            self._save(self.clients[name])
+            self._size_max -= before - buffers[name].size
 
     def _act(self, now: int) -> None:
         """What the time has come for."""
-        while (deadline := self.next_deadline()) is not None and deadline <= now:
+        self._hang_up(self._relays.expire(now))
+        while (deadline := self._next_client()) is not None and deadline <= now:
             one = self.clients[self._deadlines[0][1]]
             self._touch(one)
             if one.access == "broken" and now >= one.reopen_at:
@@ -364,7 +419,7 @@ class Proxy:
             if one.waiting is not None:
                 self._wait(one, one.waiting, now)
             if one.state == "here" and now >= one.since + one.terms.lease_ns:
-                self._go_away(one, now)
+                self._go_away(one, now, silent=True)
                 if one.access == "none":
                     one.hole = CUT_OFF
                     self._stand_in(one)
@@ -384,9 +439,7 @@ class Proxy:
         if waiting.over:
             one.waiting = None
             if waiting.unanswered and one.state == "here":
-                self._synchronise(
-                    one, now
-                )  # again: nobody is told that it stands in before it does
+                self._synchronise(one, now)  # nobody is told that it stands in before it does
                 return
             if waiting.unanswered and one.state == "away":
                 return
@@ -400,43 +453,44 @@ class Proxy:
                 self._go_away(one, now)
             self._tell(one)
 
-    def _go_away(self, one: ClientProxy, now: int) -> None:
-        one.state, one.since = "away", now  # whoever waits for a word still gets it
+    def _go_away(self, one: ClientProxy, now: int, silent: bool = False) -> None:
+        one.state, one.since, one.silent = "away", now, silent  # who waits for a word still gets it
 
     # ---- downloads ---------------------------------------------------------------------------
 
     def _on_reach(self, peer: str, message: m.Reach, now: int) -> None:
-        relay = Relay(m.Reach, peer, m.Download(message.client, "-", 0, 0, message.at, {}))
         if message.at not in ("", self.address):
-            self._relay_to(message.at, relay, m.Reach(message.client, ""))
+            self._relay_to(message.at, peer, message, now)
         elif message.client not in self.clients:
-            self._say(peer, relay.not_found(message.at, _UNKNOWN))
+            self._say(peer, not_found(message, message.at, _UNKNOWN))
 
-    def _relay_to(self, at: str, relay: Relay, question: Question) -> None:
-        refusal = self._relays.open(at, relay)
-        if refusal:
-            self._refuse(relay.listener, question.client, refusal)
-        else:
+    def _relay_to(self, at: str, peer: str, question: Question, now: int) -> None:
+        """Ask another proxy. There, `at` is empty, and nobody is to stand in."""
+        refusal = self._relays.open(at, question, peer, now)
+        if not refusal:
             self._out.append(e.Dial(at))
-            self._say(at, question)
+            changes = {"terms": None} if isinstance(question, m.Download) else {}
+            self._say(at, msgspec.structs.replace(question, at="", **changes))
+        elif not isinstance(question, m.Release):  # which is said again anyway
+            self._say(peer, not_found(question, at, refusal, reached=False))
 
     def _on_download(self, peer: str, message: m.Download, now: int) -> None:
-        relay = Relay(m.Download, peer, message)
         if message.at not in ("", self.address):
-            question = msgspec.structs.replace(message, at="", terms=None)
-            self._relay_to(message.at, relay, question)
+            self._hang_up(self._relays.stop(message.client, message.key), but=message.at)
+            self._relay_to(message.at, peer, message, now)
             self._relays.close(message.at, message.client, m.Reach)  # there is no need now
             return
         one = self.clients.get(message.client)
         if one is None:
-            self._say(peer, relay.not_found(self.address, _UNKNOWN))
-            return
-        if one.key != message.key:
+            self._say(peer, not_found(message, self.address, _UNKNOWN))
+        elif one.key != message.key and message.at:
             self._refuse(peer, message.client, TAKEN)
-            return
-        if message.stay < one.stay:
-            return  # the client is here again already
-        self._touch(one)
+        elif one.key != message.key:
+            self._say(peer, not_found(message, self.address, _UNKNOWN))
+        elif message.stay >= one.stay:  # else the client is here again already
+            self._answer(self._touch(one), peer, message, now)
+
+    def _answer(self, one: ClientProxy, peer: str, message: m.Download, now: int) -> None:
         if not message.at:
             one.stay = message.stay  # elsewhere: what the client said before it went comes too late
         sending = one.answer(message, message.at or self.address, now)
@@ -446,6 +500,7 @@ class Proxy:
             self._begin_stay(one, peer, message, now)
         elif one.state != "away":
             self._go_away(one, now)
+        self._save(one)
         self._send(peer, one.client, sending, 0)
 
     def _send(self, peer: str, client: str, sending: Sending, got: int) -> None:
@@ -456,23 +511,28 @@ class Proxy:
 
     def _on_got(self, peer: str, message: m.Got, now: int) -> None:
         sending = self._downloads.get((peer, message.client))
+        asked: list[str] = []
         if sending is not None and sending.end.download == message.download:
             self._send(peer, message.client, sending, message.number)
+        elif not (asked := self._relays.downloading(message.client, peer)):
             return
-        for at in self._relays.downloading(message.client, peer):
+        for at in asked:
             self._say(at, message)
+        one = self.clients.get(message.client)
+        if one is not None and one.state == "here":
+            one.since = now  # a word as good as any other
+            self._touch(one)
 
     def _on_release(self, peer: str, message: m.Release, now: int) -> None:
         if message.at not in ("", self.address):
-            question = msgspec.structs.replace(message, at="")
-            nothing = m.Download(message.client, message.key, message.stay, 0, message.at, {})
-            self._relay_to(message.at, Relay(m.Release, peer, nothing), question)
+            self._relay_to(message.at, peer, message, now)
             return
         one = self.clients.get(message.client)
         if one is not None and one.key == message.key:
             self._trim(one, one.buffer.drop_upto(message.upto))
             self._forgive(one)
-            if one.stay <= message.stay and one.state == "away":
+            is_elsewhere = not message.at  # and says so by way of the proxy there
+            if is_elsewhere and one.stay <= message.stay and one.state == "away":
                 self._destroy(one)
         self._say(peer, m.Released(message.client, message.at or self.address, message.stay))
 
@@ -490,20 +550,21 @@ class Proxy:
         relay = self._relays.find(peer, message)
         if relay is None:
             return
-        download = relay.download
+        relay.since = now
+        question = relay.question
         if isinstance(message, m.Batch):
             self._say(relay.listener, message)
             return
-        if isinstance(message, m.Downloaded):
-            if message.download != download.download:
+        if isinstance(message, m.Refused):
+            message = relay.not_found(peer, message.reason)
+        if isinstance(message, m.Downloaded) and isinstance(question, m.Download):
+            if message.download != question.download:
                 return
-            if message.found and download.terms is not None:
-                self._adopt(relay.listener, download, message.subscriptions, now)
-        if not isinstance(message, m.Refused):
-            message = msgspec.structs.replace(message, at=peer)
-        self._say(relay.listener, message)
-        if self._relays.close(peer, message.client, relay.asked):
-            self._out.append(e.Hang(peer))
+            if message.found and question.terms is not None:
+                self._adopt(relay.listener, question, message.subscriptions, now)
+        self._say(relay.listener, msgspec.structs.replace(message, at=peer))
+        if self._relays.close(peer, message.client, type(question)):
+            self._hang_up([peer])
 
     def _adopt(
         self, peer: str, download: m.Download, subscriptions: tuple[str, ...], now: int
@@ -517,17 +578,19 @@ class Proxy:
     def _peer_gone(self, peer: str, reason: str) -> None:
         for download in [key for key in self._downloads if key[0] == peer]:
             del self._downloads[download]
-        why = f"the old proxy at {peer} cannot be reached: {reason}"[:1000]
+        why = f"the old proxy at {peer} cannot be reached: {reason}"
         for relay in self._relays.lose(peer):
-            if relay.asked is not m.Release:
+            if not isinstance(relay.question, m.Release):
                 self._say(relay.listener, relay.not_found(peer, why, reached=False))
-        for at in self._relays.forget(peer):
-            self._out.append(e.Hang(at))
+        self._hang_up(self._relays.forget(peer))
 
     # ---- small things ----------------------------------------------------------------------------
 
     def _say(self, peer: str, message: m.Message) -> None:
         self._out.append(e.Send(peer, message))
+
+    def _hang_up(self, proxies: Iterable[str], but: str = "") -> None:
+        self._out.extend(e.Hang(at) for at in proxies if at != but)
 
     def _refuse(self, peer: str, client: str, reason: str) -> None:
         self._say(peer, m.Refused(client, reason))

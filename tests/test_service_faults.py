@@ -1,0 +1,698 @@
+"""The core of the mobility service: what went wrong once, by the name of what the user saw."""
+
+from collections.abc import Iterable
+from random import Random
+from typing import Any
+
+import pytest
+
+from service_bench import MS, Plain, World, away_from_proxy0, here, is_downloading
+from wayfare.service import effects as e
+from wayfare.service import messages as m
+from wayfare.service.arrival import Arrival
+from wayfare.service.buffer import Buffer, Limits
+from wayfare.service.library import Library
+from wayfare.service.merging import Seen
+from wayfare.service.messages import NO_SYNC, SECOND_NS, Sync, Terms
+from wayfare.service.proxy import Proxy
+from wayfare.service.relays import LISTENER_MAX, SILENT_NS
+from wayfare.service.system import Id, Publication, Traits
+
+
+class Suspending(Plain):
+    traits = Traits(suspends=True)
+
+
+def registered(terms: Terms, *subscriptions: str, **options: Any) -> Proxy:
+    """A proxy that stands by for ann."""
+    proxy = Proxy("proxy0", "node0", Plain(), **options)
+    proxy.step(e.Received("#ann", m.Register("ann", "key", 1, subscriptions, terms)), 0)
+    proxy.step(e.Opened("ann"), 0)
+    proxy.step(e.Subscribed("ann", proxy.clients["ann"].wanted), 0)
+    return proxy
+
+
+def sent(effects: Iterable[e.Effect], kind: type[Any]) -> list[Any]:
+    said = [effect.message for effect in effects if isinstance(effect, e.Send)]
+    return [message for message in said if isinstance(message, kind)]
+
+
+# ---- random walks with trouble ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trouble", ["", "access", "connection", "access connection", "proxies"])
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_breaks_what_was_confirmed_comes_once_and_in_order(
+    seed: int, trouble: str
+) -> None:
+    """Subscriptions change on the way. Owed is what is published when they were confirmed."""
+    random = Random(seed)
+    nodes = random.randint(2, 5)
+    world = World(seed, [0, *(random.randrange(node) for node in range(1, nodes))], False)
+    ann = world.join("ann", terms=Terms(lease_ns=random.choice([1, 10]) * SECOND_NS))
+    since: dict[str, int] = {}
+
+    def subscribe() -> None:
+        topic = f"topic{len(since)}"
+        world.do("ann", ann.subscribe(topic, False, world.now))
+        since[topic] = ann.changes
+
+    def break_something() -> None:
+        if "access" in trouble and ann._open:
+            world.break_access("ann", "ann")
+        if "connection" in trouble and ann.state in ("attached", "moving-in"):
+            world.break_connection("ann")
+        name = f"proxy{random.randrange(nodes)}"
+        known = world.proxies[name].clients.get("ann")
+        if "proxies" in trouble and known and known.access not in ("none", "broken"):
+            world.break_access(name, "ann")
+
+    subscribe()
+    world.do("ann", ann.move_in("proxy0", 0))
+    world.wait(1000)
+    owed: list[Publication] = []
+    for _ in range(random.randint(3, 15)):
+        for _ in range(random.randint(0, 3)):
+            topic = f"topic{random.randrange(6)}"
+            publication = world.publish(nodes - 1, topic=topic)
+            if topic in since and ann.confirmed >= since[topic]:
+                owed.append(publication)
+            world.run(random.randint(0, 10))
+        what = random.random()
+        if what < 0.25 and ann.state == "attached" and len(since) < 6:
+            subscribe()
+        elif what < 0.4 and ann.state == "attached":
+            world.do("ann", ann.move_out(world.now))
+        elif what < 0.7:
+            world.do("ann", ann.move_in(f"proxy{random.randrange(nodes)}", world.now))
+        else:
+            break_something()
+        world.run(random.randint(0, 60))
+        if random.random() < 0.3:
+            world.wait(random.randint(1, 8000))
+    world.wait(1000)
+    if ann.state == "away":
+        world.do("ann", ann.move_in("proxy0", world.now))
+    world.wait(60_000)
+    delivered = [one for one in world.delivered["ann"] if isinstance(one, Publication)]
+    gaps = [one for one in world.delivered["ann"] if isinstance(one, e.Gap)]
+    numbers = [one.id.number for one in delivered if one.id is not None]
+    assert ann.state == "attached"
+    assert numbers == sorted(set(numbers))
+    assert not gaps or trouble == "proxies"  # where the system keeps nothing for them
+    assert gaps or [one for one in owed if one not in delivered] == []
+    (known,) = [proxy.clients["ann"] for proxy in world.proxies.values() if proxy.clients]
+    assert known.subscriptions.keys() == ann.subscriptions.keys()
+    assert ann.confirmed == ann.changes
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_has_no_id_may_come_twice_and_is_never_lost(seed: int) -> None:
+    random = Random(seed)
+    nodes = random.randint(2, 4)
+    parents = [0, *(random.randrange(node) for node in range(1, nodes))]
+    world = World(seed, parents, random.random() < 0.5)
+    ann = world.join("ann", terms=Terms(lease_ns=random.choice([1, 10]) * SECOND_NS))
+    world.do("ann", ann.subscribe("news", False, 0))
+    world.do("ann", ann.move_in("proxy0", 0))
+    world.wait(1000)
+    published: list[Publication] = []
+    for _ in range(random.randint(3, 12)):
+        for _ in range(random.randint(0, 3)):
+            published.append(Publication("news", b"%d" % len(published)))
+            world._put(("pub", "x"), nodes - 1, "publish", None, published[-1])
+            world.run(random.randint(0, 10))
+        if ann.state == "attached" and random.random() < 0.3:
+            world.do("ann", ann.move_out(world.now))
+        elif random.random() < 0.5:
+            world.do("ann", ann.move_in(f"proxy{random.randrange(nodes)}", world.now))
+        world.run(random.randint(0, 60))
+        if random.random() < 0.3:
+            world.wait(random.randint(1, 5000))
+    world.wait(1000)
+    if ann.state == "away":
+        world.do("ann", ann.move_in("proxy0", world.now))
+    world.wait(60_000)
+    delivered = world.delivered["ann"]
+    assert [one for one in published if one not in delivered] == []
+    assert not any(isinstance(one, e.Gap) for one in delivered)
+
+
+# ---- lost without a word ---------------------------------------------------------------------------
+
+
+def test_a_welcome_that_comes_after_the_access_broke_does_not_skip_the_download() -> None:
+    world, ann = here()
+    world.wait(20_000)
+    world.do("ann", ann.step(e.PeerGone("proxy0", "a moment"), world.now))
+    world.now += SECOND_NS
+    world.do("ann", ann.step(e.Tick(), world.now))  # says Hello again
+    hello = world.queues.pop(("peer", "ann", "proxy0"))
+    world.break_access("ann", "ann")
+    published = [world.publish(2) for _ in range(3)]
+    world.run()
+    world.queues["peer", "ann", "proxy0"] = hello
+    world.wait(20_000)
+    assert world.delivered["ann"] == published
+
+
+def test_an_old_proxy_that_thaws_does_not_change_the_subscriptions_of_who_went_on() -> None:
+    world, ann = away_from_proxy0()
+    world.do("ann", ann.move_in("proxy1", world.now))
+    while not is_downloading(ann):
+        world.run(1)
+    world.run(1)  # the download is on its way to the old proxy
+    asked = world.queues.pop(("peer", "proxy1", "proxy0"))
+    world.wait(130_000)
+    assert ann.state == "attached"
+    world.do("ann", ann.subscribe("weather", False, world.now))
+    world.wait(1000)
+    world.queues["peer", "proxy1", "proxy0"] = asked
+    world.wait(1000)
+    assert list(world.proxies["proxy1"].clients["ann"].subscriptions) == ["*1", "weather"]
+
+
+@pytest.mark.parametrize("moves_again", [False, True])
+def test_a_gap_is_told_though_the_attempt_that_found_it_failed(moves_again: bool) -> None:
+    world, ann = away_from_proxy0()
+    ann.behind["proxy1"] = (0, False)  # another one, whose answer takes its time
+    world.do("ann", ann.move_in("proxy2", world.now))
+    world.down.add("proxy0")
+    world.deaf.add("proxy1")
+    world.wait(9000)
+    assert (ann.state, list(ann.behind)) == ("moving-in", ["proxy1"])
+    world.deaf.clear()
+    if moves_again:
+        world.do("ann", ann.move_in("proxy1", world.now))
+    else:
+        world.break_access("ann", "ann")
+        assert isinstance(world.told["ann"][-1], e.Failed)
+        world.do("ann", ann.move_in("proxy2", world.now))
+    world.wait(100_000)
+    assert ann.state == "attached"
+    (gap,) = world.delivered["ann"]
+    assert isinstance(gap, e.Gap) and "proxy0 cannot be reached" in gap.reason
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_of_two_subscriptions_in_a_row_the_second_is_not_confirmed_with_the_first(
+    seed: int,
+) -> None:
+    world, ann = here(seed)
+    world.do("ann", ann.subscribe("rain", False, world.now))
+    world.run(world.random.randint(0, 6))
+    world.do("ann", ann.subscribe("weather", False, world.now))
+    while ann.confirmed < ann.changes:
+        world.run(1)
+    published = world.publish(0, topic="weather")
+    world._take(("pub", "pub"), *world.queues["pub", "pub"].popleft())
+    world.cut_off("ann")
+    world.run()
+    world.do("ann", ann.move_in("proxy1", world.now))
+    world.run()
+    assert world.delivered["ann"] == [published]
+
+
+def test_a_proxy_confirms_what_it_has_subscribed_to_and_nothing_else() -> None:
+    proxy = registered(Terms(sync=NO_SYNC), "a")
+    stands = "ann", "key", 1
+    (first,) = proxy.step(e.Received("#ann", m.Change(*stands, ("b",), (), 1)), 0)
+    (second,) = proxy.step(e.Received("#ann", m.Change(*stands, ("c",), (), 2)), 0)
+    assert isinstance(first, e.Subscribe) and isinstance(second, e.Subscribe)
+    assert proxy.step(e.Subscribed("ann", first.subscriptions), 0) == []
+    assert proxy.step(e.Subscribed("ann", second.subscriptions), 0) == [
+        e.Send("#ann", m.Changed("ann", 2))
+    ]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_old_proxies_are_let_go_when_the_new_one_has_all_subscriptions(seed: int) -> None:
+    """There are two old proxies, and the older one knows fewer subscriptions."""
+    world = World(seed, [0, 0, 1, 2], propagates=True)
+    ann = world.join("ann")
+    world.do("ann", ann.subscribe("*1", False, 0))
+    world.do("ann", ann.move_in("proxy0", 0))
+    world.wait(10)
+    world.do("ann", ann.move_in("proxy1", world.now))
+    while ann.state != "attached":
+        world.run(1)
+    world.down.add("proxy0")
+    world.wait(2000)
+    world.do("ann", ann.subscribe("weather", False, world.now))
+    world.wait(500)
+    world.down.clear()
+    assert list(ann.behind) == ["proxy0", "proxy1"] and ann.confirmed == ann.changes
+    world.do("ann", ann.move_in("proxy2", world.now))
+    while "ann" in world.proxies["proxy1"].clients:
+        world.run(1) if any(world.queues.values()) else world.wait(100)
+    assert world.proxies["proxy2"].clients["ann"].access == "ready"
+    assert "weather" in world.proxies["proxy2"].clients["ann"].subscriptions
+
+
+def test_a_ping_of_before_does_not_answer_for_a_move_out() -> None:
+    """Else what has no id, and is on its way to the client, would be dropped."""
+    proxy = Proxy("proxy0", "node0", Plain())
+    proxy.step(e.Received("#ann", m.Register("ann", "key", 1, ("news",), Terms())), 0)
+    proxy.step(e.Opened("ann"), 0)
+    one = proxy.clients["ann"]
+    (first,) = proxy.step(e.Subscribed("ann", one.wanted), 0)
+    assert isinstance(first, e.Publish)
+    answer = one.asking.answer(first.publication, "ann")
+    assert answer is not None
+    proxy.step(e.Arrived("ann", answer), 300 * MS)
+    proxy.step(e.Arrived("ann", Publication("news", b"on its way")), 320 * MS)
+    proxy.step(e.Received("#ann", m.MoveOut("ann", "key", 1, ("news",), Terms())), 350 * MS)
+    assert proxy.step(e.Arrived("ann", answer), 400 * MS) == []
+    assert (one.state, len(one.buffer.kept)) == ("out", 1)
+
+
+def test_what_has_no_id_stays_until_it_was_downloaded() -> None:
+    proxy = registered(Terms(), "news")  # cut off before it answers
+    one = proxy.clients["ann"]
+    for _ in range(8):
+        proxy.step(e.Arrived("ann", Publication("news", bytes(60_000))), SECOND_NS)
+    download = m.Download("ann", "key", 2, 1, "proxy0", {}, Terms())
+    effects = proxy.step(e.Received("#again", download), 5 * SECOND_NS)
+    (ping,) = [effect.publication for effect in effects if isinstance(effect, e.Publish)]
+    answer = one.asking.answer(ping, "ann")
+    assert answer is not None
+    proxy.step(e.Arrived("ann", answer), 5 * SECOND_NS + MS)
+    assert len(sent(effects, m.Batch)) == 4
+    assert len(one.buffer.kept) == 8
+
+
+def test_who_is_here_again_before_the_ping_was_answered_is_not_told_at_once() -> None:
+    proxy = registered(Terms(), "news")
+    for second in range(1, 40):
+        proxy.step(e.Tick(), second * SECOND_NS)
+    assert proxy.clients["ann"].state == "away"
+    register = m.Register("ann", "key", 1, ("news",), Terms())
+    (ping,) = proxy.step(e.Received("#again", register), 40 * SECOND_NS)
+    assert isinstance(ping, e.Publish)
+
+
+def test_a_client_that_downloads_for_longer_than_its_lease_is_still_known_after() -> None:
+    proxy = registered(Terms(sync=NO_SYNC, lease_ns=SECOND_NS), "news")
+    for number in range(8):
+        publication = Publication("news", bytes(60_000), id=Id("pub", number))
+        proxy.step(e.Arrived("ann", publication), 0)
+    terms = proxy.clients["ann"].terms
+    proxy.step(e.Received("#ann", m.Download("ann", "key", 2, 1, "proxy0", {}, terms)), 0)
+    proxy.step(e.Received("#ann", m.Got("ann", 1, 1)), 900 * MS)
+    proxy.step(e.Tick(), 1800 * MS)
+    assert proxy.clients["ann"].state == "here"
+    proxy.step(e.Tick(), 3000 * MS)
+    assert proxy.clients["ann"].state == "away"
+    release = m.Release("ann", "key", "proxy0", 2, proxy.clients["ann"].buffer.last)
+    proxy.step(e.Received("#ann", release), 3000 * MS)
+    assert "ann" in proxy.clients
+    proxy.step(e.Received("#proxy1", m.Release("ann", "key", "", 2, 0)), 3000 * MS)
+    assert "ann" not in proxy.clients
+
+
+def test_a_proxy_that_was_restored_without_standby_knows_what_the_system_forgot() -> None:
+    old = Proxy("proxy0", "node0", Suspending(), durable=True)
+    terms = Terms(sync=NO_SYNC, standby=False)
+    old.step(e.Received("#ann", m.MoveOut("ann", "key", 1, ("news",), terms)), 0)
+    old.step(e.Opened("ann"), 0)
+    assert e.Save("ann") in old.step(e.Subscribed("ann", old.clients["ann"].wanted), 0)
+    new = Proxy("proxy0", "node0", Suspending(), durable=True)
+    new.restore(old.record("ann"), [], 1)
+    new.step(e.Opened("ann", False), 1)
+    assert "forgotten" in new.clients["ann"].hole
+
+
+def test_who_subscribes_is_not_told_later_what_came_before() -> None:
+    """The proxy must not have a subscription before the client's own access point."""
+    world, ann = here()
+    world.do("ann", ann.subscribe("weather", False, world.now))
+    asked = world.queues.pop(("ask", "ann", "ann"))
+    world.run()
+    world.publish(0, topic="weather")
+    world.run()
+    world.queues["ask", "ann", "ann"] = asked
+    world.run()
+    second = world.publish(0, topic="weather")
+    world.wait(100)
+    world.do("ann", ann.move_in("proxy1", world.now))
+    world.wait(1000)
+    assert world.delivered["ann"] == [second]
+
+
+@pytest.mark.parametrize("breaks", ["broken", "opening", "open"])
+def test_what_was_unsubscribed_while_the_access_came_back_is_not_heard_again(breaks: str) -> None:
+    world, _ = here()
+    proxy = world.proxies["proxy0"]
+    change = m.Change("ann", "key", 1, ("new",), ("*1",))
+    if breaks == "open":  # the order is on its way, and gone with the access
+        proxy.step(e.Received("ann", change), world.now)
+    proxy.step(e.AccessGone("ann", "it broke"), world.now)
+    if breaks == "broken":
+        proxy.step(e.Received("ann", change), world.now)
+    proxy.step(e.Tick(), world.now + SECOND_NS)
+    if breaks == "opening":
+        proxy.step(e.Received("ann", change), world.now + SECOND_NS)
+    effects = proxy.step(e.Opened("ann", True), world.now + SECOND_NS)
+    assert e.Unsubscribe("ann", ("*1",)) in effects
+
+
+# ---- for ever --------------------------------------------------------------------------------------
+
+
+def test_who_was_where_another_client_has_its_name_can_go_elsewhere() -> None:
+    world, ann = here()
+    other = world.libraries["#other"] = Library("ann", "another key", world.language)
+    world.told["#other"], world.delivered["#other"] = [], []
+    world.do("#other", other.subscribe("*2", False, 0))
+    world.do("#other", other.move_in("proxy1", 0))
+    world.wait(100)
+    world.do("ann", ann.move_in("proxy1", world.now))
+    world.wait(40_000)
+    assert isinstance(world.told["ann"][-1], e.Failed)
+    for at in ("proxy2", "proxy0"):
+        published = world.publish(2)
+        world.do("ann", ann.move_in(at, world.now))
+        world.wait(10_000)
+        assert (ann.state, list(ann.behind)) == ("attached", [at])
+        assert world.delivered["ann"][-1] == published
+
+
+def test_a_stranger_does_not_say_how_often_a_client_has_moved() -> None:
+    world, ann = here()
+    stranger = m.Register("ann", "another key", m.ALL, (), Terms())
+    world.proxies["proxy1"].step(e.Received("#stranger", stranger), 0)
+    world.do("ann", ann.move_in("proxy1", world.now))
+    world.wait(5000)
+    assert ann.stay == 2
+
+
+@pytest.mark.parametrize("reconnects", [False, True])
+def test_who_was_refused_once_still_says_that_it_is_there(reconnects: bool) -> None:
+    world, ann = here()
+    world.do("ann", ann.step(e.Received("proxy0", m.Refused("ann", "not now")), world.now))
+    assert isinstance(world.told["ann"][-1], e.Failed)
+    if reconnects:
+        world.break_connection("ann")
+    for _ in range(30):
+        world.publish(2)
+        world.wait(1000)
+    one = world.proxies["proxy0"].clients["ann"]
+    assert one.state == "here" and len(one.buffer.kept) < 10
+
+
+def test_who_is_on_its_way_back_does_not_mind_that_it_was_not_known() -> None:
+    world, ann = here()
+    world.break_access("ann", "ann")
+    world.do("ann", ann.step(e.Received("proxy0", m.Refused("ann", "who?", True)), world.now))
+    world.wait(5000)
+    assert ann.state == "attached"
+
+
+def test_an_old_proxy_is_told_again_to_let_go() -> None:
+    world, ann = here()
+    world.do("ann", ann.move_in("proxy1", world.now))
+    while ann.state != "attached" or not ann._release_at:
+        world.run(1)
+    world.break_connection("ann")
+    world.wait(60_000)
+    assert not world.proxies["proxy0"].clients
+    assert (ann.behind.keys(), ann._release_at) == ({"proxy1"}, None)
+
+
+def test_an_old_proxy_that_stays_away_is_asked_less_and_less_often() -> None:
+    world, ann = here()
+    world.do("ann", ann.move_in("proxy1", world.now))
+    while ann.state != "attached":
+        world.run(1)
+    world.down.add("proxy0")
+    dialled: list[int] = []
+    perform = world._perform
+
+    def spy(owner: str, effects: list[e.Effect]) -> None:
+        dialled.extend(world.now for effect in effects if effect == e.Dial("proxy0"))
+        perform(owner, effects)
+
+    world._perform = spy  # type: ignore[method-assign]
+    world.wait(3600_000)
+    assert 5 < len(dialled) < 15
+
+
+def test_a_client_that_leaves_lets_all_old_proxies_go() -> None:
+    world, ann = here()
+    world.do("ann", ann.move_in("proxy1", world.now))
+    while ann.state != "attached":
+        world.run(1)
+    world.down.add("proxy0")
+    world.wait(20_000)
+    world.down.clear()
+    assert "proxy0" in ann.behind
+    world.do("ann", ann.leave(world.now))
+    world.wait(100)
+    assert not any(proxy.clients for proxy in world.proxies.values())
+
+
+# ---- told though nothing was missing, or twice -------------------------------------------------------
+
+
+def test_who_keeps_copies_is_not_told_everything_again() -> None:
+    world, _ = here(terms=Terms(copies=True))
+    for _ in range(50):
+        world.publish(2)
+        world.wait(1000)
+    assert len(world.proxies["proxy0"].clients["ann"].buffer.kept) < 10
+
+
+def test_patience_with_an_old_proxy_begins_when_it_is_asked() -> None:
+    """Subscribing takes longer than patience, by a slow link; then the old proxy is away for a moment."""
+    world, ann = away_from_proxy0()
+    world.do("ann", ann.move_in("proxy1", world.now))
+    while ann.arrival is None or ann.arrival.step != "subscribing":
+        world.run(1)
+    world.now += 6 * SECOND_NS
+    world.down.add("proxy0")
+    world.wait(500)
+    world.down.clear()
+    world.wait(20_000)
+    (delivered,) = world.delivered["ann"]
+    assert isinstance(delivered, Publication)
+
+
+def test_who_was_there_while_its_proxy_was_down_is_told_of_no_gap_later() -> None:
+    world, ann = here()
+    old = world.proxies["proxy0"]
+    kept = list(old.clients["ann"].buffer.kept.values())
+    new = world.proxies["proxy0"] = Proxy("proxy0", "node0", world.language, durable=True)
+    world.do("proxy0", new.restore(old.record("ann"), kept, world.now))
+    world.do("ann", ann.step(e.PeerGone("proxy0", "restarted"), world.now))
+    world.wait(5_000)
+    assert new.clients["ann"].hole, "if it were cut off now, it would not know"
+    world.wait(30_000)
+    world.do("ann", ann.move_out(world.now))
+    world.wait(10)
+    world.do("ann", ann.move_in("proxy1", world.now))
+    world.wait(2000)
+    assert world.delivered["ann"] == []
+
+
+def test_without_standby_a_word_that_came_late_ends_what_the_lease_began() -> None:
+    world, ann = here(terms=Terms(standby=False, copies=True, lease_ns=SECOND_NS))
+    proxy = world.proxies["proxy0"]
+    world.now += 1500 * MS
+    world.do("proxy0", proxy.step(e.Tick(), world.now))
+    world.wait(10)
+    published = [world.publish(2) for _ in range(10)]
+    world.wait(2000)
+    assert (proxy.clients["ann"].access, proxy.clients["ann"].hole) == ("none", "")
+    world.do("ann", ann.move_out(world.now))
+    world.wait(10)
+    world.do("ann", ann.move_in("proxy1", world.now))
+    world.wait(2000)
+    assert world.delivered["ann"] == published
+
+
+def test_a_word_that_was_said_while_moving_out_does_not_end_standing_in() -> None:
+    proxy = Proxy("proxy0", "node0", Plain())
+    terms = Terms(sync=NO_SYNC, standby=False)
+    proxy.step(e.Received("#ann", m.MoveOut("ann", "key", 1, ("news",), terms)), 0)
+    proxy.step(e.Opened("ann"), 0)
+    proxy.step(e.Subscribed("ann", proxy.clients["ann"].wanted), 0)
+    assert proxy.step(e.Received("#ann", m.Renew("ann", "key", 1, {})), MS) == []
+    assert proxy.clients["ann"].access == "ready"
+
+
+def test_who_subscribes_to_everything_hears_nobody_ping(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service_bench.matches", lambda text, one: text in ("#", one.topic))
+    world = World(1, [0, 0], False)
+    eve = world.join("eve")
+    world.do("eve", eve.subscribe("#", False, 0))
+    world.do("eve", eve.move_in("proxy0", 0))
+    world.wait(100)
+    ann = world.join("ann")
+    world.do("ann", ann.move_in("proxy0", 0))
+    world.wait(100)
+    world.do("ann", ann.move_in("proxy1", world.now))
+    world.wait(1000)
+    assert ann.state == "attached"
+    assert world.delivered["eve"] == []
+    assert not world.proxies["proxy0"].clients["eve"].buffer.kept
+
+
+def test_after_a_move_out_that_failed_nothing_is_resumed() -> None:
+    world, ann = here()
+    ann.language = Suspending()
+    world.down.add("proxy0")
+    world.do("ann", ann.move_out(world.now, suspend=True))
+    world.wait(8000)
+    assert isinstance(world.told["ann"][-1], e.Failed) and ann.state == "attached"
+    world.down.clear()
+    world.wait(3000)
+    ann.step(e.AccessGone("ann", "it broke"), world.now)
+    ann.step(e.Tick(), world.now + SECOND_NS)
+    opened = ann.step(e.Received("proxy0", m.Welcome("proxy0", "node0")), world.now + SECOND_NS)
+    assert opened == [e.Open("ann", "node0", resume=False)]
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_a_subscription_that_changes_nothing_is_confirmed(local: bool) -> None:
+    world, ann = here()
+    world.do("ann", ann.subscribe("*1" if not local else "here", local, world.now))
+    assert ann.confirmed == ann.changes == 2
+
+
+# ---- strangers, and limits -------------------------------------------------------------------------
+
+
+def test_a_ping_without_patience_is_not_asked_for_ever() -> None:
+    proxy = registered(Terms(sync=Sync("ping", patience_ns=0)), "news")
+    assert proxy.clients["ann"].waiting is not None
+    proxy.step(e.Tick(), SECOND_NS)
+
+
+def test_a_peer_that_talks_nonsense_is_forgotten() -> None:
+    proxy = registered(Terms(sync=NO_SYNC), "news")
+    for number in range(50):
+        publication = Publication("news", bytes(60_000), id=Id("pub", number))
+        proxy.step(e.Arrived("ann", publication), 0)
+    proxy.step(e.Received("#x", m.Download("ann", "key", 1, 1, "proxy0", {})), 0)
+    proxy.step(e.Received("#x", m.Reach("bob", "proxy9")), 0)
+    assert len(proxy._downloads) == len(proxy._relays) == 1
+    assert e.Hang("#x") in proxy.step(e.Received("#x", m.Welcome("x", "y")), 0)
+    assert len(proxy._downloads) == len(proxy._relays) == 0
+
+
+def test_questions_that_nobody_answers_do_not_stay_open() -> None:
+    proxy = Proxy("proxy0", "node0", Plain())
+    for number in range(2 * LISTENER_MAX):
+        release = m.Release(f"client{number}", "key", "proxy9", 1, 1)
+        proxy.step(e.Received("#eve", release), 0)
+    assert len(proxy._relays) == LISTENER_MAX
+    proxy.step(e.PeerGone("#eve", "it left"), 0)
+    assert proxy.next_deadline() == SILENT_NS
+    assert proxy.step(e.Tick(), SILENT_NS) == [e.Hang("proxy9")]
+    assert (len(proxy._relays), proxy.next_deadline()) == (0, None)
+
+
+def test_a_download_that_goes_on_is_not_given_up() -> None:
+    proxy = Proxy("proxy0", "node0", Plain())
+    proxy.step(e.Received("#ann", m.Download("ann", "key", 1, 1, "proxy9", {})), 0)
+    proxy.step(e.Received("proxy9", m.Batch("ann", 1, 1, ())), SILENT_NS - 1)
+    assert proxy.step(e.Tick(), SILENT_NS) == []
+    assert proxy.step(e.Received("proxy9", m.Batch("ann", 1, 2, ())), 2 * SILENT_NS - 2) != []
+
+
+def test_an_old_proxy_that_refuses_has_nothing_for_the_client() -> None:
+    """It does not keep the client from going on."""
+    world, ann = away_from_proxy0()
+    world.do("ann", ann.move_in("proxy1", world.now))
+    while not is_downloading(ann):
+        world.run(1)
+    world.do(
+        "proxy1",
+        world.proxies["proxy1"].step(
+            e.Received("ann", m.Download("ann", "key", 2, 1, "proxy0", {})), world.now
+        ),
+    )
+    (answer,) = world.proxies["proxy1"].step(
+        e.Received("proxy0", m.Refused("ann", "not for you")), world.now
+    )[:1]
+    assert isinstance(answer, e.Send) and isinstance(answer.message, m.Downloaded)
+    assert (answer.message.found, answer.message.reason) == (False, "not for you")
+
+
+def test_what_a_proxy_says_of_a_proxy_that_was_not_asked_changes_nothing() -> None:
+    world, ann = away_from_proxy0()
+    world.do("ann", ann.move_in("proxy1", world.now))
+    while not is_downloading(ann):
+        world.run(1)
+    nonsense = m.Downloaded("ann", ann._downloads, "nobody", 1, 0)
+    assert ann.step(e.Received("proxy1", nonsense), world.now) == []
+    world.wait(1000)
+    assert len(world.delivered["ann"]) == 1
+
+
+def test_the_merge_queue_has_a_limit_and_one_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wayfare.service.arrival.MERGE_MAX", 10)
+    arrival = Arrival(["proxy0"])
+    for number in range(8):
+        arrival.receive(Publication("news", id=Id("pub", number)))
+    arrival.take(m.Batch("ann", 1, 1, tuple(Publication("old") for _ in range(8))))
+    arrival.end_download()
+    gaps, publications = arrival.end(ids=True)
+    assert gaps == [e.Gap(6, "too much came while the client moved in")]
+    assert [one.topic for one in publications] == ["old"] * 2 + ["news"] * 8
+
+
+def test_what_a_client_says_of_senders_fits_one_message() -> None:
+    seen = Seen()
+    for number in range(m.SENDERS_MAX):
+        seen.is_news(Id(f"{number:05}" + "😀" * 250, 1))
+    seen.settle()
+    said = seen.settle()
+    assert 900 < len(said) < m.SENDERS_MAX
+    assert f"{m.SENDERS_MAX - 1:05}" + "😀" * 250 in said, "those that were heard last"
+    word = m.Renew("ann", "key", 1, said)
+    assert m.decode(m.encode(word)) == word
+    assert seen.marks == said
+
+
+def test_a_sender_that_is_silent_is_not_mentioned_again() -> None:
+    seen = Seen()
+    seen.is_news(Id("pub", 7))
+    assert [seen.settle() for _ in range(4)] == [{}, {"pub": 7}, {"pub": 7}, {}]
+    assert seen.marks == {"pub": 7}
+
+
+def test_all_buffers_together_have_a_limit_and_the_fullest_gives_way() -> None:
+    proxy = registered(Terms(sync=NO_SYNC), "news", limits=Limits(all_size=100_000), durable=True)
+    proxy.step(e.Received("#bob", m.Register("bob", "key", 1, ("x",), Terms(sync=NO_SYNC))), 0)
+    proxy.step(e.Arrived("bob", Publication("x", bytes(1000), id=Id("pub", 1))), 0)
+    trimmed: list[int] = []
+    for number in range(200):
+        publication = Publication("news", bytes(1000), id=Id("pub", number))
+        effects = proxy.step(e.Arrived("ann", publication), 0)
+        trimmed += [n for effect in effects if isinstance(effect, e.Trim) for n in effect.numbers]
+    ann, bob = (proxy.clients[name].buffer for name in ("ann", "bob"))
+    assert ann.size + bob.size <= 100_000
+    assert (len(bob.kept), ann.lost + len(ann.kept)) == (1, 200)
+    assert trimmed == list(range(1, ann.lost + 1))
+    download = m.Download("ann", "key", 2, 1, "", {})
+    (end,) = sent(proxy.step(e.Received("#proxy1", download), 0), m.Downloaded) or [None]
+    assert end is None or end.lost == ann.lost
+
+
+def test_a_full_buffer_drops_the_oldest_of_what_is_left() -> None:
+    buffer = Buffer(Limits(count=3), copies=False)
+    for number in range(1, 4):
+        buffer.add(Publication("news", id=Id("pub", number)), 0)
+    buffer.drop_heard({"pub": 1}, 0)
+    for number in range(4, 7):
+        buffer.add(Publication("news", id=Id("pub", number)), 0)
+    assert (list(buffer.kept), buffer.lost) == ([4, 5, 6], 2)
+
+
+def test_nobody_is_kept_for_longer_than_a_proxy_likes() -> None:
+    proxy = registered(Terms(sync=NO_SYNC, away_ns=m.ALL, lease_ns=m.ALL), "news")
+    day = 24 * 3600 * SECOND_NS
+    assert proxy.next_deadline() == day
+    proxy.step(e.Tick(), day)
+    assert proxy.next_deadline() == 31 * day
