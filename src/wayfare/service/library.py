@@ -526,17 +526,14 @@ class Library:
         self.confirmed = max(self.confirmed, change)
         self._tell_changes()
 
-    @property
-    def _is_stood_in_for(self) -> bool:
-        return self._registered == self.stay and self.confirmed == self.changes
-
     def _release(self, now: int) -> None:
         """The client has it all, and somebody else stands in: the old proxies may forget it.
 
         Until they have said that they do, it is said again, less and less often.
         """
         self._release_at = None
-        if self.state != "attached" or (self.terms.standby and not self._is_stood_in_for):
+        stands_in = self._registered == self.stay or not self.terms.standby
+        if self.state != "attached" or not stands_in:
             return
         for release in self._releases.values():
             self._say(release)
@@ -606,7 +603,6 @@ class Library:
                 self._on_registered(stay, now)
             case m.Changed(_, change):
                 self._confirm(change)
-                self._release(now)
             case m.Released():
                 self._on_released(message)
             case m.MovedOut(_, stay):

@@ -483,10 +483,8 @@ class Proxy:
         one = self.clients.get(message.client)
         if one is None:
             self._say(peer, not_found(message, self.address, _UNKNOWN))
-        elif one.key != message.key and message.at:
-            self._refuse(peer, message.client, TAKEN)
         elif one.key != message.key:
-            self._say(peer, not_found(message, self.address, _UNKNOWN))
+            self._refuse(peer, message.client, TAKEN)
         elif message.stay >= one.stay:  # else the client is here again already
             self._answer(self._touch(one), peer, message, now)
 
