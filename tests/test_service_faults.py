@@ -453,6 +453,49 @@ def test_a_client_that_leaves_lets_all_old_proxies_go() -> None:
     assert not any(proxy.clients for proxy in world.proxies.values())
 
 
+@pytest.mark.parametrize("where", ["away", "cut off", "moving in"])
+def test_a_client_that_leaves_is_let_go_wherever_it_is(where: str) -> None:
+    """Else its proxy would keep for it what nobody can ever claim, and its name would be taken."""
+    world, ann = here()
+    if where == "away":
+        world.do("ann", ann.move_out(world.now))
+        world.wait(10)
+    elif where == "cut off":
+        world.break_access("ann", "ann")
+    else:
+        world.do("ann", ann.move_in("proxy1", world.now))
+        while not is_downloading(ann):
+            world.run(1)
+    world.do("ann", ann.leave(world.now))
+    assert ann.next_deadline() is None
+    world.wait(1000)
+    assert not any(proxy.clients for proxy in world.proxies.values())
+
+
+def test_of_two_processes_of_a_client_the_older_one_is_told() -> None:
+    world, ann = here()
+    later = Library("ann", "key", world.language)
+    later.stay = 1000  # by a clock
+    world.libraries["later"], world.told["later"], world.delivered["later"] = later, [], []
+    world.do("later", later.move_in("proxy0", world.now))
+    world.wait(100)
+    assert later.state == "attached"
+    world.break_access("ann", "ann")  # the system knows one of a name
+    world.wait(10_000)
+    failed = world.told["ann"][-1]
+    assert isinstance(failed, e.Failed) and failed.refused and "another process" in failed.reason
+    assert (ann.state, later.state) == ("away", "attached")
+
+
+def test_who_has_a_name_that_is_taken_is_refused_before_it_opens_an_access() -> None:
+    """Where a system knows one of a name, it would put the other one out."""
+    world, _ = here()
+    (refused,) = world.proxies["proxy0"].step(e.Received("#x", m.Hello("ann", "another")), 0)
+    assert isinstance(refused, e.Send) and isinstance(refused.message, m.Refused)
+    (welcome,) = world.proxies["proxy0"].step(e.Received("#x", m.Hello("ann")), 0)
+    assert welcome == e.Send("#x", m.Welcome("proxy0", "node0", 0))
+
+
 # ---- told though nothing was missing, or twice -------------------------------------------------------
 
 

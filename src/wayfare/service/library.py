@@ -178,15 +178,14 @@ class Library:
         return self._out
 
     def leave(self, now: int) -> list[e.Effect]:
-        """Go for good: nobody stands in for the client any more."""
+        """Go for good: nobody stands in for the client any more. Who is away has to dial to say so."""
         self._out = []
-        if self.proxy:
-            if self.state == "attached":
-                for at in self.behind:
-                    if at != self.at:
-                        self._say(m.Release(self.client, self._key, at, self.stay, m.ALL))
-                self._say(m.Leave(self.client, self._key, self.stay))
-            self._out.append(e.Hang(self.proxy))
+        if self.proxy and self.behind:
+            if not self._connected:
+                self._dial()
+            for at in self.behind:
+                self._say(m.Release(self.client, self._key, at, self.stay, m.ALL))
+            self._say(m.Leave(self.client, self._key, self.stay))
         self._shut_if_open()
         self._go_away()
         self.proxy = ""
@@ -260,6 +259,10 @@ class Library:
         self._connected = True  # until the host says otherwise
         self._out.append(e.Dial(self.proxy))
 
+    def _hang_up(self) -> None:
+        self._connected = False
+        self._out.append(e.Hang(self.proxy))
+
     def _abandon(self) -> None:
         """Another proxy is nearer by now, or this one cannot be had."""
         self._leave_behind()
@@ -272,6 +275,9 @@ class Library:
             self.behind.setdefault(self.at, (self.stay, False))
 
     def _welcomed(self, arrival: Arrival, welcome: m.Welcome) -> None:
+        if welcome.stay > self.stay and self.at:
+            self._fail("another process goes on with this client, and began later", refused=True)
+            return
         arrival.step = "opening"
         self._silent_at = None
         if self.at and self.at != welcome.proxy:
@@ -561,7 +567,7 @@ class Library:
     def _moved_out(self) -> None:
         self._shut(suspend=bool(self._suspended))
         self._go_away()
-        self._out.append(e.Hang(self.proxy))
+        self._hang_up()
         self._out.append(e.Moved(attached=False))
 
     def _cut_off(self) -> None:
@@ -657,7 +663,7 @@ class Library:
             self.state, self._suspended = "attached", ""
         else:
             self._abandon()
-            self._out.append(e.Hang(self.proxy))
+            self._hang_up()
             self.state = "away"
         self._out.append(e.Failed(reason, refused))
 

@@ -146,7 +146,10 @@ class Proxy:
 
     def _on_hello(self, peer: str, message: m.Hello, now: int) -> None:
         one = self.clients.get(message.client)
-        stay = 0 if one is None or one.key != message.key else one.stay
+        if one is not None and message.key not in ("", one.key):
+            self._refuse(peer, message.client, TAKEN)  # before it takes the name in the system, too
+            return
+        stay = one.stay if one is not None and message.key else 0
         self._say(peer, m.Welcome(self.address, self.access, stay))
 
     def _on_register(self, peer: str, message: m.Register, now: int) -> None:
@@ -530,7 +533,8 @@ class Proxy:
             self._trim(one, one.buffer.drop_upto(message.upto))
             self._forgive(one)
             is_elsewhere = not message.at  # and says so by way of the proxy there
-            if is_elsewhere and one.stay <= message.stay and one.state == "away":
+            is_away = one.stay == message.stay and one.state == "away"
+            if is_elsewhere and (is_away or one.stay < message.stay):
                 self._destroy(one)
         self._say(peer, m.Released(message.client, message.at or self.address, message.stay))
 
