@@ -30,6 +30,16 @@ HELLO_S = 10.0  # that who connects has for a first message
 LINGER_S = 2.0  # that a connection which is left has to get rid of what was sent
 WIRES_MAX = 20_000  # connections of others to one proxy
 STRANGER = "#"  # how the names of peers begin that connected to us
+# Whom anybody may make a proxy connect to. What else is called private somewhere (link-local and reserved
+# addresses, those of IPv4 within IPv6) may be a door to what only this machine should reach ...
+PRIVATE = tuple(
+    map(
+        ipaddress.ip_network,
+        ("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/128", "fc00::/7"),
+    )
+)
+# ... as is where clouds tell their machines secrets.
+SECRETIVE = tuple(map(ipaddress.ip_address, ("fd00:ec2::254", "fd20:ce::254")))
 
 log = logging.getLogger(__name__)
 _length = Struct(">I")
@@ -76,14 +86,23 @@ def only(peers: Sequence[str]) -> Permit:
             return host, port
         if named:
             raise UsageError(f"{address} is not among the proxies that this one may ask (--peers)")
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        ip = ipaddress.ip_address(found[0][4][0])
-        if not ip.is_private or ip.is_link_local or ip.is_unspecified or ip.is_multicast:
+        ip = await _ip(host, port)
+        if not any(ip in network for network in PRIVATE) or ip in SECRETIVE:
             raise UsageError(f"{address} is not in a private network: name it in --peers")
         return str(ip), port
 
     return permit
+
+
+async def _ip(host: str, port: int) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Names are looked up in threads, for which others may wait: addresses are not."""
+    try:
+        ip = ipaddress.ip_address(host)
+    except ValueError:
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        ip = ipaddress.ip_address(found[0][4][0])
+    return getattr(ip, "ipv4_mapped", None) or ip
 
 
 class Wire(asyncio.Protocol):
