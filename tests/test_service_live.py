@@ -15,7 +15,7 @@ from wayfare.service import Client, Gap, Publication, connect
 from wayfare.service.experiment import Plan, proxy, roam
 from wayfare.service.line import CLOSING_S
 from wayfare.service.overlays import Overlay
-from wayfare.service.wire import where
+from wayfare.service.proxy_addresses import where
 
 pytestmark = pytest.mark.parametrize("system", ["mqtt"])
 SECONDS = 40.0  # that one story may take

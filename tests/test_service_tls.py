@@ -26,10 +26,11 @@ from wayfare.net.security import Tls
 from wayfare.service import Gap, connect
 from wayfare.service.adapters import adapter
 from wayfare.service.nodes import Node, free_ports, program
+from wayfare.service.proxy_addresses import only
 from wayfare.service.proxy_server import Server
 from wayfare.service.servers import SERVERS
 from wayfare.service.system import Publication, Trust
-from wayfare.service.wire import ask, only
+from wayfare.service.wire import ask
 
 START_S = 100.0
 

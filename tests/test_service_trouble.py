@@ -32,9 +32,10 @@ from wayfare.service.discovery import Neighbourhood, advertised
 from wayfare.service.errands import Errands, name_of
 from wayfare.service.experiment import proxy
 from wayfare.service.nodes import Node, free_ports
+from wayfare.service.proxy_addresses import only, where
 from wayfare.service.proxy_server import Server
 from wayfare.service.store import Store
-from wayfare.service.wire import Wires, ask, only, where
+from wayfare.service.wire import Wires, ask
 
 on_mqtt = pytest.mark.parametrize("system", ["mqtt"])
 

@@ -8,7 +8,7 @@ import pytest
 
 from test_service_live import run
 from wayfare.errors import UsageError
-from wayfare.service.wire import only
+from wayfare.service.proxy_addresses import only
 
 
 @pytest.mark.parametrize(

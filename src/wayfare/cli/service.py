@@ -15,9 +15,9 @@ from wayfare.service import Gap, connect
 from wayfare.service.agent import PROBE_S, Agent, Choice, order
 from wayfare.service.discovery import Neighbourhood, advertised
 from wayfare.service.messages import Sync
+from wayfare.service.proxy_addresses import PORT, where
 from wayfare.service.proxy_server import Server
 from wayfare.service.system import Trust
-from wayfare.service.wire import PORT, where
 
 PROXY = """examples:
   wayfare service proxy --access mqtt://127.0.0.1:1883                      for clients on this machine

@@ -22,8 +22,9 @@ import msgspec
 
 from wayfare.errors import CannotConnect, UsageError, WayfareError
 from wayfare.service.addresses import ANYBODY, context_of
+from wayfare.service.proxy_addresses import where
 from wayfare.service.system import Trust
-from wayfare.service.wire import ask, where
+from wayfare.service.wire import ask
 
 CLIENTS_MAX = 1_000  # of one machine
 LINE_MAX = 4_096  # bytes of what is said

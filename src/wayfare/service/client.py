@@ -32,8 +32,9 @@ from wayfare.service.effects import Gap
 from wayfare.service.errands import Errands, name_of
 from wayfare.service.library import PATIENCE_NS, Library
 from wayfare.service.messages import SECOND_NS, Sync, Terms
+from wayfare.service.proxy_addresses import where
 from wayfare.service.system import Id, Property, Publication, System, Trust
-from wayfare.service.wire import Wires, ask, where
+from wayfare.service.wire import Wires, ask
 
 if TYPE_CHECKING:
     from wayfare.eventlog import Event

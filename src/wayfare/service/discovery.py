@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from wayfare.errors import UsageError
-from wayfare.service.wire import TLS, is_safe, where
+from wayfare.service.proxy_addresses import TLS, is_safe, where
 
 if TYPE_CHECKING:
     from zeroconf import ServiceStateChange, Zeroconf

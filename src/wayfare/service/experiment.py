@@ -28,9 +28,9 @@ from wayfare.service.adapters import adapter
 from wayfare.service.client import Client, connect
 from wayfare.service.effects import Gap
 from wayfare.service.overlapping import NUMBER, overlapping
+from wayfare.service.proxy_addresses import where
 from wayfare.service.proxy_server import Server
 from wayfare.service.system import Access, Id, Property, Publication, System
-from wayfare.service.wire import where
 
 ANYTHING = Filter.parse("true")
 WARM = -1  # the number of publications that only try whether they arrive

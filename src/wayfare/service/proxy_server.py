@@ -18,9 +18,10 @@ from wayfare.service.buffer import DEFAULT_LIMITS, Limits
 from wayfare.service.client_proxy import Record
 from wayfare.service.errands import Errand, Errands, name_of
 from wayfare.service.proxy import Proxy
+from wayfare.service.proxy_addresses import TLS, is_safe, only
 from wayfare.service.store import Store
 from wayfare.service.system import Publication, Trust
-from wayfare.service.wire import TLS, Wires, is_safe, listen, only
+from wayfare.service.wire import Wires, listen
 
 STATUS_S = 60.0  # between two lines of figures in the log
 CLOCK_NS = time.time_ns() - time.monotonic_ns()

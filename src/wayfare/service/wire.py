@@ -7,22 +7,20 @@ something else, too much at once, or does not read, is cut off.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import secrets
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from struct import Struct
 
 from wayfare.errors import CannotConnect, CodecError, UsageError
 from wayfare.service import effects as e
 from wayfare.service import messages as m
 from wayfare.service.addresses import ANYBODY, context_of, distrusted
+from wayfare.service.proxy_addresses import TLS, Permit, Place, anywhere, is_safe, where
 from wayfare.service.system import Trust
 
-TLS = "tls://"  # how addresses begin of proxies that speak it
-PORT = 7500
 UNWRITTEN_MAX = 4 * m.FRAME_MAX  # bytes that the other end has not read: then it is cut off
 WRITE_S = 20.0  # that the other end may take to read on
 DIAL_S = 5.0  # until a proxy that does not answer counts as unreachable
@@ -30,79 +28,9 @@ HELLO_S = 10.0  # that who connects has for a first message
 LINGER_S = 2.0  # that a connection which is left has to get rid of what was sent
 WIRES_MAX = 20_000  # connections of others to one proxy
 STRANGER = "#"  # how the names of peers begin that connected to us
-# Whom anybody may make a proxy connect to. What else is called private somewhere (link-local and reserved
-# addresses, those of IPv4 within IPv6) may be a door to what only this machine should reach ...
-PRIVATE = tuple(
-    map(
-        ipaddress.ip_network,
-        ("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/128", "fc00::/7"),
-    )
-)
-# ... as is where clouds tell their machines secrets.
-SECRETIVE = tuple(map(ipaddress.ip_address, ("fd00:ec2::254", "fd20:ce::254")))
 
 log = logging.getLogger(__name__)
 _length = Struct(">I")
-
-Place = tuple[str, int]
-# Where to connect to for an address that somebody named; UsageError if that is not permitted.
-Permit = Callable[[str], Awaitable[Place]]
-
-
-def where(address: str) -> Place:
-    """Read `host:port`, or `host`, with or without TLS."""
-    rest = address.removeprefix(TLS)
-    host, colon, digits = rest.rpartition(":")
-    if not colon or rest.endswith("]"):
-        host, digits = rest, str(PORT)
-    host = host.removeprefix("[").removesuffix("]")
-    is_port = digits.isdecimal() and len(digits) <= 5 and 0 < int(digits) < 65_536
-    if not host or not is_port or "/" in host:
-        raise UsageError(
-            f"{address!r:.80} is no address of a mobility proxy: write host:port, or {TLS}host:port"
-        )
-    return host, int(digits)
-
-
-def is_safe(address: str) -> bool:
-    """Whether TLS is spoken there."""
-    return address.startswith(TLS)
-
-
-async def anywhere(address: str) -> Place:
-    return where(address)
-
-
-def only(peers: Sequence[str]) -> Permit:
-    """Permit these addresses; if there are none, hosts of this machine and of private networks.
-
-    Clients say which proxy they come from. None of them is to make a proxy connect to whom it likes.
-    """
-    named = {(*where(peer), is_safe(peer)) for peer in peers}
-
-    async def permit(address: str) -> Place:
-        host, port = where(address)
-        if (host, port, is_safe(address)) in named:
-            return host, port
-        if named:
-            raise UsageError(f"{address} is not among the proxies that this one may ask (--peers)")
-        ip = await _ip(host, port)
-        if not any(ip in network for network in PRIVATE) or ip in SECRETIVE:
-            raise UsageError(f"{address} is not in a private network: name it in --peers")
-        return str(ip), port
-
-    return permit
-
-
-async def _ip(host: str, port: int) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Names are looked up in threads, for which others may wait: addresses are not."""
-    try:
-        ip = ipaddress.ip_address(host)
-    except ValueError:
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        ip = ipaddress.ip_address(found[0][4][0])
-    return getattr(ip, "ipv4_mapped", None) or ip
 
 
 class Wire(asyncio.Protocol):
@@ -202,7 +130,7 @@ class Wire(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._unlimit()
         self._ended = True
-        if error is not None and not isinstance(error, ConnectionError | TimeoutError | OSError):
+        if error is not None and not isinstance(error, OSError):
             log.error("a message could not be handled", exc_info=error)
         reason = str(error) if error is not None else self._reason
         if not self._was_heard and not self.peer.startswith((TLS, STRANGER)):

@@ -1,0 +1,83 @@
+"""Where a mobility proxy is, host:port or tls://host:port, and to whom it may connect itself."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+
+from wayfare.errors import UsageError
+
+TLS = "tls://"  # how addresses begin of proxies that speak it
+PORT = 7500
+# Whom anybody may make a proxy connect to. What else is called private somewhere (link-local and reserved
+# addresses, those of IPv4 within IPv6) may be a door to what only this machine should reach ...
+PRIVATE = tuple(
+    map(
+        ipaddress.ip_network,
+        ("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/128", "fc00::/7"),
+    )
+)
+# ... as is where clouds tell their machines secrets.
+SECRETIVE = tuple(map(ipaddress.ip_address, ("fd00:ec2::254", "fd20:ce::254")))
+
+Place = tuple[str, int]
+# Where to connect to for an address that somebody named; UsageError if that is not permitted.
+Permit = Callable[[str], Awaitable[Place]]
+
+
+def where(address: str) -> Place:
+    """Read `host:port`, or `host`, with or without TLS."""
+    rest = address.removeprefix(TLS)
+    host, colon, digits = rest.rpartition(":")
+    if not colon or rest.endswith("]"):
+        host, digits = rest, str(PORT)
+    host = host.removeprefix("[").removesuffix("]")
+    is_port = digits.isdecimal() and len(digits) <= 5 and 0 < int(digits) < 65_536
+    if not host or not is_port or "/" in host:
+        raise UsageError(
+            f"{address!r:.80} is no address of a mobility proxy: write host:port, or {TLS}host:port"
+        )
+    return host, int(digits)
+
+
+def is_safe(address: str) -> bool:
+    """Whether TLS is spoken there."""
+    return address.startswith(TLS)
+
+
+async def anywhere(address: str) -> Place:
+    return where(address)
+
+
+def only(peers: Sequence[str]) -> Permit:
+    """Permit these addresses; if there are none, hosts of this machine and of private networks.
+
+    Clients say which proxy they come from. None of them is to make a proxy connect to whom it likes.
+    """
+    named = {(*where(peer), is_safe(peer)) for peer in peers}
+
+    async def permit(address: str) -> Place:
+        host, port = where(address)
+        if (host, port, is_safe(address)) in named:
+            return host, port
+        if named:
+            raise UsageError(f"{address} is not among the proxies that this one may ask (--peers)")
+        ip = await _ip(host, port)
+        if not any(ip in network for network in PRIVATE) or ip in SECRETIVE:
+            raise UsageError(f"{address} is not in a private network: name it in --peers")
+        return str(ip), port
+
+    return permit
+
+
+async def _ip(host: str, port: int) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Names are looked up in threads, for which others may wait: addresses are not."""
+    try:
+        ip = ipaddress.ip_address(host)
+    except ValueError:
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        ip = ipaddress.ip_address(found[0][4][0])
+    return getattr(ip, "ipv4_mapped", None) or ip
