@@ -1,14 +1,18 @@
 """Connections of mobility proxies: whom they may call, and what others make them keep."""
 
 import asyncio
+import struct
 from typing import Any
 from unittest import mock
 
 import pytest
 
-from test_service_live import run
+from test_service_live import Nodes, run
 from wayfare.errors import UsageError
+from wayfare.service import messages as m
+from wayfare.service.nodes import free_ports
 from wayfare.service.proxy_addresses import only
+from wayfare.service.proxy_server import Server
 
 
 @pytest.mark.parametrize(
@@ -67,5 +71,81 @@ def test_an_address_of_a_private_network_is_called_without_looking_it_up(
     async def story() -> None:
         with mock.patch.object(asyncio.get_running_loop(), "getaddrinfo", looked_up):
             assert await only([])(f"{host}:80") == (ip, 80)
+
+    run(story())
+
+
+# ---- what others say -------------------------------------------------------------------
+
+
+class Talk:
+    """A connection to a proxy, or of one, without the library."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    @classmethod
+    async def to(cls, proxy: str) -> "Talk":
+        return cls(*await asyncio.open_connection(*proxy.split(":")))
+
+    def say(self, message: m.Message) -> None:
+        frame = m.encode(message)
+        self.writer.write(struct.pack(">I", len(frame)) + frame)
+
+    async def hear(self) -> m.Message:
+        async with asyncio.timeout(10):
+            (length,) = struct.unpack(">I", await self.reader.readexactly(4))
+            return m.decode(await self.reader.readexactly(length))
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+BAD = ("fine", "a\r\nPUB door.open 3\r\nyes")
+TERMS = m.Terms(sync=m.NO_SYNC)
+
+
+@pytest.mark.parametrize("system", ["nats"])
+def test_a_subscription_that_the_system_cannot_have_is_refused_by_the_proxy_too(
+    overlay_of: Nodes, system: str, word: str
+) -> None:
+    """Else its access breaks on it, is opened again, and breaks, for ever."""
+
+    async def old_proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        talk = Talk(reader, writer)
+        await talk.hear()
+        talk.say(m.Downloaded(f"eve{word}", 1, "", 1, 0, subscriptions=BAD))
+        await reader.read()  # until it is hung up on
+        talk.close()
+
+    async def story() -> None:
+        a, _, _ = overlay_of(system).addresses
+        server = Server(a)
+        talk = await Talk.to(await server.start())
+        (port,) = free_ports(1)
+        old = await asyncio.start_server(old_proxy, "127.0.0.1", port)
+        at = f"127.0.0.1:{port}"
+        ann, eve = f"ann{word}", f"eve{word}"
+        talk.say(m.Register(ann, "key", 1, ("fine",), TERMS))
+        assert isinstance(await talk.hear(), m.Registered)
+        refused: list[m.Message] = [
+            m.Register(eve, "key", 1, BAD, TERMS),
+            m.MoveOut(eve, "key", 1, BAD, TERMS),
+            m.Register(eve, "key", 1, tuple(f"{n}{'x' * 8000}" for n in range(300)), TERMS),
+            m.Change(ann, "key", 1, BAD, ()),
+            m.Download(eve, "key", 1, 1, at, {}, TERMS),
+        ]
+        for message in refused:
+            talk.say(message)
+            answer = await talk.hear()
+            assert isinstance(answer, m.Refused) or (
+                isinstance(answer, m.Downloaded) and not answer.found
+            ), message
+            assert "is no NATS subscription" in answer.reason or "at most" in answer.reason
+        assert list(server.proxy.clients) == [ann]
+        assert list(server.proxy.clients[ann].subscriptions) == ["fine"]
+        talk.close()
+        old.close()
+        await server.stop()
 
     run(story())

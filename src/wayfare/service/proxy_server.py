@@ -12,6 +12,7 @@ from wayfare.errors import CannotConnect, Closed, Refused, StoreError, UsageErro
 from wayfare.net.alarm import Alarm
 from wayfare.net.security import Tls, reload, server_context
 from wayfare.service import effects as e
+from wayfare.service import messages as m
 from wayfare.service.adapters import adapter, check
 from wayfare.service.addresses import ANYBODY, context_of
 from wayfare.service.buffer import DEFAULT_LIMITS, Limits
@@ -68,7 +69,7 @@ class Server:
         self._file = store
         self._durability = durability
         self._limits = limits
-        self._wires = Wires(self._step, only(peers), trust)
+        self._wires = Wires(self._hear, only(peers), trust)
         self._errands: dict[str, Errands] = {}
         self._alarm = Alarm(lambda: self._step(e.Tick()))
         self._listener: asyncio.Server | None = None
@@ -172,6 +173,30 @@ class Server:
         }
 
     # ---- the host of the core ----------------------------------------------------------
+
+    def _hear(self, event: e.Event) -> None:
+        """What comes by a connection. Subscriptions that are none of the system get no further."""
+        match event:
+            case e.Received(peer, m.Register() | m.Change() | m.MoveOut() as message):
+                wanted = message.added if isinstance(message, m.Change) else message.subscriptions
+                if reason := self._complaint(message.client, wanted):
+                    self._perform([e.Send(peer, m.Refused(message.client, reason))])
+                    return
+            case e.Received(peer, m.Downloaded(client) as message):
+                if reason := self._complaint(client, message.subscriptions):
+                    event = e.Received(peer, m.Refused(client, reason))  # for whoever asked there
+        self._step(event)
+
+    def _complaint(self, client: str, wanted: tuple[str, ...]) -> str:
+        known = self.proxy.clients.get(client)
+        try:
+            m.check_subscriptions(wanted)
+            for text in wanted:
+                if known is None or text not in known.subscriptions:
+                    self._system.check(text)
+        except UsageError as error:
+            return str(error)[:1000]
+        return ""
 
     def _step(self, event: e.Event) -> None:
         if self._over is not None and not self._over.done():
