@@ -1,7 +1,10 @@
 """Connections of mobility proxies: whom they may call, and what others make them keep."""
 
 import asyncio
+import socket
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
@@ -13,6 +16,7 @@ from wayfare.service import messages as m
 from wayfare.service.nodes import free_ports
 from wayfare.service.proxy_addresses import only
 from wayfare.service.proxy_server import Server
+from wayfare.service.wire import WAITING_MAX
 
 
 @pytest.mark.parametrize(
@@ -146,6 +150,49 @@ def test_a_subscription_that_the_system_cannot_have_is_refused_by_the_proxy_too(
         assert list(server.proxy.clients[ann].subscriptions) == ["fine"]
         talk.close()
         old.close()
+        await server.stop()
+
+    run(story())
+
+
+@contextmanager
+def nobody_answers() -> Iterator[str]:
+    """An address where calls get lost, as behind a firewall."""
+    (port,) = free_ports(1)
+    place = "127.0.0.1", port
+    with socket.socket() as full, socket.socket() as one, socket.socket() as two:
+        full.bind(place)
+        full.listen(0)
+        for each in (one, two):
+            each.setblocking(False)
+            each.connect_ex(place)
+        yield f"127.0.0.1:{port}"
+
+
+def test_questions_to_a_proxy_that_does_not_answer_do_not_fill_the_memory() -> None:
+    heard = {f"{number}{'x' * 700}": 1 for number in range(5000)}
+
+    async def story() -> None:
+        server = Server("nats://127.0.0.1:9")
+        with nobody_answers() as at:
+            talk = await Talk.to(await server.start())
+            wanted = m.Download("ann", "key", 1, 1, at, heard)
+            for _ in range(12):  # the same one again takes the place of the first
+                talk.say(wanted)
+            talk.say(m.Release("ann", "key", at, 1, 1))
+            talk.say(m.Download("nobody", "key", 1, 2, "", {}))
+            answer = await talk.hear()
+            assert isinstance(answer, m.Downloaded) and answer.client == "nobody"
+            size = server._wires._dialling[at].size
+            assert size < 2 * len(m.encode(wanted))
+            for number in range(WAITING_MAX // size):
+                talk.say(m.Download(f"eve{number}", "key", 1, 1, at, heard))
+            for _ in range(WAITING_MAX // size + 1):
+                answer = await talk.hear()
+                assert isinstance(answer, m.Downloaded) and not answer.reached
+                assert "too much is to be said to it" in answer.reason
+            assert not server._wires._dialling
+            talk.close()
         await server.stop()
 
     run(story())

@@ -22,6 +22,9 @@ from wayfare.service.proxy_addresses import TLS, Permit, Place, anywhere, is_saf
 from wayfare.service.system import Trust
 
 UNWRITTEN_MAX = 4 * m.FRAME_MAX  # bytes that the other end has not read: then it is cut off
+WAITING_MAX = (
+    4 * m.FRAME_MAX
+)  # bytes for a proxy that is being called: then it is not called any more
 WRITE_S = 20.0  # that the other end may take to read on
 DIAL_S = 5.0  # until a proxy that does not answer counts as unreachable
 HELLO_S = 10.0  # that who connects has for a first message
@@ -96,9 +99,11 @@ class Wire(asyncio.Protocol):
         del self._bytes[:at]
 
     def send(self, message: m.Message) -> None:
+        self.write(m.encode(message))
+
+    def write(self, frame: bytes) -> None:
         if self._transport is None or self._ended:
             return
-        frame = m.encode(message)
         if len(frame) > m.FRAME_MAX:
             self.abort(f"a message of {len(frame)} bytes cannot be sent: {m.FRAME_MAX} at most")
             return
@@ -147,6 +152,28 @@ class Wire(asyncio.Protocol):
             self._timer = None
 
 
+class Dialling:
+    """A peer that is being called, and what it will be told."""
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self.task = task
+        self.size = 0  # bytes
+        self._frames: dict[object, bytes] = {}
+
+    def put(self, message: m.Message) -> None:
+        """A question that is asked again takes the place of the first."""
+        key: object = object()
+        if isinstance(message, m.Reach | m.Download | m.Release):
+            key = type(message), message.client
+        frame = m.encode(message)
+        self.size += len(frame) - len(self._frames.pop(key, b""))
+        self._frames[key] = frame
+
+    def tell(self, wire: Wire) -> None:
+        for frame in self._frames.values():
+            wire.write(frame)
+
+
 class Wires:
     """All connections of one library or proxy, by the names of the peers."""
 
@@ -160,8 +187,7 @@ class Wires:
         self._permit = permit
         self._trust = trust
         self._wires: dict[str, Wire] = {}
-        self._dialling: dict[str, asyncio.Task[None]] = {}
-        self._waiting: dict[str, list[m.Message]] = {}  # until the peer is there
+        self._dialling: dict[str, Dialling] = {}
 
     def __len__(self) -> int:
         return len(self._wires)
@@ -181,8 +207,7 @@ class Wires:
 
     def dial(self, peer: str) -> None:
         if peer not in self._wires and peer not in self._dialling:
-            self._waiting[peer] = []
-            self._dialling[peer] = asyncio.create_task(self._dial(peer))
+            self._dialling[peer] = Dialling(asyncio.create_task(self._dial(peer)))
 
     async def _dial(self, peer: str) -> None:
         wire = Wire(peer, self._received, self._gone)
@@ -190,28 +215,28 @@ class Wires:
             async with asyncio.timeout(DIAL_S):
                 await call(wire, await self._permit(peer), self._trust)
         except (OSError, TimeoutError, UsageError, ValueError) as error:  # of names: UnicodeError
-            self._undial(peer)
+            del self._dialling[peer]
             self._step(e.PeerGone(peer, explained(error)))
             return
-        waiting = self._undial(peer)
         self._wires[peer] = wire
-        for message in waiting:
-            wire.send(message)
-
-    def _undial(self, peer: str) -> list[m.Message]:
-        del self._dialling[peer]
-        return self._waiting.pop(peer)
+        self._dialling.pop(peer).tell(wire)
 
     def send(self, peer: str, message: m.Message) -> None:
-        if peer in self._waiting:
-            self._waiting[peer].append(message)
+        if dialling := self._dialling.get(peer):
+            dialling.put(message)
+            if dialling.size > WAITING_MAX:
+                asyncio.get_running_loop().call_soon(self._give_up, peer, dialling)
         elif peer in self._wires:
             self._wires[peer].send(message)
 
+    def _give_up(self, peer: str, dialling: Dialling) -> None:
+        if self._dialling.get(peer) is dialling:
+            self.hang(peer)
+            self._step(e.PeerGone(peer, "too much is to be said to it, and it does not answer"))
+
     def hang(self, peer: str) -> None:
         if peer in self._dialling:
-            self._dialling[peer].cancel()
-            self._undial(peer)
+            self._dialling.pop(peer).task.cancel()
         if peer in self._wires:
             self._wires.pop(peer).close()
 
