@@ -1,18 +1,21 @@
 """Connections of mobility proxies: whom they may call, and what others make them keep."""
 
 import asyncio
+import resource
 import socket
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from unittest import mock
 
 import pytest
 
 from test_service_live import Nodes, run
+from test_service_trouble import until
 from wayfare.errors import UsageError
 from wayfare.service import messages as m
+from wayfare.service import wire
 from wayfare.service.nodes import free_ports
 from wayfare.service.proxy_addresses import only
 from wayfare.service.proxy_server import Server
@@ -193,6 +196,64 @@ def test_questions_to_a_proxy_that_does_not_answer_do_not_fill_the_memory() -> N
                 assert "too much is to be said to it" in answer.reason
             assert not server._wires._dialling
             talk.close()
+        await server.stop()
+
+    run(story())
+
+
+def test_who_speaks_for_no_client_may_not_stay_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "IDLE_S", 0.3)
+    terms = m.Terms(standby=False)
+
+    async def story() -> None:
+        server = Server("nats://127.0.0.1:9")
+        here = await server.start()
+        idle, ann, eve, bob = [await Talk.to(here) for _ in range(4)]
+        for talk, name in ((ann, "ann"), (bob, "bob")):
+            talk.say(m.Register(name, "key", 1, (), terms))
+            assert isinstance(await talk.hear(), m.Registered)
+        bob.say(m.Leave("bob", "key", 1))
+        eve.say(m.Renew("ann", "another key", 1, {}))
+        assert isinstance(await eve.hear(), m.Refused)
+        idle.say(m.Hello("?"))
+        assert isinstance(await idle.hear(), m.Welcome)
+        for talk in (idle, eve, bob):
+            async with asyncio.timeout(5):
+                with suppress(ConnectionResetError):
+                    assert await talk.reader.read() == b""
+            talk.close()
+        ann.say(m.Hello("ann"))
+        assert isinstance(await ann.hear(), m.Welcome)
+        ann.close()
+        await server.stop()
+
+    run(story())
+
+
+def test_a_proxy_that_has_too_many_connections_says_so_once_and_serves_those_it_has(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (6, 6))
+
+    async def is_served(talk: Talk) -> bool:
+        talk.say(m.Hello("?"))
+        with suppress(ConnectionResetError, asyncio.IncompleteReadError):
+            return isinstance(await talk.hear(), m.Welcome)
+        return False
+
+    async def story() -> None:
+        server = Server("nats://127.0.0.1:9")
+        here = await server.start()
+        talks = [await Talk.to(here) for _ in range(6)]
+        assert [await is_served(talk) for talk in talks] == 3 * [True] + 3 * [False]
+        assert len(caplog.messages) == 1
+        assert "3 connections are open: no more are taken" in caplog.text
+        for talk in talks:
+            talk.close()
+        await until(lambda: not len(server._wires))
+        another = await Talk.to(here)
+        assert await is_served(another)
+        another.close()
         await server.stop()
 
     run(story())

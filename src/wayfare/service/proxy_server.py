@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,12 +23,15 @@ from wayfare.service.proxy import Proxy
 from wayfare.service.proxy_addresses import TLS, is_safe, only
 from wayfare.service.store import Store
 from wayfare.service.system import Publication, Trust
-from wayfare.service.wire import Wires, listen
+from wayfare.service.wire import WIRES_MAX, Wires, listen
 
 STATUS_S = 60.0  # between two lines of figures in the log
 CLOCK_NS = time.time_ns() - time.monotonic_ns()
 
 log = logging.getLogger(__name__)
+
+# What only a client, or another proxy on its behalf, can say.
+WithKey = m.Register | m.Change | m.Renew | m.MoveOut | m.Download | m.Release | m.Leave
 
 
 class Server:
@@ -69,7 +73,7 @@ class Server:
         self._file = store
         self._durability = durability
         self._limits = limits
-        self._wires = Wires(self._hear, only(peers), trust)
+        self._wires = Wires(self._hear, only(peers), trust, wires_max())
         self._errands: dict[str, Errands] = {}
         self._alarm = Alarm(lambda: self._step(e.Tick()))
         self._listener: asyncio.Server | None = None
@@ -186,6 +190,9 @@ class Server:
                 if reason := self._complaint(client, message.subscriptions):
                     event = e.Received(peer, m.Refused(client, reason))  # for whoever asked there
         self._step(event)
+        if isinstance(event, e.Received) and isinstance(said := event.message, WithKey):
+            known = self.proxy.clients.get(said.client)
+            self._wires.be_patient(event.peer, known is not None and known.key == said.key)
 
     def _complaint(self, client: str, wanted: tuple[str, ...]) -> str:
         known = self.proxy.clients.get(client)
@@ -295,6 +302,12 @@ class Server:
 def now() -> int:
     """Nanoseconds since 1970, for a time that is kept has to mean something to the next process."""
     return time.monotonic_ns() + CLOCK_NS
+
+
+def wires_max() -> int:
+    """Half of the files that a process may have open: the others are for accesses."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return WIRES_MAX if files == resource.RLIM_INFINITY else min(WIRES_MAX, files // 2)
 
 
 def without_login(access: str) -> str:

@@ -28,8 +28,9 @@ WAITING_MAX = (
 WRITE_S = 20.0  # that the other end may take to read on
 DIAL_S = 5.0  # until a proxy that does not answer counts as unreachable
 HELLO_S = 10.0  # that who connects has for a first message
+IDLE_S = 900.0  # that who speaks for no client may say nothing; who moves in by a slow link is silent for long
 LINGER_S = 2.0  # that a connection which is left has to get rid of what was sent
-WIRES_MAX = 20_000  # connections of others to one proxy
+WIRES_MAX = 20_000  # connections of others to one proxy, if it may have twice as many files open
 STRANGER = "#"  # how the names of peers begin that connected to us
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,8 @@ class Wire(asyncio.Protocol):
         self._gone = gone
         self._made = made
         self._was_heard = False
+        self._idle_s: float | None = None  # that it may say nothing; else as long as it likes
+        self._paused = False  # the other end does not read on
         self._bytes = bytearray()
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -72,7 +75,14 @@ class Wire(asyncio.Protocol):
 
     def expect(self) -> None:
         """Somebody connected: they have to say something soon."""
+        self._idle_s = IDLE_S
         self._limit(HELLO_S, "it said nothing")
+
+    def be_patient(self, patient: bool) -> None:
+        """Whether it may be silent for as long as it likes."""
+        if patient != (self._idle_s is None):
+            self._idle_s = None if patient else IDLE_S
+            self._rest()
 
     def data_received(self, data: bytes) -> None:
         if self._ended:
@@ -93,8 +103,7 @@ class Wire(asyncio.Protocol):
                 self.abort(str(error))
                 return
             at += 4 + length
-            if self._transport is not None and self._transport.get_write_buffer_size() == 0:
-                self._unlimit()
+            self._rest()
             self._received(self.peer, message)
         del self._bytes[:at]
 
@@ -112,10 +121,12 @@ class Wire(asyncio.Protocol):
             self.abort("it does not read what is sent")
 
     def pause_writing(self) -> None:
+        self._paused = True
         self._limit(WRITE_S, f"it did not read on within {WRITE_S:.0f} s")
 
     def resume_writing(self) -> None:
-        self._unlimit()
+        self._paused = False
+        self._rest()
 
     def abort(self, reason: str) -> None:
         """Cut it off; `gone` is called with the reason."""
@@ -141,6 +152,15 @@ class Wire(asyncio.Protocol):
         if not self._was_heard and not self.peer.startswith((TLS, STRANGER)):
             reason += f"; if it wants TLS, call it {TLS}{self.peer}"
         self._gone(self, reason)
+
+    def _rest(self) -> None:
+        """Wait for the next word."""
+        if self._ended or self._paused:
+            return
+        if self._idle_s is None:
+            self._unlimit()
+        else:
+            self._limit(self._idle_s, f"it said nothing for {self._idle_s:.0f} s")
 
     def _limit(self, seconds: float, reason: str) -> None:
         self._unlimit()
@@ -182,8 +202,11 @@ class Wires:
         step: Callable[[e.Event], None],
         permit: Permit = anywhere,
         trust: Trust = ANYBODY,
+        most: int = WIRES_MAX,
     ) -> None:
         self._step = step
+        self._most = most  # connections
+        self._full = False  # and it was said that there are so many
         self._permit = permit
         self._trust = trust
         self._wires: dict[str, Wire] = {}
@@ -199,11 +222,22 @@ class Wires:
 
     def _welcome(self, wire: Wire) -> None:
         """It is there; whoever does not get through with TLS never is."""
-        if len(self._wires) >= WIRES_MAX:
-            wire.abort("too many connections")
-        else:
+        if len(self._wires) < self._most:
             self._wires[wire.peer] = wire
+            self._full = self._full and len(self._wires) > self._most * 9 // 10
             wire.expect()
+            return
+        wire.abort("too many connections")
+        if not self._full:
+            self._full = True
+            log.warning(
+                "%d connections are open: no more are taken until some are closed (see ulimit -n)",
+                self._most,
+            )
+
+    def be_patient(self, peer: str, patient: bool) -> None:
+        if wire := self._wires.get(peer):
+            wire.be_patient(patient)
 
     def dial(self, peer: str) -> None:
         if peer not in self._wires and peer not in self._dialling:
