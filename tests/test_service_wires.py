@@ -257,3 +257,23 @@ def test_a_proxy_that_has_too_many_connections_says_so_once_and_serves_those_it_
         await server.stop()
 
     run(story())
+
+
+def test_whatever_is_wrong_with_the_system_is_told_when_a_proxy_is_started(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def breaks(*_: Any, **__: Any) -> None:
+        raise RuntimeError("a bug of a library")
+
+    async def story() -> None:
+        server = Server("nats://127.0.0.1:9")
+        await server.start()
+        with mock.patch.object(server._system, "open", breaks):
+            serving = asyncio.create_task(server.serve())
+            await until(lambda: "nats://127.0.0.1:9 could not be asked" in caplog.text, 5)
+            assert "a bug of a library" in caplog.text
+        serving.cancel()
+        await asyncio.wait([serving])
+        await server.stop()
+
+    run(story())

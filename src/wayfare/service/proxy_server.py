@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from wayfare.errors import CannotConnect, Closed, Refused, StoreError, UsageError, WayfareError
+from wayfare.errors import StoreError, UsageError, WayfareError
 from wayfare.net.alarm import Alarm
 from wayfare.net.security import Tls, reload, server_context
 from wayfare.service import effects as e
@@ -136,8 +136,10 @@ class Server:
         try:
             access = await self._system.open(self._access, name, ignored, lambda _: None)
             await access.close()
-        except (CannotConnect, Closed, Refused) as error:
+        except WayfareError as error:
             log.warning("%s (it is tried again with every client)", error)
+        except Exception:
+            log.exception("%s could not be asked", self.proxy.access)
 
     def reload(self) -> None:
         """Read the files of TLS again, for connections from now on; if they are no good, all stays."""
