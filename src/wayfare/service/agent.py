@@ -10,11 +10,13 @@ One JSON object a line, over a socket that only this machine can reach.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import socket
 import tempfile
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,7 +30,8 @@ from wayfare.service.wire import ask
 
 CLIENTS_MAX = 1_000  # of one machine
 LINE_MAX = 4_096  # bytes of what is said
-PROBE_S = 1.0  # between two looks at a proxy, and that it may take to answer
+PROBE_S = 1.0  # between two looks at a proxy; an answer may take as long as a client would wait
+PROBES_MAX = 5  # of one proxy that are not answered: it is not looked at meanwhile
 AGAIN_S = 2.0  # until a client that could not move is told once more
 
 log = logging.getLogger(__name__)
@@ -77,6 +80,11 @@ class Choice:
         elif -row >= self.down:
             self._near.pop(proxy, None)
 
+    def forget_others(self, watched: Container[str]) -> None:
+        """Only these are heard of from now on."""
+        self._rows = {one: row for one, row in self._rows.items() if one in watched}
+        self._near = {one: None for one in self._near if one in watched}
+
     def choose(self, known: Iterable[str]) -> str:
         """The proxy to be at, of those that are known, the first ones first; "" if none is in reach."""
         candidates = [proxy for proxy in known if proxy in self._near]
@@ -110,6 +118,8 @@ class Agent:
         self._out = False  # everybody is to be away
         self._server: asyncio.Server | None = None
         self._again: dict[asyncio.StreamWriter, asyncio.TimerHandle] = {}
+        # Those that are not answered, the oldest first.
+        self._probes: defaultdict[str, list[asyncio.Task[None]]] = defaultdict(list)
 
     @property
     def clients(self) -> list[str]:
@@ -119,29 +129,45 @@ class Agent:
         """Until it is cancelled."""
         await self._listen()
         try:
-            while True:
-                known = list(self._known())
-                answers = await asyncio.gather(*(self._probe(proxy) for proxy in known))
-                for proxy, answered in zip(known, answers, strict=True):
-                    self._choice.heard(proxy, answered)
-                before = self._choice.now
-                for proxy in {before} - {*known, ""}:
-                    self._choice.heard(proxy, await self._probe(proxy))
-                if self._choice.choose(known) != before:
-                    self._tell({"proxy": self._choice.now, "clients": self.clients})
-                    self._order_all()
-                await asyncio.sleep(self._probe_s)
+            async with asyncio.TaskGroup() as probes:
+                while True:
+                    self._choose()
+                    watched = dict.fromkeys(self._known())
+                    if self._choice.now:
+                        watched[self._choice.now] = None
+                    self._choice.forget_others(watched)
+                    for proxy in watched:
+                        if len(self._probes[proxy]) < PROBES_MAX:
+                            self._probes[proxy].append(probes.create_task(self._probe(proxy)))
+                    await asyncio.sleep(self._probe_s)
         finally:
             await self._close()
 
-    async def _probe(self, proxy: str) -> bool:
+    def _choose(self) -> None:
+        before = self._choice.now
+        if self._choice.choose(self._known()) != before:
+            self._tell({"proxy": self._choice.now, "clients": self.clients})
+            self._order_all()
+
+    async def _probe(self, proxy: str) -> None:
+        """Several are on their way: a silence is one only after a while, and then counts at once."""
+        probe = asyncio.current_task()
+        assert probe is not None
         try:
-            async with asyncio.timeout(self._probe_s):
-                await ask(proxy, trust=self._trust)
-        except (WayfareError, TimeoutError) as error:
+            await ask(proxy, trust=self._trust)
+            answered = True
+            for earlier in itertools.takewhile(lambda one: one is not probe, self._probes[proxy]):
+                earlier.cancel()  # it says nothing new
+        except WayfareError as error:
             log.debug("%s is not in reach: %s", proxy, error)
-            return False
-        return True
+            answered = False
+        finally:
+            self._probes[proxy].remove(probe)
+            if not self._probes[proxy]:
+                del self._probes[proxy]
+        self._choice.heard(proxy, answered)
+        if not self._probes:
+            self._choose()  # now, or with the next looks: the slow ones do not hold up the others
 
     async def _listen(self) -> None:
         try:
