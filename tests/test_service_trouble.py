@@ -26,7 +26,7 @@ from wayfare.service import Gap, Publication, connect
 from wayfare.service import effects as e
 from wayfare.service import messages as m
 from wayfare.service.adapters import adapter
-from wayfare.service.agent import Agent, Choice, Word, control_place, order
+from wayfare.service.agent import Agent, Choice, control_place, order
 from wayfare.service.client import INBOX_MAX
 from wayfare.service.discovery import Neighbourhood, advertised
 from wayfare.service.errands import Errands, name_of
@@ -752,10 +752,10 @@ def test_an_agent_moves_the_clients_of_its_machine(
             for client in clients:
                 got = await next_of(client, 3)
                 assert [getattr(one, "payload", "gap") for one in got] == [b"1", "gap", b"2"]
-            await order(control, "out")
-            await until(lambda: all(one.state == "away" for one in clients))
+            assert await order(control, "out") == ""
+            assert all(one.state == "away" for one in clients)
             await bob.publish(f"{word}/x", b"3")
-            await order(control, "in")
+            assert await order(control, "in") == ""
             for client in clients:
                 assert await payloads(client, 1) == [b"3"]
                 await client.close()
@@ -830,7 +830,7 @@ def test_an_agent_runs_in_a_shell(
             assert ann.place == where
             done = asyncio.to_thread(wayfare, "service", "move", "out", "--control", control)
             assert await done == (0, "", "")
-            await until(lambda: ann.state == "away")
+            assert ann.state == "away"
 
     with (
         program("service", "proxy", "--access", a, "--listen", str(port)) as one,
@@ -954,22 +954,3 @@ def test_names_that_no_host_can_have() -> None:
             where("host:0001000000")
 
     run(story())
-
-
-def test_a_client_that_cannot_move_is_told_again_once() -> None:
-    async def story() -> None:
-        agent, writer = Agent(list), Writer()
-        agent._clients[writer] = "ann"  # type: ignore[index]
-        for _ in range(10):
-            agent._heard(writer, Word(done=False))  # type: ignore[arg-type]
-        assert len(agent._again) == 1
-        await agent._close()
-
-    run(story())
-
-
-class Writer:
-    """A client that is told things."""
-
-    def is_closing(self) -> bool:
-        return False

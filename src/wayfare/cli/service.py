@@ -285,7 +285,7 @@ def _add_move(parts: Any) -> None:
         parts,
         "move",
         "have the agent move all clients of this machine out, or back in",
-        "Before a machine goes, and when it is back: tell its agent.",
+        "Before a machine goes, and when it is back: tell its agent. Returns when all clients have moved.",
         AGENT,
         lambda a: running.run(_order(a)),
     )
@@ -294,8 +294,10 @@ def _add_move(parts: Any) -> None:
 
 
 async def _order(a: argparse.Namespace) -> int:
-    await order(a.control, a.direction)
-    return 0
+    trouble = await order(a.control, a.direction)
+    if trouble:
+        running.tell(trouble)
+    return 1 if trouble else 0
 
 
 # ---- to try it -------------------------------------------------------------------------

@@ -1,10 +1,13 @@
 """The agent of a machine that moves: which mobility proxy is in reach, and all clients are told.
 
-    client -> agent     {"client": "ann"}                      and then, about each order, {"done": true, "why": ""}
-    agent -> client     {"move_in": "10.0.0.7:7500"}  {"move_out": true}
+    client -> agent     {"client": "ann"}
+    agent -> client     {"move_in": "10.0.0.7:7500", "number": 1}  {"move_out": true, "number": 2}
+    client -> agent     {"done": true, "number": 2}  {"done": false, "number": 2, "why": "nobody listens there"}
     anybody -> agent    {"order": "out"}  {"order": "in"}      before the machine goes, and when it is back
+    agent -> anybody    {"done": true}                         when all clients have moved, or were given time to
 
-One JSON object a line, over a socket that only this machine can reach.
+One JSON object a line, over a socket that only this machine can reach. What is said last replaces what was said before,
+done or not.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ LINE_MAX = 4_096  # bytes of what is said
 PROBE_S = 1.0  # between two looks at a proxy; an answer may take as long as a client would wait
 PROBES_MAX = 5  # of one proxy that are not answered: it is not looked at meanwhile
 AGAIN_S = 2.0  # until a client that could not move is told once more
+ORDER_S = 60.0  # that all clients have to move, until it is told who has not
+WHY_MAX = 500  # characters of a reason
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +48,7 @@ class Word(msgspec.Struct, omit_defaults=True):
     client: str = ""
     move_in: str = ""
     move_out: bool = False
+    number: int = 0  # of what a client is told
     done: bool | None = None
     why: str = ""
     order: str = ""
@@ -93,6 +99,42 @@ class Choice:
         return self.now
 
 
+class Member:
+    """A client of this machine, as its agent knows it."""
+
+    def __init__(self, name: str, writer: asyncio.StreamWriter) -> None:
+        self.name = name
+        self._writer = writer
+        self._told = Word()
+        self.done = True  # what it was told
+        self.why = ""  # it has not
+        self._again: asyncio.TimerHandle | None = None
+
+    def tell(self, **what: Any) -> None:
+        self.forget_again()
+        self._told = Word(number=self._told.number + 1, **what)
+        self.done, self.why = False, "it does not say that it has moved"
+        self._say()
+
+    def _say(self) -> None:
+        if not self._writer.is_closing():
+            _say(self._writer, self._told)
+
+    def hear(self, word: Word) -> bool:
+        """Whether it is about what it was told last."""
+        if word.number != self._told.number:
+            return False
+        self.done, self.why = bool(word.done), word.why[:WHY_MAX]
+        if not self.done:
+            self.forget_again()
+            self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._say)
+        return True
+
+    def forget_again(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+
+
 class Agent:
     """Watches proxies, and moves clients."""
 
@@ -113,17 +155,18 @@ class Agent:
         self._probe_s = probe_s
         context_of(trust)  # so that it is told at once what is wrong with its files
         self._trust = trust
-        self._clients: dict[asyncio.StreamWriter, str] = {}
+        self._clients: dict[asyncio.StreamWriter, Member] = {}
         self._all: set[asyncio.StreamWriter] = set()
+        self._moved = asyncio.Event()  # somebody has
+        self._waiting: set[asyncio.Task[Any]] = set()  # until all have
         self._out = False  # everybody is to be away
         self._server: asyncio.Server | None = None
-        self._again: dict[asyncio.StreamWriter, asyncio.TimerHandle] = {}
         # Those that are not answered, the oldest first.
         self._probes: defaultdict[str, list[asyncio.Task[None]]] = defaultdict(list)
 
     @property
     def clients(self) -> list[str]:
-        return sorted(self._clients.values())
+        return sorted(one.name for one in self._clients.values())
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -191,8 +234,10 @@ class Agent:
             ) from None
 
     async def _close(self) -> None:
-        for handle in self._again.values():
-            handle.cancel()
+        for member in self._clients.values():
+            member.forget_again()
+        for task in self._waiting:
+            task.cancel()
         if self._server is not None:
             self._server.close()
         for writer in list(self._all):
@@ -209,43 +254,60 @@ class Agent:
             while line := await reader.readline():
                 word = _decoder.decode(line)
                 if word.order in ("out", "in"):
-                    self._out = word.order == "out"
-                    self._order_all()
+                    _say(writer, await self._move_all(out=word.order == "out"))
                 elif word.client and len(self._clients) < CLIENTS_MAX:
-                    self._clients[writer] = word.client
+                    self._clients[writer] = Member(word.client, writer)
                     self._tell({"client": word.client, "proxy": self._choice.now})
-                    self._order(writer)
+                    self._order(self._clients[writer])
                 elif word.done is not None and writer in self._clients:
-                    self._heard(writer, word)
+                    self._heard(self._clients[writer], word)
         except (OSError, ValueError, msgspec.MsgspecError, asyncio.LimitOverrunError):
             pass  # it said something else, or is gone
         finally:
             self._all.discard(writer)
-            if handle := self._again.pop(writer, None):
-                handle.cancel()
-            if name := self._clients.pop(writer, ""):
-                self._tell({"client": name, "left": True})
             writer.close()
+            if member := self._clients.pop(writer, None):
+                member.forget_again()
+                self._tell({"client": member.name, "left": True})
+                self._moved.set()
 
-    def _heard(self, writer: asyncio.StreamWriter, word: Word) -> None:
-        self._tell({"client": self._clients[writer], "moved": word.done, "why": word.why})
-        if not word.done:
-            if handle := self._again.pop(writer, None):
-                handle.cancel()
-            loop = asyncio.get_running_loop()
-            self._again[writer] = loop.call_later(AGAIN_S, self._order, writer)
+    def _heard(self, member: Member, word: Word) -> None:
+        if member.hear(word):
+            self._tell({"client": member.name, "moved": word.done, "why": word.why})
+            self._moved.set()
+
+    async def _move_all(self, out: bool) -> Word:
+        """Say who has not moved in time."""
+        self._out = out
+        self._order_all()
+        if not out and not self._choice.now and self._clients:
+            return Word(done=False, why="no proxy is in reach: clients are moved when one is")
+        task = asyncio.current_task()
+        assert task is not None
+        self._waiting.add(task)
+        try:
+            async with asyncio.timeout(ORDER_S):
+                while not all(member.done for member in self._clients.values()):
+                    self._moved.clear()
+                    await self._moved.wait()
+        except TimeoutError:
+            late = [f"{one.name} ({one.why})" for one in self._clients.values() if not one.done]
+            return Word(
+                done=False, why=f"not moved within {ORDER_S:g} s: {', '.join(late)}"[:WHY_MAX]
+            )
+        finally:
+            self._waiting.discard(task)
+        return Word(done=True)
 
     def _order_all(self) -> None:
-        for writer in list(self._clients):
-            self._order(writer)
+        for member in self._clients.values():
+            self._order(member)
 
-    def _order(self, writer: asyncio.StreamWriter) -> None:
-        if writer not in self._clients or writer.is_closing():
-            return
+    def _order(self, member: Member) -> None:
         if self._out:
-            _say(writer, Word(move_out=True))
+            member.tell(move_out=True)
         elif self._choice.now:
-            _say(writer, Word(move_in=self._choice.now))
+            member.tell(move_in=self._choice.now)
 
 
 class Mobile(Protocol):
@@ -267,6 +329,7 @@ class Registration:
     def __init__(self, control: str, name: str) -> None:
         self._control = control_place(control)
         self._name = name
+        self._number = 0  # of what the agent said first
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def first(self) -> str:
@@ -274,31 +337,45 @@ class Registration:
         while True:
             word = await self._hear()
             if word.move_in:
+                self._number = word.number
                 return word.move_in
+            self._reply(Word(number=word.number, done=True))  # it is nowhere yet
 
     async def heed(self, client: Mobile) -> None:
         """Do what the agent says, also after it was started anew; until this is cancelled."""
+        obeying: asyncio.Task[None] | None = None
         try:
-            self._reply(Word(done=True))
+            self._reply(Word(number=self._number, done=True))
             while True:
                 try:
                     word = await self._hear()
                 except CannotConnect:
                     await asyncio.sleep(AGAIN_S)
                     continue
-                self._reply(await _obey(client, word))
+                await _end(obeying)  # what is said now is meant instead
+                obeying = asyncio.create_task(self._obey(client, word))
         finally:
+            await _end(obeying)
             self.close()
+
+    async def _obey(self, client: Mobile, word: Word) -> None:
+        why = ""
+        try:
+            await _move(client, word)
+        except WayfareError as error:
+            why = str(error)[:WHY_MAX] or type(error).__name__
+            log.warning("%s could not move: %s", client.name, why)
+        except Exception as error:
+            why = repr(error)[:WHY_MAX]
+            log.exception("%s could not move", client.name)
+        self._reply(Word(number=word.number, done=not why, why=why))
 
     async def _hear(self) -> Word:
         try:
             if self._streams is None:
                 self._streams = await _dial(self._control)
                 self._reply(Word(client=self._name))
-            line = await self._streams[0].readline()
-            if not line:
-                raise ConnectionError("it closed the connection")
-            return _decoder.decode(line)
+            return await _hear(self._streams[0])
         except (OSError, ValueError, msgspec.MsgspecError) as error:
             self.close()
             raise CannotConnect(
@@ -316,29 +393,42 @@ class Registration:
             self._streams = None
 
 
-async def order(control: str, what: str) -> None:
-    """Tell the agent of this machine to move everybody `out`, or back `in`."""
+async def order(control: str, what: str) -> str:
+    """Tell the agent of this machine to move everybody `out`, or back `in`: why not all have, or nothing."""
     place = control_place(control)
     try:
-        _, writer = await _dial(place)
-        _say(writer, Word(order=what))
-        writer.close()
-        await writer.wait_closed()
-    except OSError as error:
-        raise CannotConnect(f"no agent answers at {_shown(place)}: {error.strerror}") from None
+        reader, writer = await _dial(place)
+        try:
+            _say(writer, Word(order=what))
+            async with asyncio.timeout(ORDER_S + AGAIN_S):
+                answer = await _hear(reader)
+        finally:
+            writer.close()
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        reason = str(error) or "it says nothing"
+        raise CannotConnect(f"no agent answers at {_shown(place)}: {reason}") from None
+    return "" if answer.done else answer.why
 
 
-async def _obey(client: Mobile, word: Word) -> Word:
-    try:
-        if word.move_out:
-            if client.state == "attached":
-                await client.move_out()
-        elif word.move_in and (client.state != "attached" or client.place != word.move_in):
-            await client.move_in(word.move_in)
-    except WayfareError as error:
-        log.warning("%s could not move: %s", client.name, error)
-        return Word(done=False, why=str(error)[:500])
-    return Word(done=True)
+async def _move(client: Mobile, word: Word) -> None:
+    if word.move_in and (client.state != "attached" or client.place != word.move_in):
+        await client.move_in(word.move_in)
+    elif word.move_out and client.state != "away":
+        # UsageError while it moves in: it is told again, when it may be there.
+        await client.move_out()
+
+
+async def _end(task: asyncio.Task[None] | None) -> None:
+    if task is not None:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def _hear(reader: asyncio.StreamReader) -> Word:
+    line = await reader.readline()
+    if not line:
+        raise ConnectionError("it closed the connection")
+    return _decoder.decode(line)
 
 
 def _say(writer: asyncio.StreamWriter, word: Word) -> None:
