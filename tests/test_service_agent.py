@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from test_live_cli import wayfare
 from test_service_live import Nodes, run
 from test_service_trouble import until
 from test_service_wires import nobody_answers
-from wayfare.errors import UsageError
+from wayfare.errors import CannotConnect, UsageError
 from wayfare.net.emulator import Emulator
 from wayfare.service import agent, connect
 from wayfare.service.agent import Agent, Choice, Member, Registration, Word, order
@@ -218,5 +219,47 @@ def test_who_has_not_moved_is_named_to_whom_gave_the_order(
             command = "service", "move", "in", "--control", control
             said = "wayfare: no proxy is in reach: clients are moved when one is\n"
             assert await asyncio.to_thread(wayfare, *command) == (1, "", said)
+
+    run(story())
+
+
+# ---- who may be what -------------------------------------------------------------------
+
+
+def test_nobody_follows_the_agent_of_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may write to /tmp could be there first."""
+    control = str(tmp_path / "agent")
+
+    async def story() -> None:
+        async with watching(Agent(list, control)):
+            await until(lambda: Path(control).exists())
+            if os.getuid() == 0:
+                os.chown(control, 4711, -1)
+            else:
+                monkeypatch.setattr(os, "getuid", lambda: 4711)
+            with pytest.raises(CannotConnect, match="of another user"):
+                await Registration(control, "ann").first()
+            with pytest.raises(CannotConnect, match="of another user"):
+                await order(control, "out")
+
+    run(story())
+
+
+@pytest.mark.parametrize("place", ["0.0.0.0:7000", "[::]:7000", "10.0.0.1:7000", "host:7000"])
+def test_no_agent_listens_where_others_could_move_its_clients(place: str) -> None:
+    with pytest.raises(UsageError, match="could move the clients of this machine"):
+        Agent(list, place)
+
+
+def test_a_client_too_many_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "CLIENTS_MAX", 1)
+    control = str(tmp_path / "agent")
+
+    async def story() -> None:
+        async with heeding(control, Walker(), "127.0.0.1:9"), asyncio.timeout(5):
+            with pytest.raises(CannotConnect, match="refuses: it moves 1 clients already"):
+                await Registration(control, "bob").first()
 
     run(story())

@@ -690,7 +690,8 @@ def test_only_addresses_can_be_permitted() -> None:
     ("text", "place"),
     [
         ("7000", ("127.0.0.1", 7000)),
-        ("10.0.0.1:7000", ("10.0.0.1", 7000)),
+        ("127.0.0.2:7000", ("127.0.0.2", 7000)),
+        ("localhost:7000", ("localhost", 7000)),
         ("agent.sock", "agent.sock"),
         ("/run/a:1.sock", "/run/a:1.sock"),
     ],

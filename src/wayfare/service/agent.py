@@ -13,6 +13,7 @@ done or not.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import itertools
 import logging
 import os
@@ -61,10 +62,24 @@ def control_place(text: str) -> str | tuple[str, int]:
     """Where an agent listens: a path, a port, or (nothing) the usual place of this user."""
     if text.isdecimal():
         return where(f"127.0.0.1:{text}")
+    if "/" in text or (text and ":" not in text):
+        return text
     if text:
-        return text if "/" in text or ":" not in text else where(text)
+        host, port = where(text)
+        if not _is_here(host):
+            raise UsageError(
+                f"whoever reaches {text} could move the clients of this machine: give a port, or a path"
+            )
+        return host, port
     folder = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     return str(Path(folder) / f"wayfare-agent-{os.getuid()}.sock")
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class Choice:
@@ -255,7 +270,10 @@ class Agent:
                 word = _decoder.decode(line)
                 if word.order in ("out", "in"):
                     _say(writer, await self._move_all(out=word.order == "out"))
-                elif word.client and len(self._clients) < CLIENTS_MAX:
+                elif word.client and len(self._clients) >= CLIENTS_MAX:
+                    _say(writer, Word(done=False, why=f"it moves {CLIENTS_MAX} clients already"))
+                    break
+                elif word.client:
                     self._clients[writer] = Member(word.client, writer)
                     self._tell({"client": word.client, "proxy": self._choice.now})
                     self._order(self._clients[writer])
@@ -375,13 +393,17 @@ class Registration:
             if self._streams is None:
                 self._streams = await _dial(self._control)
                 self._reply(Word(client=self._name))
-            return await _hear(self._streams[0])
+            word = await _hear(self._streams[0])
         except (OSError, ValueError, msgspec.MsgspecError) as error:
             self.close()
             raise CannotConnect(
                 f"no agent answers at {_shown(self._control)}: {error}; start one, with:"
                 " wayfare service agent"
             ) from None
+        if word.done is False:
+            self.close()
+            raise CannotConnect(f"the agent at {_shown(self._control)} refuses: {word.why}")
+        return word
 
     def _reply(self, word: Word) -> None:
         if self._streams is not None:
@@ -439,6 +461,8 @@ async def _dial(
     place: str | tuple[str, int],
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     if isinstance(place, str):
+        if os.stat(place).st_uid not in (0, os.getuid()):
+            raise PermissionError("that is of another user, who would say where to be")
         return await asyncio.open_unix_connection(place, limit=LINE_MAX)
     return await asyncio.open_connection(*place, limit=LINE_MAX)
 
