@@ -21,7 +21,7 @@ from test_adapters import Client, until
 from test_live_cli import program as shell
 from test_live_cli import wayfare as wayfare_command
 from test_service_live import Nodes, next_of, payloads, quiet, run
-from wayfare.errors import CannotConnect, UsageError
+from wayfare.errors import CannotConnect, Refused, UsageError
 from wayfare.net.security import Tls
 from wayfare.service import Gap, connect
 from wayfare.service.adapters import adapter
@@ -324,6 +324,28 @@ def test_who_roams_between_proxies_with_tls_misses_nothing(
             await quiet(ann)
 
     run(story())
+
+
+@on_mqtt
+def test_no_proxy_leads_a_client_from_a_server_with_tls_to_one_without(
+    overlay_of: Nodes, system: str, word: str, files: Files, tmp_path: Path
+) -> None:
+    """Its password, and all that it says, would cross the network in clear."""
+
+    async def story(safe: str) -> None:
+        a, _, _ = overlay_of(system).addresses
+        async with (
+            proxies(Server(safe, trust=Trust(files.ca)), Server(a)) as (first, second),
+            connect(f"ann{word}", first, ca=files.ca, login="ann:secret") as ann,
+        ):
+            with pytest.raises(Refused, match="is without TLS"):
+                await ann.move_in(second)
+            await ann.move_in(first)
+            async with connect(f"bob{word}", second, ca=files.ca, sync="none") as bob:
+                await bob.move_in(first)  # the other way it is as it should be
+
+    with serving("mqtts", tmp_path, files) as safe:
+        run(story(safe))
 
 
 @on_mqtt

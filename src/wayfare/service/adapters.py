@@ -34,6 +34,22 @@ def alike(one: str, other: str) -> bool:
     return kind is not None and others == [kind]
 
 
+def refusal(access: str, kind: str) -> str:
+    """Why a client of that kind of system does not go to an access point that a proxy names; else nothing."""
+    if not alike(access, kind):
+        return f"{access} is another kind of system than {kind}"
+    if _is_safe(kind) and not _is_safe(access):
+        return (
+            f"{access} is without TLS, and {kind} was with it: all would cross the network in clear"
+        )
+    return ""
+
+
+def _is_safe(address: str) -> bool:
+    module, _ = ADAPTERS[scheme_of(address)]
+    return bool(import_module(f"wayfare.service.{module}").SCHEMES[scheme_of(address)].tls)
+
+
 def adapter(address: str, trust: Trust = ANYBODY) -> System:
     """Give the adapter for an address like mqtt://host:port."""
     scheme = scheme_of(address)

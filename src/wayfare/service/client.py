@@ -25,7 +25,7 @@ from wayfare.errors import CannotConnect, Closed, Refused, UsageError
 from wayfare.net.alarm import Alarm
 from wayfare.service import effects as e
 from wayfare.service import messages as m
-from wayfare.service.adapters import adapter, alike
+from wayfare.service.adapters import adapter, refusal
 from wayfare.service.addresses import context_of
 from wayfare.service.agent import Registration
 from wayfare.service.effects import Gap
@@ -398,8 +398,7 @@ class Client:
             log.warning("%s: nobody stands in for it: %s", self.name, reason)
 
     def _open(self, client: str, access: str, resume: bool) -> None:
-        if not alike(access, self._kind):
-            reason = f"{access} is another kind of system than {self._kind}"
+        if reason := refusal(access, self._kind):
             refused = e.Received(self._library.proxy, m.Refused(client, reason))
             asyncio.get_running_loop().call_soon(self._step, refused)
             return
