@@ -60,9 +60,8 @@ async def advertised(
         )
         await (await zeroconf.async_register_service(info))
         yield
-        await (await zeroconf.async_unregister_service(info))
     finally:
-        await zeroconf.async_close()
+        await zeroconf.async_close()  # which takes it back
 
 
 class Neighbourhood:
