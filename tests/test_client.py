@@ -167,8 +167,26 @@ def not_greeted():
     return client
 
 
+def restarted_where_nothing_had_come_yet():
+    """Porto delivered something, faro did not: its session may not have come along."""
+    before = attached()
+    tell(before, Deliver(1, note()))
+    before.attach("faro", "link")
+    tell(before, Welcome(2, 0))
+    client = Client("anna")
+    client.remember(before.memory(), before.held(), (), {})
+    return client
+
+
 @pytest.mark.parametrize(
-    "client", [never_welcomed, with_something_local, not_welcomed_where_it_was_last, not_greeted]
+    "client",
+    [
+        never_welcomed,
+        with_something_local,
+        not_welcomed_where_it_was_last,
+        not_greeted,
+        restarted_where_nothing_had_come_yet,
+    ],
 )
 def test_else_it_has_to_wait_until_it_is_greeted(client):
     assert not client().may_attach_unseen()

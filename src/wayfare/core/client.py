@@ -588,7 +588,8 @@ class Client:
     ) -> None:
         """Go on as the client of this memory. Nobody may have asked anything of this one yet."""
         self.epoch, self.published = memory.epoch, memory.published
-        self.delivered = self._acked = memory.delivered
+        # What came to the process before is no news of where its session is: that is not written down.
+        self.delivered = self._acked = self._started = memory.delivered
         self.welcomed, self.home, self.previous = memory.welcomed, memory.home, memory.previous
         for one, terms in held.subscriptions:
             self.subscribe(one, terms)
