@@ -12,7 +12,7 @@ import wayfare
 from live import settled, tree
 from test_net import numbers
 from test_store import with_path
-from wayfare.errors import StoreError, UsageError
+from wayfare.errors import CannotConnect, StoreError, UsageError
 from wayfare.net import database
 
 SCRIPT = Path(__file__).with_name("client_process.py")
@@ -108,6 +108,32 @@ async def test_what_was_published_and_nobody_has_is_published_by_the_next_proces
         async with wayfare.connect(net.url("faro"), client_id="tom", store=file) as tom:
             await tom.publish({"x": 4})
             assert await numbers(all, 4) == [1, 2, 3, 4]
+
+
+@with_path
+async def test_what_nobody_has_is_not_forgotten_where_nobody_answers(tmp_path):
+    """A process in between may find somebody who accepts its connection, and no broker."""
+    file = tmp_path / "tom.db"
+    async with (
+        tree(*LINE) as net,
+        wayfare.connect(net.url("porto"), client_id="anna") as anna,
+        anna.subscribe("x > 0") as all,
+    ):
+        tom = await wayfare.connect(net.url("lisbon"), client_id="tom", store=file)
+        await tom.advertise("x > 0")
+        await settled(net)
+        await tom.detach()
+        await tom.publish({"x": 1})
+        crash(tom)
+        silent = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        host, port = silent.sockets[0].getsockname()
+        with pytest.raises(CannotConnect):
+            await wayfare.connect(
+                f"wayfare://{host}:{port}", client_id="tom", store=file, timeout=0.2
+            )
+        silent.close()
+        async with wayfare.connect(net.url("faro"), client_id="tom", store=file):
+            assert await numbers(all, 1) == [1]
 
 
 @with_path

@@ -173,7 +173,8 @@ class Client:
         self._said = self._heard_of = (
             0  # changes of what it wants and offers, and how many a broker knows
         )
-        self._confirmed = self._core.published  # the last publication that was acknowledged
+        self._confirmed = 0  # the last publication that was acknowledged
+        self._count_confirmed()
         self._subscriptions: dict[Filter | Template, list[Subscription]] = {}
         self._full: set[Subscription] = set()  # that have no room, so that all wait
         self._held: deque[m.AnyMessage] = deque()  # come, but not taken: a broker's window at most
@@ -248,9 +249,6 @@ class Client:
                     self._record("left", self._wire)
                 self._perform(self._core.detach(leave=self._leaves))
                 await self._end()
-                if self._keeping is not None:
-                    self.keep()
-                    self._keeping.close()
         return left
 
     async def _end(self) -> None:
@@ -272,6 +270,9 @@ class Client:
             for wire in list(self.wires):
                 wire.abort("it does not read")
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._keeping is not None:  # also of who never came anywhere: the next one has its file
+            self.keep()
+            self._keeping.close()
 
     def check(self) -> None:
         """Raise what keeps this client from going on."""
@@ -774,9 +775,12 @@ class Client:
             if kind is m.Welcome and not wire.closing:
                 self.broker, wire.welcomed = wire.peer, True
                 wire.changed.set()
-            outbox = self._core.outbox
-            self._confirmed = outbox[0].number - 1 if outbox else self._core.published
+            self._count_confirmed()
             self._changed.set()
+
+    def _count_confirmed(self) -> None:
+        outbox = self._core.outbox
+        self._confirmed = outbox[0].number - 1 if outbox else self._core.published
 
     def _on_refused(self, wire: Wire, message: m.Refused) -> None:
         said = f"{wire.peer or wire.address} closed the connection: {message.reason}"
