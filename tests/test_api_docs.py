@@ -12,10 +12,8 @@ import wayfare
 import wayfare.sync
 from test_docs import DOCS, rows
 from wayfare.core.client import OUTBOX_BYTES_MAX, OUTBOX_MAX
-from wayfare.net.client import CONNECT_S
 from wayfare.net.heartbeat import HEARTBEAT_S
-from wayfare.net.options import Options
-from wayfare.net.subscription import QUEUE_MAX
+from wayfare.net.options import CONNECT_S, QUEUE_MAX, Options
 
 PAGE = DOCS / "api.md"
 

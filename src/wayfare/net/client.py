@@ -63,16 +63,17 @@ from wayfare.errors import (
 )
 from wayfare.net.addresses import Address, parse_all
 from wayfare.net.alarm import Alarm
-from wayfare.net.being import Areas, Being, Location, Map
+from wayfare.net.being import Being, Location
 from wayfare.net.client_store import ClientStore
 from wayfare.net.connection import Connection, Turn
-from wayfare.net.heartbeat import HEARTBEAT_S, SILENT_BEATS
+from wayfare.net.heartbeat import SILENT_BEATS
 from wayfare.net.keeping import Keeping
 from wayfare.net.offer import Offer
-from wayfare.net.options import Options, check_options
+from wayfare.net.options import Options, Settings, check_options
 from wayfare.net.rounds import Rounds
 from wayfare.net.security import client_context
-from wayfare.net.subscription import QUEUE_MAX, Notification, Subscription
+from wayfare.net.subscription import Notification, Subscription
+from wayfare.net.unrecorded import Unrecorded
 from wayfare.net.wanted import Wanted, offered_as, wanted_as
 from wayfare.net.wire import LINGER_S, Wire, cut_off, gone
 
@@ -80,7 +81,6 @@ if TYPE_CHECKING:
     from wayfare.eventlog import Event as LogEvent
     from wayfare.net.recording import Recorder
 
-CONNECT_S = 10.0  # until `connect` gives up
 CLOSE_S = 5.0  # that closing waits for what was published to be acknowledged
 NOTIFYING = frozenset((m.Deliver, m.Gap, m.Here, m.HereGap))  # wait when a queue is full
 
@@ -94,81 +94,37 @@ class Client:
         self,
         addresses: str | Sequence[str],
         client_id: str | None = None,
-        *,
-        queue: int = QUEUE_MAX,
-        policy: str = "wait",
-        outbox: int = core.OUTBOX_MAX,
-        outbox_bytes: int = core.OUTBOX_BYTES_MAX,
-        on_lost: Callable[[int, str], None] | None = None,
-        events: Callable[[LogEvent], object] | str | PathLike[str] | None = None,
-        timeout: float = CONNECT_S,
-        heartbeat_s: float = HEARTBEAT_S,
-        ca: str = "",
-        cert: tuple[str, str] | None = None,
-        account: str | None = None,
-        password: str | None = None,
-        store: str | Path | None = None,
-        durability: str = "os",
-        areas: Areas | None = None,
-        places: Map | None = None,
+        **options: Unpack[Options],
     ) -> None:
-        check_options(
-            client_id=client_id,
-            queue=queue,
-            policy=policy,
-            outbox=outbox,
-            outbox_bytes=outbox_bytes,
-            on_lost=on_lost,
-            events=events,
-            timeout=timeout,
-            heartbeat_s=heartbeat_s,
-            ca=ca,
-            cert=cert,
-            account=account,
-            password=password,
-            store=store,
-            durability=durability,
-            areas=areas,
-            places=places,
-        )
-        if store is not None and client_id is None:
+        given = self._settings = Settings(**options)
+        check_options(client_id=client_id)
+        if given.store is not None and client_id is None:
             raise UsageError("a store is of one client: name it with client_id")
         self.name = client_id or f"client-{uuid4().hex[:12]}"
-        tls = client_context(ca, cert) if ca or cert else None
-        self._rounds = Rounds(self, parse_all(addresses), timeout, tls)
-        self._login = None if password is None else m.Login(account or self.name, password)
+        tls = client_context(given.ca, given.cert) if given.ca or given.cert else None
+        self._rounds = Rounds(self, parse_all(addresses), given.timeout, tls)
+        self._login: m.Login | None = None
+        if given.password is not None:
+            self._login = m.Login(given.account or self.name, given.password)
         self.broker = ""  # the name of the broker where it is; "": nowhere
         self.lost = 0  # notifications of which it was told that they are lost
         self.wires: set[Wire] = set()  # that are not closed yet; one of them, at the most, is used
         self._core = core.Client(
             ClientId(self.name),
-            outbox,
-            outbox_bytes_max=outbox_bytes,
-            confirms=store is not None,
+            given.outbox,
+            outbox_bytes_max=given.outbox_bytes,
+            confirms=given.store is not None,
         )
         if client_id:  # a later process of a name is never behind an earlier one, maybe killed
             self._core.epoch = self._core.published = clock()
-        self._being = Being(areas, places, lambda: self._core.following.state, self._be)
-        self._queue, self._policy = queue, policy
-        self._on_lost = on_lost
-        self._events = events
-        self._log = partial(
-            Client,
-            client_id=f"{self.name}.log",
-            timeout=timeout,
-            ca=ca,
-            cert=cert,
-            account=account or self.name,
-            password=password,
-        )
-        self._recorder: Recorder | None = None
-        self._timeout, self._heartbeat_s = timeout, heartbeat_s
+        self._being = Being(given.areas, given.places, lambda: self._core.following.state, self._be)
+        self._recorder = Unrecorded() if given.events is None else self._record_to(given.events)
         self._keeping: Keeping | None = None  # what is written down
-        if store is not None:
-            self._keeping = Keeping(self._core, ClientStore(Path(store), durability, self.name))
-        self._leaves = (
-            store is None
-        )  # when it is closed; else its session waits for the next process
+        if given.store is not None:
+            file = ClientStore(Path(given.store), given.durability, self.name)
+            self._keeping = Keeping(self._core, file)
+        # When it is closed; else its session waits for the next process.
+        self._leaves = given.store is None
         self._wire: Wire | None = None
         self._said = self._heard_of = (
             0  # changes of what it wants and offers, and how many a broker knows
@@ -187,6 +143,21 @@ class Client:
         self._turn = Turn(self._flush)
         self._trouble = ""  # of the last attempt to connect
 
+    def _record_to(self, events: Callable[[LogEvent], object] | str | PathLike[str]) -> Recorder:
+        from wayfare.net.recording import Recorder  # brings pyarrow, which takes its time
+
+        given = self._settings
+        log = partial(
+            Client,
+            client_id=f"{self.name}.log",
+            timeout=given.timeout,
+            ca=given.ca,
+            cert=given.cert,
+            account=given.account or self.name,
+            password=given.password,
+        )
+        return Recorder(self.name, events, log)
+
     # Life
 
     async def __aenter__(self) -> Self:
@@ -200,13 +171,9 @@ class Client:
         if self._opened or self._closed:
             self.check()
             return self
-        if self._events is not None:
-            from wayfare.net.recording import Recorder  # brings pyarrow, which takes its time
-
-            self._recorder = Recorder(self.name, self._events, self._log)
-            await self._recorder.open()
-            if self._core.following.state != m.NOWHERE:
-                self._recorder.became(self._core.following.state)
+        await self._recorder.open()
+        if self._core.following.state != m.NOWHERE:
+            self._recorder.became(self._core.following.state)
         self._opened = True
         self._run(self._beat())
         self._go()
@@ -258,8 +225,7 @@ class Client:
         self._alarm.clear()
         self._let_go("closes")
         self._wake_all()
-        if self._recorder is not None:
-            await self._recorder.close()
+        await self._recorder.close()
         try:
             async with asyncio.timeout(LINGER_S):
                 for wire in list(self.wires):
@@ -344,8 +310,8 @@ class Client:
                              wait (then nothing comes, for no subscription), drop_oldest or
                              drop_newest
         """
-        queue = self._queue if queue is None else queue
-        policy = self._policy if policy is None else policy
+        queue = self._settings.queue if queue is None else queue
+        policy = self._settings.policy if policy is None else policy
         check_options(
             last=last,
             younger=younger,
@@ -400,8 +366,7 @@ class Client:
             return
         effects = self._core.be(state)
         self._change()
-        if self._recorder is not None:
-            self._recorder.became(state)
+        self._recorder.became(state)
         self._perform(effects)
 
     async def advertise(self, offered: Wanted) -> None:
@@ -414,8 +379,7 @@ class Client:
             return
         effects = self._core.advertise(filter)
         self._change()
-        if self._recorder is not None:
-            self._recorder.fact("advertised", filter=filter)
+        self._recorder.fact("advertised", filter=filter)
         self._perform(effects)
 
     async def unadvertise(self, offered: Wanted) -> None:
@@ -425,8 +389,7 @@ class Client:
 
     def _unadvertise(self, filter: Filter) -> None:
         self._change()
-        if self._recorder is not None:
-            self._recorder.fact("unadvertised", filter=filter)
+        self._recorder.fact("unadvertised", filter=filter)
         self._perform(self._core.unadvertise(filter))
 
     def offer(self, offered: Wanted) -> Offer:
@@ -452,13 +415,7 @@ class Client:
             self.keep()
             self.check()
         number = self._core.published
-        if self._recorder is not None:
-            self._recorder.fact(
-                "published",
-                number=number,
-                epoch=self._core.epoch,
-                attributes=dict(attributes),
-            )
+        self._recorder.published(number, self._core.epoch, attributes)
         self._perform(effects)
         if confirm:
             await self._until(lambda: self._confirmed >= number)
@@ -528,7 +485,7 @@ class Client:
 
     async def _arrive(self) -> None:
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self._settings.timeout):
                 await self._until(lambda: self.broker != "")
         except TimeoutError:
             where = ", ".join(map(str, self.addresses))
@@ -536,7 +493,7 @@ class Client:
             if not self._trouble and wire is not None and wire in self.wires:
                 why = wire.silence()
             raise CannotConnect(
-                f"cannot reach a broker at {where} within {self._timeout:g} s: {why}"
+                f"cannot reach a broker at {where} within {self._settings.timeout:g} s: {why}"
             ) from None
 
     def _may_publish(self) -> bool:
@@ -566,8 +523,7 @@ class Client:
 
     def _tell_asked(self, kind: str, wanted: Filter | Template, terms: Terms | None = None) -> None:
         self._change()
-        if self._recorder is not None:
-            self._recorder.asked(kind, wanted, None if terms is None else m.terms_text(terms))
+        self._recorder.asked(kind, wanted, None if terms is None else m.terms_text(terms))
 
     def _change(self) -> None:
         """What it wants, or offers, is another thing now."""
@@ -696,13 +652,13 @@ class Client:
 
     async def _beat(self) -> None:
         while True:
-            await asyncio.sleep(self._heartbeat_s)
+            await asyncio.sleep(self._settings.heartbeat_s)
             wire = self._wire
             if wire is None or wire.peer == "":
                 continue
             wire.silent = 0 if wire.beat() else wire.silent + 1
             if wire.silent >= SILENT_BEATS:
-                wire.abort(f"silent for {wire.silent * self._heartbeat_s:g} s")
+                wire.abort(f"silent for {wire.silent * self._settings.heartbeat_s:g} s")
 
     # What connections report
 
@@ -821,13 +777,9 @@ class Client:
                 notification = Notification(
                     effect.notification, self._core.delivered, past=effect.past
                 )
-                if self._recorder is not None:
-                    self._recorder.delivered(
-                        effect.notification,
-                        self._core.delivered,
-                        self._core.epoch,
-                        "past" if effect.past else None,
-                    )
+                self._recorder.delivered(
+                    effect.notification, self._core.delivered, self._core.epoch, effect.past
+                )
                 self._hand_out(notification, effect.subscriptions)
             elif type(effect) is Send:
                 if wire is not None and effect.link == wire.link:
@@ -835,17 +787,15 @@ class Client:
             elif type(effect) is Lost:
                 self._tell_lost(effect)
             elif type(effect) is Ended:
-                if self._recorder is not None:
-                    self._recorder.fact(
-                        "unsubscribed", filter=effect.subscription, reason="stayed behind"
-                    )
+                self._recorder.fact(
+                    "unsubscribed", filter=effect.subscription, reason="stayed behind"
+                )
                 for one in self._subscriptions.pop(effect.subscription, []):
                     one.end()
                     self.has_room(one)
             elif type(effect) is Interested:
-                if self._recorder is not None:
-                    kind = "wanted" if effect.wanted else "unwanted"
-                    self._recorder.fact(kind, filter=effect.advertisement)
+                kind = "wanted" if effect.wanted else "unwanted"
+                self._recorder.fact(kind, filter=effect.advertisement)
             elif type(effect) is Close and wire is not None:
                 if effect.fault:
                     wire.refuse(effect.reason)
@@ -883,20 +833,19 @@ class Client:
 
     def _tell_lost(self, effect: Lost) -> None:
         self.lost += effect.count
-        if self._recorder is not None:
-            self._recorder.fact("lost", count=effect.count, reason=effect.reason)
-        if self._on_lost is None:
+        self._recorder.fact("lost", count=effect.count, reason=effect.reason)
+        if self._settings.on_lost is None:
             count = effect.count or "an unknown number of"
             logger.warning("%s lost %s notifications: %s", self.name, count, effect.reason)
             return
         try:
-            self._on_lost(effect.count, effect.reason)
+            self._settings.on_lost(effect.count, effect.reason)
         except Exception:  # the application's mistake, which must not cost it its connection
             logger.exception("on_lost of %s failed", self.name)
 
     def _record(self, kind: str, wire: Wire | None) -> None:
         """What happened between it and the broker at the other end, once that said who it is."""
-        if self._recorder is not None and wire is not None and wire.peer:
+        if wire is not None and wire.peer:
             self._recorder.fact(kind, broker=wire.peer, epoch=self._core.epoch)
 
     def _flush(self) -> None:

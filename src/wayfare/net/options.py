@@ -1,6 +1,8 @@
 """What an application may say to a client beside filters and notifications: what each may be.
 
-OPTIONS   name -> (whether a value is good, what to give)
+Options    what `connect` may be told
+Settings   the same with what is usual, where nothing was said
+OPTIONS    name -> (whether a value is good, what to give)
 """
 
 from __future__ import annotations
@@ -11,15 +13,21 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
+import msgspec
+
+from wayfare.core.client import OUTBOX_BYTES_MAX, OUTBOX_MAX
 from wayfare.core.codec import NAME_MAX
 from wayfare.core.places import Places
 from wayfare.errors import UsageError
 from wayfare.net.being import Areas, Map, is_areas
 from wayfare.net.database import SYNCHRONOUS
+from wayfare.net.heartbeat import HEARTBEAT_S
 
 if TYPE_CHECKING:
     from wayfare.eventlog import Event
 
+CONNECT_S = 10.0  # until `connect` gives up
+QUEUE_MAX = 1_000  # notifications that wait for the application, of one subscription
 POLICIES = ("wait", "drop_oldest", "drop_newest")
 SECONDS_MAX = 1e9  # 31 years
 
@@ -43,6 +51,30 @@ class Options(TypedDict, total=False):
     durability: str
     areas: Areas | None
     places: Map | None
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client goes by: `Settings(**options)` says what is wrong with them."""
+
+    queue: int = QUEUE_MAX
+    policy: str = "wait"
+    outbox: int = OUTBOX_MAX
+    outbox_bytes: int = OUTBOX_BYTES_MAX
+    on_lost: Callable[[int, str], None] | None = None
+    events: Callable[[Event], object] | str | PathLike[str] | None = None
+    timeout: float = CONNECT_S
+    heartbeat_s: float = HEARTBEAT_S
+    ca: str = ""
+    cert: tuple[str, str] | None = None
+    account: str | None = None
+    password: str | None = None
+    store: str | Path | None = None
+    durability: str = "os"
+    areas: Areas | None = None
+    places: Map | None = None
+
+    def __post_init__(self) -> None:
+        check_options(**{name: getattr(self, name) for name in self.__struct_fields__})
 
 
 def _count(value: Any) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from wayfare.core.predicates import Value
 from wayfare.core.templates import Template
 from wayfare.eventlog import Event, JsonLinesWriter, ParquetWriter, writer
 from wayfare.net.telling import Teller
+from wayfare.net.unrecorded import Unrecorded
 
 if TYPE_CHECKING:
     from wayfare.net.client import Client
@@ -29,7 +30,7 @@ WRITE_EVERY = 1_000  # events; a file gets them in one go
 logger = logging.getLogger("wayfare.client")
 
 
-class Recorder:
+class Recorder(Unrecorded):
     """Writes down what happens to one client, or tells it: a function, or the network."""
 
     def __init__(
@@ -40,21 +41,23 @@ class Recorder:
     ) -> None:
         """`log` makes a client of a broker, to publish events by."""
         self._client = client
+        self._events, self._log = events, log
         self._waiting: list[Event] = []
         self._file: ParquetWriter | JsonLinesWriter | None = None
         self._teller: Teller | None = None
-        self._tell: Callable[[Event], object]
+        self._tell: Callable[[Event], object] | None = None  # it is open
+
+    async def open(self) -> None:
+        events = self._events
         if callable(events):
             self._tell = events
         elif isinstance(events, str) and "://" in events:
-            self._tell = self._teller = Teller(log(events), client)
-        else:
-            self._file = writer(Path(events), run=client)
-            self._tell = self._keep
-
-    async def open(self) -> None:
-        if self._teller is not None:
+            self._teller = Teller(self._log(events), self._client)
             await self._teller.open()
+            self._tell = self._teller
+        else:
+            self._file = writer(Path(events), run=self._client)
+            self._tell = self._keep
 
     def fact(
         self,
@@ -92,7 +95,6 @@ class Recorder:
         )
 
     def asked(self, kind: str, wanted: Filter | Template, reason: str | None) -> None:
-        """Subscribed or unsubscribed, followed or unfollowed."""
         if isinstance(wanted, Template):
             self.fact(kind, follows=wanted, reason=reason)
         else:
@@ -101,9 +103,10 @@ class Recorder:
     def became(self, state: State) -> None:
         self.fact("became", location=state.location, attributes=dict(state.values))
 
-    def delivered(
-        self, notification: Notification, delivery: int, epoch: int, reason: str | None = None
-    ) -> None:
+    def published(self, number: int, epoch: int, attributes: Mapping[str, Value]) -> None:
+        self.fact("published", number=number, epoch=epoch, attributes=dict(attributes))
+
+    def delivered(self, notification: Notification, delivery: int, epoch: int, past: bool) -> None:
         event = Event(  # by position, which takes half the time
             time.monotonic_ns() + CLOCK_NS,
             "delivered",
@@ -116,11 +119,10 @@ class Recorder:
             None,
             notification.attributes,
         )
-        event.reason = reason
+        event.reason = "past" if past else None
         self._put(event)
 
     async def close(self) -> None:
-        """The file is complete, and moved into its place; or all is told."""
         if self._teller is not None:
             await self._teller.close()
         if self._file is not None:
@@ -129,6 +131,8 @@ class Recorder:
             self._file = None
 
     def _put(self, event: Event) -> None:
+        if self._tell is None:
+            return
         try:
             self._tell(event)
         except Exception:  # the log must not cost the application what it is about

@@ -17,8 +17,6 @@ from wayfare.errors import Closed
 from wayfare.net.options import check_options
 from wayfare.net.stream import Stream
 
-QUEUE_MAX = 1_000  # notifications that wait for the application, of one subscription
-
 
 class Source(Protocol):
     """Where a subscription gets its notifications from: a client."""

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple, cast
 from wayfare.core.filters import Filter
 from wayfare.errors import PipelineError, WayfareError
 from wayfare.net.addresses import Address
-from wayfare.net.client import CONNECT_S
-from wayfare.net.options import Options
+from wayfare.net.options import CONNECT_S, Options
 
 MAX_ROWS = 10_000  # of a batch of a stream
 SETTLE_S = 0.5  # that subscriptions may take to get to a publisher that is new
