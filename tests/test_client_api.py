@@ -211,7 +211,7 @@ async def test_who_cancels_close_has_closed():
                 await tom.publish({"x": 2})
             await tom.close()
             await turns(5)
-            assert not tom.wires
+            assert not tom._conversation.wires
 
 
 @live
@@ -342,12 +342,14 @@ async def test_who_does_not_read_can_still_publish_flush_move_and_beat():
             await asyncio.sleep(1)  # ten beats
             assert anna.broker == "porto" and len(all._queue) == 5
             await anna.move(net.url("lisbon"))
-            wire = anna._wire
+            wire = anna._conversation.wire
             await anna.publish({"y": 2}, confirm=True)
             assert len(all._queue) == 5
             assert await numbers(all, 1000) == [*range(1, 1001)]
             assert anna.lost == 0
-            assert anna._wire is wire  # what was held of the other connection did no harm
+            assert (
+                anna._conversation.wire is wire
+            )  # what was held of the other connection did no harm
 
 
 @live
@@ -426,7 +428,7 @@ async def test_much_more_than_a_connection_takes_at_once_waits_for_it():
             most = 0
             for x in range(1, 31):
                 await tom.publish({"x": x}, payload=b"x" * 1_000_000)
-                most = max(most, tom._wire.unwritten)
+                most = max(most, tom._conversation.wire.unwritten)
             await tom.flush(20)
             assert most < 3_000_000
             assert await numbers(all, 30) == [*range(1, 31)]
@@ -587,7 +589,7 @@ async def test_thousands_of_quick_moves():
             assert await numbers(all, 1000) == [*range(1, 1001)]
             assert anna.lost == 0
             await asyncio.sleep(0.1)
-            assert len(anna.wires) == len(tom.wires) == 1
+            assert len(anna._conversation.wires) == len(tom._conversation.wires) == 1
 
 
 @live
@@ -852,7 +854,7 @@ async def test_opened_twice_is_opened_once():
     async with tree(*LINE) as net:
         anna = await wayfare.connect(net.url("porto"), client_id="anna")
         async with anna:
-            assert len(anna._tasks) == 2
+            assert len(anna._conversation.tasks) == 2
         with pytest.raises(Closed):
             await anna
 
@@ -980,9 +982,9 @@ async def test_heartbeats_need_not_be_equal(ours, theirs):
         tree(*LINE, heartbeat_s=theirs) as net,
         wayfare.connect(net.url("porto"), client_id="anna", heartbeat_s=ours) as anna,
     ):
-        wire = anna._wire
+        wire = anna._conversation.wire
         await asyncio.sleep(1)
-        assert anna._wire is wire and not wire.closing
+        assert anna._conversation.wire is wire and not wire.closing
 
 
 @live

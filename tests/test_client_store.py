@@ -21,13 +21,13 @@ LINE = ("porto-lisbon", "faro-lisbon")
 
 def crash(client):
     """As kill -9, within this process: nothing is said or written any more."""
-    client._closed = True
-    for task in client._tasks:
+    client._life.closed = True
+    for task in client._conversation.tasks:
         task.cancel()
     client._keeping._store.close()
     client._keeping._store.keep = lambda *_: None
-    if client._wire is not None:
-        client._wire.abort("killed")
+    if client._conversation.wire is not None:
+        client._conversation.wire.abort("killed")
 
 
 @with_path
@@ -110,6 +110,13 @@ async def test_what_was_published_and_nobody_has_is_published_by_the_next_proces
             assert await numbers(all, 4) == [1, 2, 3, 4]
 
 
+async def listen(reader, writer):
+    """Say nothing, until the other end is gone."""
+    while await reader.read(4096):
+        pass
+    writer.close()
+
+
 @with_path
 async def test_what_nobody_has_is_not_forgotten_where_nobody_answers(tmp_path):
     """A process in between may find somebody who accepts its connection, and no broker."""
@@ -125,7 +132,7 @@ async def test_what_nobody_has_is_not_forgotten_where_nobody_answers(tmp_path):
         await tom.detach()
         await tom.publish({"x": 1})
         crash(tom)
-        silent = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        silent = await asyncio.start_server(listen, "127.0.0.1", 0)
         host, port = silent.sockets[0].getsockname()
         with pytest.raises(CannotConnect):
             await wayfare.connect(

@@ -282,7 +282,7 @@ async def test_what_makes_no_sense_is_one_sentence(tmp_path):
         wayfare.connect("127.0.0.1", places=tmp_path / "map.json")
     with pytest.raises(UsageError, match=r"is no map by its name: call it .json or .toml"):
         wayfare.connect("127.0.0.1", places=tmp_path / "map.txt")
-    car._closed = True
+    car._life.closed = True
     with pytest.raises(wayfare.Closed):
         car.location = "R1"
 

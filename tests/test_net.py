@@ -359,7 +359,7 @@ async def test_a_process_that_begins_anew_does_not_hear_of_what_waited_for_the_l
         first = await wayfare.connect(net.url("porto"), client_id="anna")
         await first.subscribe("x > 0")
         await settled(net)
-        first._wire.abort("killed")
+        first._conversation.wire.abort("killed")
         await first._end()
         await tom.publish({"x": 1}, confirm=True)
         await until(lambda: len(net.brokers["porto"].core.border.of("anna")[0].backlog) == 1)

@@ -42,8 +42,8 @@ async def read(net, start=BEGINNING, **options):
 
 async def kill(reader):
     """Its process ends, and says nothing to anybody."""
-    reader._keeper.cancel()
-    reader._wire.abort("killed")
+    reader._conversation._keeper.cancel()
+    reader._conversation.wire.abort("killed")
 
 
 def xs(reader):
@@ -154,7 +154,7 @@ def test_a_broken_connection_commits_nothing():
             await until(lambda: known_at_b(net))
             await publish(tom, 1, 3)
             await reader.reach(3)
-            reader._wire.abort("cut")
+            reader._conversation.wire.abort("cut")
             await until(lambda: reader.broker == "")
             reader.commit(1)
             await publish(tom, 4, 4)
@@ -177,7 +177,7 @@ def test_what_is_committed_while_it_comes_again_is_done():
             await until(lambda: known_at_b(net))
             await publish(tom, 1, 3)
             await reader.reach(3)
-            reader._wire.abort("cut")
+            reader._conversation.wire.abort("cut")
             await until(lambda: reader.broker == "")
             taken = reader._hand_out
 
@@ -265,12 +265,12 @@ def test_a_later_process_of_the_name_has_the_session():
         async with network() as (net, tom):
             first = await read(net)
             second = await read(net, first.position())
-            await until(lambda: first._error is not None)
+            await until(lambda: first._life.error is not None)
             await until(lambda: known_at_b(net))
             await publish(tom, 1, 1)
             await second.reach(1)
             await second.close()
-            await kill(first) if first._wire else first._keeper.cancel()
+            await kill(first) if first._conversation.wire else first._conversation._keeper.cancel()
 
     asyncio.run(run())
 

@@ -25,8 +25,8 @@ def kill(one):
     """Its process ends, and says nothing to anybody."""
 
     async def cut(each):
-        each._keeper.cancel()
-        each._wire.abort("killed")
+        each._conversation._keeper.cancel()
+        each._conversation.wire.abort("killed")
 
     for each in one._readers.values():
         one._call(cut, each)

@@ -402,7 +402,7 @@ def test_a_broker_that_is_away_for_a_while_is_not_noticed():
             await publish(tom, 1, 3)
             await device.take(3, ack=False)
             seat = porto._seats["meter7"]
-            seat.counterpart._wire.abort("a test")
+            seat.counterpart._conversation.wire.abort("a test")
             device.say(ack=2)
             await device.until("memory")
             await publish(tom, 4, 5)

@@ -29,7 +29,7 @@ from wayfare.net import client as live
 from wayfare.net.addresses import Address
 from wayfare.net.background import Background
 from wayfare.net.being import Location
-from wayfare.net.client import CLOSE_S
+from wayfare.net.local_broker import CLOSE_S
 from wayfare.net.offer import Offer as LiveOffer
 from wayfare.net.options import Options
 from wayfare.net.stream import Stream

@@ -105,6 +105,10 @@ class Lost(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
+class Passed(msgspec.Struct, frozen=True, gc=False):
+    """Tell who counts deliveries that one has come which nobody wants any more."""
+
+
 class Ended(msgspec.Struct, frozen=True, gc=False):
     """Tell the application that a local subscription stayed behind: the client is elsewhere now."""
 
@@ -125,4 +129,4 @@ class Post(msgspec.Struct, frozen=True, gc=False):
     message: Peers
 
 
-Effect = Send | Close | Notify | Lost | Ended | Interested | Post
+Effect = Send | Close | Notify | Lost | Passed | Ended | Interested | Post

@@ -22,18 +22,18 @@ from typing import Any, NamedTuple, Unpack
 from wayfare.core import client as core
 from wayfare.core import messages as m
 from wayfare.core.client import Held, Memory
-from wayfare.core.effects import Effect, Event, Lost
+from wayfare.core.effects import Effect, Event, Lost, Notify, Passed
 from wayfare.core.filters import Filter
 from wayfare.core.messages import BrokerId, ClientId
 from wayfare.core.predicates import Value
 from wayfare.core.templates import Template, parse
 from wayfare.errors import FilterError, UsageError
 from wayfare.net import payloads
-from wayfare.net.client import Client, clock
-from wayfare.net.options import Options
+from wayfare.net.local_broker import LocalBroker, clock
+from wayfare.net.options import Options, Settings
 from wayfare.net.subscription import Notification
 from wayfare.net.thin_memory import MEMORY_MAX, ThinMemory, sealed
-from wayfare.net.wire import Wire
+from wayfare.net.wanted import asked, offered_as, wanted_as
 
 TELLINGS_MAX = 1_000  # that a device has not acknowledged; the rest waits at the broker
 NEWS_MAX = 32  # of them, that are written before it is seen whether the device reads
@@ -66,8 +66,19 @@ class Careful(core.Client):
         self.seen = max(self.seen, delivery)
         return self._mind_ack(now)
 
+    def step(self, event: Event, now: int) -> list[Effect]:
+        before, effects = self.delivered, super().step(event, now)
+        if self.delivered > before and not any(isinstance(one, Notify | Lost) for one in effects):
+            effects.append(Passed())
+        return effects
 
-class Counterpart(Client):
+    def _forget_published(self, number: int) -> None:
+        # What an earlier counterpart has published may be accepted only now.
+        self.published = max(number, self.published)
+        super()._forget_published(number)
+
+
+class Counterpart(LocalBroker):
     """What one device is to its broker, wherever the device is."""
 
     _core: Careful
@@ -83,40 +94,23 @@ class Counterpart(Client):
         **options: Unpack[Options],
     ) -> None:
         """With a memory, it goes on behind what the device has seen; else it begins anew."""
-        super().__init__(broker, name, **options)
-        self._leaves = False  # its session waits for the device, here or elsewhere
-        self._secret = secret
-        self._core = Careful(ClientId(name), confirms=True)
+        mine = Careful(ClientId(name), confirms=True)
+        mine.epoch = self.base = clock()
+        if memory is not None:
+            _go_on(mine, memory, seen)
+            self.base = memory.base
+        mine.published = self.base
         self.fresh = asyncio.Event()  # there may be something to tell
+        self._secret = secret
         self._tellings: deque[Told] = deque()  # that are not acknowledged
         self._shown = 0  # of these, on the present connection
         self._seen = seen  # acknowledged
         self._handed = seen[0]  # the last delivery of all tellings
         self._remembers = False  # the device has the latest memory
         self._accepted = 0  # the last publication that it was told of
-        self._core.epoch = self.base = clock()
-        if memory is not None:
-            self._go_on(memory)
-        self._core.published = self._confirmed = self.base
-
-    def _go_on(self, memory: ThinMemory) -> None:
-        delivered, *heard = self._seen
-        for text, _ in memory.follows:
-            if not isinstance(parse(text), Template):
-                raise UsageError(f"the memory of {self.name} is damaged: {text} follows nobody")
-        held = Held(
-            subscriptions=[(Filter.parse(text), terms) for text, terms in memory.subscriptions],
-            advertisements=[Filter.parse(text) for text in memory.advertisements],
-            follows=list(memory.follows),
-            state=memory.state,
-        )
-        epoch = max(memory.epoch + FORGOTTEN_MAX, clock())
-        previous = tuple((BrokerId(broker), epoch) for broker, epoch in memory.previous)
-        home = BrokerId(memory.home)
-        was = Memory(epoch, 0, delivered, True, home, previous, (heard[0], heard[1]))
-        self._core.remember(was, held, (), {})
-        self._core.seen = delivered
-        self.base = memory.base
+        # Its session waits for the device, here or elsewhere.
+        super().__init__(broker, mine, Settings(**options), leaves=False)
+        self._life.wakers.append(self.fresh.set)
 
     @property
     def epoch(self) -> int:
@@ -126,7 +120,7 @@ class Counterpart(Client):
     @property
     def failed(self) -> bool:
         """Whether it cannot go on: its session is elsewhere, or its broker refused it."""
-        return self._error is not None or self._closed
+        return self._life.error is not None or self._life.closed
 
     async def leave(self) -> None:
         """The device does not come back."""
@@ -137,38 +131,26 @@ class Counterpart(Client):
 
     def want(self, text: Any, **terms: Any) -> None:
         """Subscribe; once is enough."""
-        one, mine = self.subscribe(text, **terms), self._core
-        wanted = one.filter
-        if isinstance(wanted, Template):
-            before = mine.following.terms.get(wanted)
-        else:
-            before = mine.terms.get(wanted)
-        if mine.asks_for(wanted) and before == one.terms and not one.since_ns:
-            return
-        self._check_room(wanted)
-        if isinstance(wanted, Template):
-            effects = mine.follow(wanted, one.terms)
-        else:
-            effects = mine.subscribe(wanted, one.terms, one.since_ns)
-        self._change()
-        self._perform(effects)
+        one = asked(text, **terms)
+        if one.since_ns or not self._profile.has(one.wanted, one.terms):
+            self._check_room(one.wanted)
+            self._profile.want(one.wanted, one.terms, one.since_ns)
 
     def unwant(self, text: Any) -> None:
-        wanted = self.subscribe(text).filter
+        wanted = wanted_as(text)
         if not self._core.asks_for(wanted):
             raise UsageError(f"{self.name} is not subscribed to {wanted}")
-        while self._core.asks_for(wanted):
-            self._drop(wanted)
+        self._profile.drop(wanted)
 
     async def announce(self, text: Any) -> None:
         """Advertise; once is enough."""
-        offered = self.offer(text).filter
+        offered = offered_as(text)
         if offered not in self._core.advertisements:
             self._check_room(offered)
             await self.advertise(offered)
 
     async def retract(self, text: Any) -> None:
-        offered = self.offer(text).filter
+        offered = offered_as(text)
         if offered not in self._core.advertisements:
             raise UsageError(f"{self.name} has not advertised {offered}")
         await self.unadvertise(offered)
@@ -184,7 +166,7 @@ class Counterpart(Client):
         self, attributes: Mapping[str, Value], payload: bytes, number: int | None
     ) -> None:
         """Publish; what has the number of an earlier publication is that one, said again."""
-        await self._until(self._may_publish)
+        await self._life.until(self._may_publish)
         last = self._core.published
         if number is None:
             number = max(last + 1, clock()) - self.base
@@ -210,10 +192,11 @@ class Counterpart(Client):
             self._seen, _, one = told.popleft()
             self._shown = max(0, self._shown - 1)
             if one is not None:
-                self._perform(self._core.confirm(ClientId(one.publisher), one.number, now))
-        self._perform(self._core.see(self._seen[0], now))
-        self._turn.ask()
-        self._take_held()
+                done = self._core.confirm(ClientId(one.publisher), one.number, now)
+                self._conversation.perform(done)
+        self._conversation.perform(self._core.see(self._seen[0], now))
+        self._conversation.flush_soon()
+        self._conversation.take_held()
 
     # What the device is told
 
@@ -258,7 +241,7 @@ class Counterpart(Client):
         )
         return sealed(whole, self._secret)
 
-    def _tell(self, facts: Facts, notification: Notification | None = None) -> None:
+    def _add(self, facts: Facts, notification: Notification | None = None) -> None:
         self._handed = max(self._handed, self._core.delivered)
         heard = self._core.following.heard if self._core.following.located() else (0, 0)
         position = (self._handed, *heard)
@@ -270,13 +253,8 @@ class Counterpart(Client):
 
     # What happens
 
-    def _take(self, wire: Wire, message: m.AnyMessage, now: int) -> None:
-        # What an earlier counterpart has published may be accepted only now.
-        if isinstance(message, m.Welcome):
-            self._core.published = max(message.published, self._core.published)
-        elif isinstance(message, m.Published):
-            self._core.published = max(message.number, self._core.published)
-        super()._take(wire, message, now)
+    def _heard(self, message: m.AnyMessage) -> None:
+        super()._heard(message)
         if isinstance(message, m.Welcome):
             self._remembers = False
         self.fresh.set()
@@ -286,10 +264,10 @@ class Counterpart(Client):
         self._remembers = False
         self.fresh.set()
 
-    def _step(self, event: Event, now: int) -> None:
-        super()._step(event, now)
-        if self._core.delivered > self._handed:  # what nobody wants any more
-            self._tell({})
+    def _tell(self, effect: Effect) -> None:
+        super()._tell(effect)
+        if isinstance(effect, Passed) and self._core.delivered > self._handed:
+            self._add({})
 
     def _may_take(self) -> bool:
         return len(self._tellings) < TELLINGS_MAX
@@ -303,15 +281,30 @@ class Counterpart(Client):
         }
         if notification.past:
             facts["past"] = True
-        self._tell(facts, notification)
+        self._add(facts, notification)
 
     def _tell_lost(self, effect: Lost) -> None:
         self.lost += effect.count
-        self._tell({"lost": effect.count, "why": effect.reason})
+        self._add({"lost": effect.count, "why": effect.reason})
 
-    def _wake_all(self) -> None:
-        super()._wake_all()
-        self.fresh.set()
+
+def _go_on(mine: Careful, memory: ThinMemory, seen: Position) -> None:
+    delivered, *heard = seen
+    for text, _ in memory.follows:
+        if not isinstance(parse(text), Template):
+            raise UsageError(f"the memory of {mine.name} is damaged: {text} follows nobody")
+    held = Held(
+        subscriptions=[(Filter.parse(text), terms) for text, terms in memory.subscriptions],
+        advertisements=[Filter.parse(text) for text in memory.advertisements],
+        follows=list(memory.follows),
+        state=memory.state,
+    )
+    epoch = max(memory.epoch + FORGOTTEN_MAX, clock())
+    previous = tuple((BrokerId(broker), epoch) for broker, epoch in memory.previous)
+    home = BrokerId(memory.home)
+    was = Memory(epoch, 0, delivered, True, home, previous, (heard[0], heard[1]))
+    mine.remember(was, held, (), {})
+    mine.seen = delivered
 
 
 def text_of(position: Position) -> int | str:

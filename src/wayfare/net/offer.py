@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Callable
 
 from wayfare.core.filters import Filter
 from wayfare.errors import Closed
+from wayfare.net.life import Life
 from wayfare.net.options import check_options
+from wayfare.net.profile import Profile
 from wayfare.net.stream import Stream
-
-Until = Callable[[Callable[[], bool]], Awaitable[None]]  # waits for a condition
-
-
-class Publisher(Protocol):
-    """Who offers something: a client."""
-
-    def begin_offer(self, offered: Filter) -> None: ...
-    def end_offer(self, offered: Filter) -> None: ...
-    def is_watching(self, offered: Filter) -> bool: ...
-    def is_wanted(self, offered: Filter) -> bool | None: ...
 
 
 class Offer(Stream[bool]):
@@ -29,17 +19,17 @@ class Offer(Stream[bool]):
     Iterating gives the answer, and each other one when it comes.
     """
 
-    def __init__(self, client: Publisher, offered: Filter, until: Until) -> None:
+    def __init__(self, life: Life, profile: Profile, offered: Filter) -> None:
         super().__init__()
         self.filter = offered
-        self._client = client
-        self._until = until
+        self._life = life
+        self._profile = profile
         self._told: bool | None = None  # the last answer that `get` gave
 
     @property
     def wanted(self) -> bool | None:
         """Whether anybody wants it, as far as is known; None: no broker has said anything yet."""
-        return self._client.is_wanted(self.filter) if self._open else None
+        return self._profile.is_wanted(self.filter) if self._open else None
 
     async def get(self, timeout: float | None = None) -> bool:
         """The answer, as soon as there is one that this has not given before; or TimeoutError."""
@@ -55,23 +45,29 @@ class Offer(Stream[bool]):
         """Withdraw the advertisement. A client with a store keeps it."""
         if self._open:
             self._open = False
-            self._client.end_offer(self.filter)
+            if self._life.closed:
+                return
+            self._profile.unwatch(self.filter)
+            if not self._profile.lasting:
+                self._profile.unadvertise(self.filter)
 
     def give_back(self, wanted: bool) -> None:
         """It was told to somebody who is not there any more."""
         self._told = None
 
     def _start(self) -> None:
-        self._client.begin_offer(self.filter)
+        self._life.check()
+        self._profile.advertise(self.filter)
+        self._profile.watch(self.filter)
 
     async def _wait(self, condition: Callable[[], bool], timeout: float | None) -> None:
         check_options(timeout=timeout)
         if not self._begun:
             self._begin()
         async with asyncio.timeout(timeout):
-            await self._until(lambda: self._is_over() or condition())
+            await self._life.until(lambda: self._is_over() or condition())
         if self._is_over():
             raise Closed(f"the offer of {self.filter} is closed")
 
     def _is_over(self) -> bool:
-        return not (self._open and self._client.is_watching(self.filter))
+        return not (self._open and self._profile.is_watched(self.filter))

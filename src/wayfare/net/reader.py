@@ -18,17 +18,16 @@ from typing import NamedTuple, Unpack
 
 from wayfare.core import client as core
 from wayfare.core import messages as m
-from wayfare.core.effects import Lost
+from wayfare.core.effects import Effect, Lost
 from wayfare.core.filters import Filter
-from wayfare.core.messages import BrokerId, ClientId
+from wayfare.core.messages import BrokerId, ClientId, LinkId
 from wayfare.core.relocation import NO_SESSION
 from wayfare.core.templates import Template
 from wayfare.errors import UsageError
-from wayfare.net.client import Client, clock
-from wayfare.net.options import Options
+from wayfare.net.local_broker import LocalBroker, clock
+from wayfare.net.options import Options, Settings
 from wayfare.net.recording import CLOCK_NS
 from wayfare.net.subscription import Notification
-from wayfare.net.wire import Wire
 
 WINDOW = 1_000_000  # deliveries that are not committed; brokers allow no more than they keep
 NO_DIGEST = 2**62  # characters: it sends its filter, always
@@ -49,8 +48,41 @@ class Held(NamedTuple):
     notification: Notification
 
 
-class Reader(Client):
+class Log(core.Client):
+    """A core whose session is a log at one broker: at each attachment it asks for all that is not committed."""
+
+    def __init__(self, name: str, address: str, start: Position) -> None:
+        super().__init__(
+            ClientId(name), once=False, confirms=True, digest_from=NO_DIGEST, window=WINDOW
+        )
+        # A later process of this name is never behind an earlier one, which may have been killed.
+        self.epoch = max(start.session, clock())
+        self.delivered, self.welcomed = start.delivery, start.session > 0
+        self.where, self.session = start.broker, start.session
+        self.attachments = 0
+        self._address = address
+
+    def may_attach_unseen(self) -> bool:
+        return False  # it reads at one broker, and nowhere else
+
+    def attach(self, broker: BrokerId | None, link: LinkId) -> list[Effect]:
+        assert broker is not None
+        if self.where not in ("", broker):
+            raise UsageError(
+                f"{self._address} is {broker}, and {self.name} has read at {self.where} up to"
+                " now: give that broker's address, or begin with a new checkpoint"
+            )
+        self.where = broker
+        self.attachments += 1
+        self.previous = ((broker, self.session),)
+        self.rewind()
+        return super().attach(broker, link)
+
+
+class Reader(LocalBroker):
     """Takes everything that matches, and is done with it when it says so."""
+
+    _core: Log
 
     def __init__(
         self,
@@ -67,15 +99,8 @@ class Reader(Client):
 
         Unless it `leaves`, its session waits for the next reader of its name.
         """
-        super().__init__(address, client_id, **options)
-        self._leaves = leaves
-        self._core = core.Client(
-            ClientId(client_id), once=False, confirms=True, digest_from=NO_DIGEST, window=WINDOW
-        )
-        # A later process of this name is never behind an earlier one, which may have been killed.
-        self._core.epoch = max(start.session, clock())
-        self._core.delivered, self._core.welcomed = start.delivery, start.session > 0
-        self.where, self.session = start.broker, start.session
+        mine = Log(client_id, address, start)
+        super().__init__(address, mine, Settings(**options), leaves=leaves)
         self.held: dict[int, Held] = {}
         self.gaps: dict[int, str] = {}  # what was lost ends there, and why
         self.latest = start.delivery
@@ -83,9 +108,17 @@ class Reader(Client):
         self._committed = start.delivery
         self._wanted = wanted
         self._since_ns = 0 if start.session else int(since * 1e9)
-        self._attachments = 0
         if not self._since_ns:
-            self._core.subscribe(wanted)
+            mine.subscribe(wanted)
+
+    @property
+    def where(self) -> str:
+        """The broker where it reads; "": it was nowhere yet."""
+        return self._core.where
+
+    @property
+    def session(self) -> int:
+        return self._core.session
 
     def position(self) -> Position:
         """The end of what has come."""
@@ -97,54 +130,37 @@ class Reader(Client):
         for kept in (self.held, self.gaps):
             for number in [one for one in kept if one <= delivery]:
                 del kept[number]
-        self._perform(self._core.confirm_to(self._committed, time.monotonic_ns()))
-        self._turn.ask()
+        self._confirm()
+        self._conversation.flush_soon()
+
+    def _confirm(self) -> None:
+        now = time.monotonic_ns()
+        self._conversation.perform(self._core.confirm_to(self._committed, now))
 
     async def settle(self) -> None:
         """Wait until all is here that the broker had when it was asked."""
-        while self._wire is None or not await self._answered(self._wire):
-            await self._until(lambda: self.broker != "")
+        there = self._conversation
+        while there.wire is None or not await there.answered(there.wire):
+            await there.arrived()
 
     async def reach(self, delivery: int) -> None:
         """Wait until so much has come."""
-        await self._until(lambda: self.latest >= delivery)
+        await self._life.until(lambda: self.latest >= delivery)
 
     # What happens
 
-    def _may_attach_unseen(self) -> bool:
-        return False  # it reads at one broker, and nowhere else
-
-    def _take(self, wire: Wire, message: m.AnyMessage, now: int) -> None:
-        if isinstance(message, m.Hello) and not self._resume(message.name):
-            return
-        super()._take(wire, message, now)
+    def _heard(self, message: m.AnyMessage) -> None:
+        super()._heard(message)
         if isinstance(message, m.Welcome):
-            self.session = self.session or self._core.epoch
+            self._core.session = self._core.session or self._core.epoch
             if self._since_ns:
                 since_ns, self._since_ns = self._since_ns, 0
-                self._perform(self._core.subscribe(self._wanted, None, since_ns))
-
-    def _resume(self, broker: str) -> bool:
-        """Ask for the session, and for all in it that is not committed; False if it cannot be there."""
-        if self.where not in ("", broker):
-            said = (
-                f"{self.addresses[0]} is {broker}, and {self.name} has read at {self.where} up to"
-                " now: give that broker's address, or begin with a new checkpoint"
-            )
-            self._error = lambda: UsageError(said)
-            self._let_go(said)
-            self._wake_all()
-            return False
-        self.where = broker
-        self._attachments += 1
-        self._core.previous = ((BrokerId(broker), self.session),)
-        self._core.rewind()
-        return True
+                self._conversation.perform(self._core.subscribe(self._wanted, None, since_ns))
 
     def _hand_out(self, notification: Notification, matching: Sequence[Filter | Template]) -> None:
         number = notification.delivery
         if number <= self._committed:  # while it was not attached
-            self._perform(self._core.confirm_to(self._committed, time.monotonic_ns()))
+            self._confirm()
             return
         self.held.setdefault(number, Held(time.monotonic_ns() + CLOCK_NS, notification))
         self._reached(number)
@@ -152,13 +168,13 @@ class Reader(Client):
     def _tell_lost(self, effect: Lost) -> None:
         anew = effect.reason == NO_SESSION
         if anew:
-            self.session = self._core.epoch
+            self._core.session = self._core.epoch
         # Who begins is not concerned with what an earlier reader of this name has committed.
-        begins = self._attachments == 1 and not self._start.session
+        begins = self._core.attachments == 1 and not self._start.session
         if not (begins and anew):
             self.gaps[self._core.delivered] = effect.reason
         self._reached(self._core.delivered)
 
     def _reached(self, delivery: int) -> None:
         self.latest = max(self.latest, delivery)
-        self._changed.set()
+        self._life.changed.set()

@@ -22,7 +22,7 @@ from wayfare.net.telling import Teller
 from wayfare.net.unrecorded import Unrecorded
 
 if TYPE_CHECKING:
-    from wayfare.net.client import Client
+    from wayfare.net.local_broker import LocalBroker
 
 CLOCK_NS = time.time_ns() - time.monotonic_ns()
 WRITE_EVERY = 1_000  # events; a file gets them in one go
@@ -37,7 +37,7 @@ class Recorder(Unrecorded):
         self,
         client: str,
         events: Callable[[Event], object] | str | PathLike[str],
-        log: Callable[[str], Client],
+        log: Callable[[str], LocalBroker],
     ) -> None:
         """`log` makes a client of a broker, to publish events by."""
         self._client = client

@@ -15,7 +15,7 @@ from wayfare.errors import InvalidNotification, WayfareError
 from wayfare.eventlog import IS_EVENT, NEEDED, Event, fields
 
 if TYPE_CHECKING:
-    from wayfare.net.client import Client
+    from wayfare.net.local_broker import LocalBroker
 
 SETTLE_S = 0.5  # that subscriptions to events may take to get to who tells them
 WAITING_MAX = 10_000  # events; of more, the newest are left out
@@ -27,7 +27,7 @@ logger = logging.getLogger("wayfare.client")
 class Teller:
     """Publishes what it is called with, one after the other."""
 
-    def __init__(self, log: Client, run: str) -> None:
+    def __init__(self, log: LocalBroker, run: str) -> None:
         self._log, self._run = log, run
         self._waiting: asyncio.Queue[Event] = asyncio.Queue(WAITING_MAX)
         self._task: asyncio.Task[None] | None = None

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from wayfare.core.conditions import Condition
 from wayfare.core.filters import Filter
+from wayfare.core.messages import Terms
 from wayfare.core.templates import Template, parse, where
-from wayfare.errors import FilterError
+from wayfare.errors import FilterError, UsageError
+from wayfare.net.options import check_options
 
 Wanted = str | Filter | Template | Condition
 
@@ -27,3 +31,34 @@ def offered_as(given: Wanted) -> Filter:
     if isinstance(filter, Template):
         raise FilterError(f"{filter} follows a client: it can be subscribed to, not advertised")
     return filter
+
+
+class Asked(NamedTuple):
+    """A subscription as it was asked for."""
+
+    wanted: Filter | Template
+    terms: Terms | None
+    since_ns: int
+
+
+def asked(
+    given: Wanted,
+    *,
+    last: int | None = None,
+    younger: float | None = None,
+    key: str | None = None,
+    local: bool = False,
+    since: float = 0.0,
+) -> Asked:
+    """What is wanted, and how: see `Client.subscribe`."""
+    check_options(last=last, younger=younger, key=key, local=local, since=since)
+    terms = None
+    if last is not None or younger is not None or key is not None or local:
+        terms = Terms(last, None if younger is None else int(younger * 1e9), key, local)
+    wanted = wanted_as(given)
+    if isinstance(wanted, Template) and (local or since):
+        raise UsageError(
+            f"{wanted} follows the client, so leave out {'local' if local else 'since'}: it never"
+            " stays behind, and what was kept where the client comes to is there by itself"
+        )
+    return Asked(wanted, terms, int(since * 1e9))

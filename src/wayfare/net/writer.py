@@ -9,18 +9,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Unpack
 
+from wayfare.core import client as core
 from wayfare.core import messages as m
+from wayfare.core.effects import Effect
 from wayfare.core.filters import Filter
-from wayfare.core.messages import BrokerId
-from wayfare.net.client import Client
-from wayfare.net.options import Options
-from wayfare.net.wire import Wire
+from wayfare.core.messages import BrokerId, ClientId, LinkId
+from wayfare.net.local_broker import LocalBroker, begun
+from wayfare.net.options import Options, Settings
 
 RANGE = 10**9  # publications of one writer
 
 
-class Writer(Client):
+class Numbered(core.Client):
+    """A core that goes on with the session of an earlier writer of its name, if there is one where it comes."""
+
+    begins = True  # no broker has said how far it was
+
+    def attach(self, broker: BrokerId | None, link: LinkId) -> list[Effect]:
+        if self.begins and broker is not None:
+            self.previous = ((broker, 0),)
+        return super().attach(broker, link)
+
+
+class Writer(LocalBroker):
     """Publishes under the numbers `base` + 1, `base` + 2 ...; `accepted` says how far it was before."""
+
+    _core: Numbered
 
     def __init__(
         self,
@@ -33,20 +47,20 @@ class Writer(Client):
         **options: Unpack[Options],
     ) -> None:
         """Unless it `leaves`, its session waits for the next writer of its name."""
-        super().__init__(addresses, client_id, **options)
-        self._leaves = leaves
+        settings = Settings(**options)
+        mine = begun(
+            Numbered(ClientId(client_id), settings.outbox, outbox_bytes_max=settings.outbox_bytes)
+        )
+        mine.published = base + RANGE  # until its broker says how far it was
+        mine.advertise(offered)
+        super().__init__(addresses, mine, settings, leaves=leaves)
         self._base = base
-        self._core.published = base + RANGE  # until its broker says how far it was
-        self._core.advertise(offered)
         self.accepted = -1
         self.is_new = False  # nobody can know yet that it is there
 
-    def _take(self, wire: Wire, message: m.AnyMessage, now: int) -> None:
-        if isinstance(message, m.Hello) and self.accepted < 0:
-            # If an earlier writer of its name has a session there, go on with it.
-            self._core.previous = ((BrokerId(message.name), 0),)
-        super()._take(wire, message, now)
-        if isinstance(message, m.Welcome) and self.accepted < 0:
+    def _heard(self, message: m.AnyMessage) -> None:
+        if isinstance(message, m.Welcome) and self._core.begins:
+            self._core.begins = False
             self.is_new = message.published == 0
-            self.accepted = self._confirmed = max(message.published, self._base)
-            self._core.published = self.accepted
+            self.accepted = self._core.published = max(message.published, self._base)
+        super()._heard(message)

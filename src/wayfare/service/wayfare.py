@@ -27,7 +27,9 @@ from wayfare.errors import (
     UsageError,
     WayfareError,
 )
-from wayfare.net.client import Client, clock
+from wayfare.net.local_broker import LocalBroker, begun
+from wayfare.net.options import Settings
+from wayfare.net.rounds import Rounds
 from wayfare.net.subscription import Notification
 from wayfare.service import line
 from wayfare.service.addresses import ANYBODY, Place, Scheme, place
@@ -93,7 +95,7 @@ def parsed(subscription: str) -> Filter:
     return wanted
 
 
-class Settled(Client):
+class Settled(LocalBroker):
     """A client that stays where it is, and is done with a notification when that was given on."""
 
     def __init__(
@@ -104,9 +106,7 @@ class Settled(Client):
         lost: Lost,
         missed: Callable[[int, str], None],
     ) -> None:
-        super().__init__(
-            str(place),
-            f"{name}@{place.host}:{place.port}",
+        settings = Settings(
             account=place.user,
             password=place.password,
             timeout=line.ANSWER_S,
@@ -114,33 +114,32 @@ class Settled(Client):
             cert=place.trust.cert,
             on_lost=missed,
         )
+        mine = core.Client(ClientId(f"{name}@{place.host}:{place.port}"), confirms=True)
+        super().__init__(str(place), begun(mine), settings, leaves=False)
         self._inbox, self._on_gone = Inbox(give, failed=lost), lost
-        self._leaves = False
 
-    def go_on(self, left: Left | None) -> None:
-        """Where the last one of that name was; or anew."""
-        self._core = core.Client(ClientId(self.name), confirms=True)
-        self._core.epoch = self._core.published = clock()
-        if left is not None:
-            self._core.remember(left.memory, left.held, left.outbox, {})
-        self._confirmed = self._core.published
+    def go_on(self, left: Left) -> None:
+        """Where the last one of that name was."""
+        self._core.remember(left.memory, left.held, left.outbox, {})
+        self._count_confirmed()
 
     def trouble(self) -> str:
         """Why there is no connection."""
-        return self._trouble.removeprefix(f"{self.addresses[0]}: ") or "no answer"
+        return self._conversation.trouble.removeprefix(f"{self.addresses[0]}: ") or "no answer"
 
-    async def want(self, wanted: Filter) -> None:
+    def want(self, wanted: Filter) -> None:
+        self.check()
         if not self._core.asks_for(wanted):
-            await self.subscribe(wanted)
+            self._profile.want(wanted, None)
 
     def unwant(self, wanted: Filter) -> None:
-        while self._core.asks_for(wanted):
-            self._drop(wanted)
+        self._profile.drop(wanted)
 
     def done_with(self, notification: Notification) -> None:
-        self._perform(self._core.confirm_to(notification.delivery, time.monotonic_ns()))
-        self._turn.ask()
-        self._take_held()
+        there = self._conversation
+        there.perform(self._core.confirm_to(notification.delivery, time.monotonic_ns()))
+        there.flush_soon()
+        there.take_held()
 
     async def go(self, *, leave: bool) -> Left:
         """Close, for good or to go on with what is left."""
@@ -149,13 +148,11 @@ class Settled(Client):
         await self.close(CLOSING_S)
         return Left(self._core.memory(), self._core.held(), list(self._core.outbox))
 
-    async def _keep_connected(self) -> None:
+    async def _go_round(self, rounds: Rounds) -> None:
         """Once; when the connection is gone, it is for good."""
-        welcomed = await self._rounds.visit(self.addresses[0])
+        welcomed = await rounds.visit(self.addresses[0])
         why = self.trouble()
-        if self._error is None:
-            self._error = lambda: Closed(why)
-        self._wake_all()
+        self._life.stop(self._life.error or (lambda: Closed(why)))
         if welcomed:
             self._on_gone(why)
 
@@ -180,7 +177,8 @@ class WayfareAccess(Line):
 
     async def connect(self, resume: bool) -> None:
         left = LEFT.pop(self._name, None)
-        self._client.go_on(left if resume else None)
+        if left is not None and resume:
+            self._client.go_on(left)
         try:
             await self._client.open()
             await self._client.advertise("true")
@@ -247,7 +245,7 @@ class WayfareAccess(Line):
         wanted = [parsed(text) for text in subscriptions]
         with self._asking():
             for one in wanted:
-                await self._client.want(one)
+                self._client.want(one)
             await self._client.flush(line.ANSWER_S)
 
     async def unsubscribe(self, subscriptions: Sequence[str]) -> None:

@@ -1,0 +1,110 @@
+"""Where notifications go that have come: to the subscriptions of a client, which may be full.
+
+Who is full makes all wait: what is not taken is not acknowledged, so the broker sends no more. With a store, what
+comes for a subscription of the last process waits until somebody subscribes to the same again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from wayfare.core.client import Client
+from wayfare.core.filters import Filter
+from wayfare.core.messages import ClientId
+from wayfare.core.templates import Template
+from wayfare.net.conversation import Conversation
+from wayfare.net.keeping import Keeping
+from wayfare.net.life import Life
+from wayfare.net.profile import Profile
+from wayfare.net.subscription import Notification, Subscription
+
+
+class Intake:
+    """The subscriptions of one client, by what they want."""
+
+    def __init__(
+        self,
+        core: Client,
+        life: Life,
+        profile: Profile,
+        conversation: Conversation,
+        keeping: Keeping | None,
+    ) -> None:
+        self.full: set[Subscription] = set()  # that have no room, so that all wait
+        self.check = life.check
+        self._core = core
+        self._life = life
+        self._profile = profile
+        self._conversation = conversation
+        self._keeping = keeping
+        self._subscriptions: dict[Filter | Template, list[Subscription]] = {}
+        life.wakers.append(self._wake)
+
+    def hand_out(self, notification: Notification, matching: Sequence[Filter | Template]) -> None:
+        there = self._subscriptions
+        takers = [one for wanted in matching for one in there.get(wanted, ())]
+        if self._keeping is not None:
+            unclaimed = [wanted for wanted in matching if wanted not in there]
+            self._keeping.hand_out(notification, len(takers), unclaimed)
+            self._conversation.flush_soon()
+        for one in takers:
+            one.put(notification)
+
+    def stay_behind(self, wanted: Filter) -> None:
+        """The client is somewhere else now, and what was local there ends."""
+        for one in self._subscriptions.pop(wanted, []):
+            one.end()
+            self.has_room(one)
+
+    # What subscriptions ask for
+
+    def begin(self, subscription: Subscription) -> None:
+        self.check()
+        wanted, since_ns, kept = subscription.filter, subscription.since_ns, self._keeping
+        if kept is None or since_ns or not self._profile.has(wanted, subscription.terms):
+            self._profile.want(wanted, subscription.terms, since_ns)
+        self._subscriptions.setdefault(wanted, []).append(subscription)
+        if kept is not None:
+            for notification in kept.claim(wanted):
+                subscription.put(notification)
+
+    def end(self, subscription: Subscription) -> None:
+        there = self._subscriptions.get(subscription.filter, [])
+        if subscription in there:
+            there.remove(subscription)
+            if not there:
+                del self._subscriptions[subscription.filter]
+            if not self._life.closed and not self._profile.lasting:
+                self._profile.unwant(subscription.filter)
+        self.has_room(subscription)
+
+    def withdraw(self, wanted: Filter | Template) -> None:
+        """Forget a subscription that was kept."""
+        if self._keeping is not None:
+            self._profile.drop(wanted)
+            for notification in self._keeping.claim(wanted):
+                self.done(notification)
+
+    def done(self, notification: Notification) -> None:
+        """A subscription is done with it."""
+        kept = self._keeping
+        if kept is not None and kept.done(notification) and not self._life.closed:
+            publisher, number = ClientId(notification.publisher), notification.number
+            now = time.monotonic_ns()
+            self._conversation.perform(self._core.confirm(publisher, number, now))
+            self._conversation.flush_soon()
+
+    def has_no_room(self, subscription: Subscription) -> None:
+        if subscription in self._subscriptions.get(subscription.filter, ()):
+            self.full.add(subscription)
+
+    def has_room(self, subscription: Subscription) -> None:
+        if subscription in self.full:
+            self.full.discard(subscription)
+            self._conversation.take_held()
+
+    def _wake(self) -> None:
+        for subscriptions in self._subscriptions.values():
+            for one in subscriptions:
+                one.wake()
