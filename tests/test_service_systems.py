@@ -11,10 +11,8 @@ import msgspec
 import pytest
 
 from wayfare.cli import main
-from wayfare.service import effects as e
 from wayfare.service.adapters import ADAPTERS, adapter, alike
 from wayfare.service.catalogue import catalogue, lines_of_code
-from wayfare.service.errands import Errands
 from wayfare.service.experiment import Outcome, Plan, roam
 from wayfare.service.overlapping import overlapping
 from wayfare.service.overlays import Overlay
@@ -178,38 +176,6 @@ def test_wayfares_own_network_is_back_by_gprs_in_a_third_of_the_best_published_t
 )
 def test_a_client_knows_its_own_kind_of_system(one: str, other: str, are_alike: bool) -> None:
     assert alike(one, other) is are_alike
-
-
-def test_subscriptions_that_are_asked_for_together_wait_for_one_answer() -> None:
-    asked: list[tuple[str, ...]] = []
-    told: list[str] = []
-
-    class Slow:
-        async def open(self, *_: object, **__: object) -> "Slow":
-            return self
-
-        async def subscribe(self, subscriptions: Sequence[str]) -> None:
-            asked.append(tuple(subscriptions))
-            await asyncio.sleep(0.01)
-
-        async def close(self, **_: object) -> None:
-            pass
-
-    def step(event: e.Event) -> None:
-        if isinstance(event, e.Subscribed):
-            told.extend(event.subscriptions)
-
-    async def story() -> None:
-        errands = Errands("ann", "ann", Slow(), step, None, None)  # type: ignore[arg-type]
-        errands.ask(e.Open("ann", "slow://x"))
-        for text in "abc":
-            errands.ask(e.Subscribe("ann", (text,)))
-        await asyncio.sleep(0.05)
-        await errands.stop()
-
-    asyncio.run(story())
-    assert asked == [("a", "b", "c")]
-    assert told == ["a", "b", "c"]
 
 
 # ---- the list of adapters --------------------------------------------------------------

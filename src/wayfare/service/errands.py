@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 Errand = e.Open | e.Shut | e.Subscribe | e.Unsubscribe | e.Publish
 # What the system will not have: a subscription or a publication, and why.
 Unwanted = Callable[[str | Publication, Exception], None]
+Sent = deque[tuple[Publication, asyncio.Task[None]]]  # and not answered
 
 
 class Errands:
@@ -51,35 +52,63 @@ class Errands:
         self._lasting = lasting
         self._asked: deque[Errand] = deque()
         self._shuts = 0  # asked for, not done: until then nothing that happens matters
+        self._doing: Errand | None = None
         self._task: asyncio.Task[None] | None = None
         self._access: Access | None = None
         self._opening = object()  # another one each time: who says that it is lost
-        self._sent: deque[tuple[Publication, asyncio.Task[None]]] = deque()
+        self._sent: Sent = deque()
         self._confirming: asyncio.Task[None] | None = None
         self._address = ""  # of the access point
-        self._closing: dict[asyncio.Task[None], str] = {}  # goodbyes that are not answered, to whom
+        # Goodbyes that are not answered, and what was given up before it was: to whom.
+        self._closing: dict[asyncio.Task[None], str] = {}
 
     @property
     def idle(self) -> bool:
         return self._task is None and self._access is None and not self._closing
 
     def ask(self, errand: Errand) -> None:
+        if isinstance(errand, e.Open) and self._shuts and not self._suspends:
+            self._forsake()
         self._asked.append(errand)
-        self._shuts += isinstance(errand, e.Shut)
+        if isinstance(errand, e.Shut):
+            self._shuts += 1
+            if isinstance(self._doing, e.Open):
+                self._give_up()
         if self._task is None:
             self._task = asyncio.create_task(self._run())
+
+    @property
+    def _suspends(self) -> bool:
+        """What an access point keeps has to be all that was asked for."""
+        shuts = (one for one in (self._doing, *self._asked) if isinstance(one, e.Shut))
+        return any(shut.suspend for shut in shuts)
+
+    def _forsake(self) -> None:
+        """Another access is wanted. The last one may be of a network that is gone: nobody waits for it.
+
+        What it was to publish is asked again.
+        """
+        self._asked.clear()
+        self._shuts = 0
+        self._give_up()
+        self._close(suspend=False)
+
+    def _give_up(self) -> None:
+        """Nobody waits for what is under way."""
+        task, self._task, self._doing = self._task, None, None
+        if task is not None:
+            task.cancel()
+            self._await_end(task)
+
+    def _await_end(self, task: asyncio.Task[None]) -> None:
+        self._closing[task] = self._address
+        task.add_done_callback(self._closing.pop)
 
     async def stop(self, *, suspend: bool = False) -> None:
         """Leave what is not done."""
         self._asked.clear()
-        self._opening = object()
         self._shuts += 1
-        for task in (self._task, self._confirming, *(task for _, task in self._sent)):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait([task])
-        self._sent.clear()
-        self._task = self._confirming = None
+        self._give_up()
         self._close(suspend)
         await self.done()
 
@@ -91,25 +120,35 @@ class Errands:
             await asyncio.wait(self._closing)
 
     async def _run(self) -> None:
-        while self._asked:
-            errand = self._asked.popleft()
+        task = asyncio.current_task()
+        assert task is not None
+        while self._asked and not task.cancelling():
+            self._doing = errand = self._asked.popleft()
+            event: e.Event | None = None
             try:
-                if isinstance(errand, e.Publish):
-                    await self._publish(errand.publication)
-                else:
-                    await self._do(errand)
+                event = await self._do(errand)
             except Closed:
                 pass  # it is told by who noticed first
-            except Exception as error:
-                log.exception("%s: the access point could not be asked", self._name)
-                self._break(repr(error))
-        self._task = None
+            except (Exception, asyncio.CancelledError) as error:  # libraries cancel things, too
+                if not task.cancelling():
+                    log.exception("%s: the access point could not be asked", self._name)
+                    event = self._broken(error)
+            if not task.cancelling():
+                self._doing = None
+                if event is not None:
+                    self._tell(event)
+        if self._task is task:
+            self._task = None
 
-    async def _do(self, errand: e.Open | e.Shut | e.Subscribe | e.Unsubscribe) -> None:
+    async def _do(self, errand: Errand) -> e.Event | None:
+        """What is to be told of it then."""
+        if isinstance(errand, e.Publish):
+            await self._publish(errand.publication)
+            return None
+        if isinstance(errand, e.Open):
+            return await self._open(errand.access, errand.resume)
         await self._confirmed()
         match errand:
-            case e.Open(_, address, resume):
-                await self._open(address, resume)
             case e.Shut(_, suspend):
                 self._close(suspend)
                 self._shuts -= 1
@@ -119,10 +158,11 @@ class Errands:
                     for first in range(0, len(subscriptions), TOGETHER_MAX):
                         some = subscriptions[first : first + TOGETHER_MAX]
                         await self._subscribe(self._access, some)
-                    self._tell(e.Subscribed(self._client, subscriptions))
+                    return e.Subscribed(self._client, subscriptions)
             case e.Unsubscribe(_, subscriptions):
                 if self._access is not None:
                     await self._access.unsubscribe(subscriptions)
+        return None
 
     def _all_of(self, errand: e.Subscribe) -> tuple[str, ...]:
         """With those that were asked for next: one answer is waited for, which may take a while."""
@@ -138,7 +178,7 @@ class Errands:
 
     # ---- coming and going --------------------------------------------------------------
 
-    async def _open(self, address: str, resume: bool) -> None:
+    async def _open(self, address: str, resume: bool) -> e.Event | None:
         self._close(suspend=False)
         # Elsewhere nobody cares for the goodbye, which may take a while after the network is gone.
         if same := [task for task, to in self._closing.items() if to == address]:
@@ -161,23 +201,27 @@ class Errands:
                 lasting=self._lasting,
             )
         except (CannotConnect, Closed, Refused, UsageError) as error:
-            self._tell(e.AccessGone(self._client, str(error)))
-            return
-        if self._opening is opening:
-            self._access = access
-            resumed = getattr(access, "resumed", None) if resume else None
-            self._tell(e.Opened(self._client, resumed))
+            return e.AccessGone(self._client, str(error))
+        if self._opening is not opening:  # it was given up, and did not notice
+            await _goodbye(access, suspend=False)
+            return None
+        self._access = access
+        resumed = getattr(access, "resumed", None) if resume else None
+        return e.Opened(self._client, resumed)
 
     def _close(self, suspend: bool) -> None:
         access, self._access, self._opening = self._access, None, object()
         if access is not None:
-            task = asyncio.create_task(_goodbye(access, suspend))
-            self._closing[task] = self._address
-            task.add_done_callback(self._closing.pop)
+            self._await_end(asyncio.create_task(_goodbye(access, suspend)))
+        for _, task in self._sent:
+            task.cancel()
+        if self._confirming is not None:
+            self._await_end(self._confirming)
+        self._sent, self._confirming = deque(), None
 
-    def _break(self, reason: str) -> None:
+    def _broken(self, error: BaseException) -> e.AccessGone:
         self._close(suspend=True)
-        self._tell(e.AccessGone(self._client, reason))
+        return e.AccessGone(self._client, repr(error))
 
     # ---- what is said ------------------------------------------------------------------
 
@@ -202,21 +246,26 @@ class Errands:
         task = asyncio.create_task(self._access.publish(publication))
         self._sent.append((publication, task))
         if self._confirming is None:
-            self._confirming = asyncio.create_task(self._confirm())
+            self._confirming = asyncio.create_task(self._confirm(self._sent))
 
-    async def _confirm(self) -> None:
+    async def _confirm(self, sent: Sent) -> None:
         """Say what the access point has, in order."""
-        while self._sent:
-            publication, task = self._sent[0]
+        while sent:
+            publication, task = sent[0]
             await asyncio.wait([task])
-            self._sent.popleft()
+            sent.popleft()
+            if task.cancelled():
+                if sent is self._sent:  # not by us
+                    self._tell(self._broken(asyncio.CancelledError()))
+                continue  # it is asked again when there is another access
             error = task.exception()
             if isinstance(error, Closed):
-                continue  # it is asked again when there is another access
+                continue
             if isinstance(error, Exception):
                 self._unwanted(publication, error)
             self._step(e.Published(self._client, publication))
-        self._confirming = None
+        if sent is self._sent:
+            self._confirming = None
 
     async def _confirmed(self) -> None:
         if self._confirming is not None:

@@ -1,0 +1,42 @@
+"""What an application can do with its client, at the wrong time, too; and who waits for what."""
+
+import asyncio
+
+import pytest
+
+from test_service_live import Nodes, payloads, quiet, run
+from wayfare.net.emulator import Emulator
+from wayfare.service import connect
+from wayfare.service.experiment import proxy
+from wayfare.service.wire import where
+
+pytestmark = pytest.mark.parametrize("system", ["mqtt"])
+
+
+def test_who_is_cut_off_while_publishing_is_soon_elsewhere_and_that_arrives_once(
+    overlay_of: Nodes, system: str, word: str
+) -> None:
+    async def story() -> None:
+        a, b, _ = overlay_of(system).addresses
+        async with (
+            Emulator("lan", where(a.partition("://")[2])) as link,
+            proxy(a, told=f"{system}://127.0.0.1:{link.port}") as first,
+            proxy(b) as second,
+            connect(f"ann{word}", first) as ann,
+            connect(f"bob{word}", second) as bob,
+        ):
+            await bob.subscribe(f"{word}/#")
+            await ann.publish(f"{word}/x", b"1")
+            assert await payloads(bob, 1) == [b"1"]  # it has crossed the bridge
+            link.cut()
+            publishing = asyncio.create_task(ann.publish(f"{word}/x", b"2"))
+            await asyncio.sleep(0)
+            async with asyncio.timeout(5):  # an answer is waited for twice as long
+                await ann.move_in(second)
+                await publishing
+            await ann.publish(f"{word}/x", b"3")
+            link.restore()
+            assert await payloads(bob, 2) == [b"2", b"3"]
+            await quiet(bob)
+
+    run(story())
