@@ -242,6 +242,48 @@ class Elsewhere:
         return await system.open(address, *given, **more)
 
 
+def test_a_subscription_that_an_adapter_cannot_ask_for_does_not_end_the_connection() -> None:
+    class Fails(Slow):
+        async def subscribe(self, subscriptions: Any) -> None:
+            if "bad" in subscriptions:
+                raise KeyError("a mistake of somebody else")
+
+        async def unsubscribe(self, subscriptions: Any) -> None:
+            await self.subscribe(subscriptions)
+
+    async def story() -> None:
+        one = Story(system := Fails())
+        system.go.set()
+        one.ask(e.Open("ann", "one"), e.Subscribe("ann", ("x", "bad")))
+        one.ask(e.Unsubscribe("ann", ("bad",)))
+        await one.errands.done()
+        assert one.told == [e.Opened("ann"), e.Subscribed("ann", ("x", "bad"))]
+        assert one.unwanted == ["bad"]
+        await one.errands.stop()
+
+    run(story())
+
+
+def test_a_subscription_is_not_to_blame_for_a_connection_that_breaks_under_it() -> None:
+    class Breaks(Slow):
+        async def open(self, address: str, name: str, deliver: Any, lost: Any, **_: Any) -> Any:
+            self.lost = lost
+            return self
+
+        async def subscribe(self, subscriptions: Any) -> None:
+            self.lost("it broke")
+            raise KeyError("a library that is confused then")
+
+    async def story() -> None:
+        one = Story(Breaks())
+        one.ask(e.Open("ann", "one"), e.Subscribe("ann", ("x",)))
+        await one.errands.done()
+        assert one.told == [e.Opened("ann"), e.AccessGone("ann", "it broke")]
+        assert one.unwanted == []
+
+    run(story())
+
+
 # ---- libraries that cancel what they were asked --------------------------------------------
 
 

@@ -161,7 +161,7 @@ class Errands:
                     return e.Subscribed(self._client, subscriptions)
             case e.Unsubscribe(_, subscriptions):
                 if self._access is not None:
-                    await self._access.unsubscribe(subscriptions)
+                    await self._unsubscribe(self._access, subscriptions)
         return None
 
     def _all_of(self, errand: e.Subscribe) -> tuple[str, ...]:
@@ -228,12 +228,24 @@ class Errands:
     async def _subscribe(self, access: Access, subscriptions: tuple[str, ...]) -> None:
         try:
             await access.subscribe(subscriptions)
-        except (Refused, UsageError) as error:
+        except (Closed, OSError):
+            raise
+        except Exception as error:  # also a mistake in an adapter: it would be made again each time
+            if self._access is not access:
+                raise Closed("the connection is gone") from error
             if len(subscriptions) == 1:
                 self._unwanted(subscriptions[0], error)
                 return
             for one in subscriptions:  # the others are to be there all the same
                 await self._subscribe(access, (one,))
+
+    async def _unsubscribe(self, access: Access, subscriptions: tuple[str, ...]) -> None:
+        try:
+            await access.unsubscribe(subscriptions)
+        except (Closed, OSError):
+            raise
+        except Exception as error:  # more may come than is wanted
+            log.warning("%s: %s cannot be taken back: %r", self._name, subscriptions, error)
 
     async def _publish(self, publication: Publication) -> None:
         if self._access is None:
