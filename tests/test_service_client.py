@@ -40,3 +40,20 @@ def test_who_is_cut_off_while_publishing_is_soon_elsewhere_and_that_arrives_once
             await quiet(bob)
 
     run(story())
+
+
+def test_who_gives_up_a_subscription_gives_it_up_for_nobody_else(
+    overlay_of: Nodes, system: str, word: str
+) -> None:
+    async def story() -> None:
+        a, _, _ = overlay_of(system).addresses
+        async with proxy(a) as here, connect(f"ann{word}", here) as ann:
+            one, other = (asyncio.create_task(ann.subscribe(f"{word}/x")) for _ in range(2))
+            await asyncio.sleep(0)
+            one.cancel()
+            await asyncio.wait([one, other])
+            assert one.cancelled() and other.exception() is None
+            await ann.publish(f"{word}/x", b"1")
+            assert await payloads(ann, 1) == [b"1"]
+
+    run(story())

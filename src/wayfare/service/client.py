@@ -28,6 +28,7 @@ from wayfare.service import messages as m
 from wayfare.service.adapters import adapter, refusal
 from wayfare.service.addresses import context_of
 from wayfare.service.agent import Registration
+from wayfare.service.answers import Answers, within
 from wayfare.service.effects import Gap
 from wayfare.service.errands import Errands, name_of
 from wayfare.service.library import PATIENCE_NS, Library
@@ -85,11 +86,7 @@ class Client:
         self._inbox: deque[Message | Gap] = deque()
         self._changed = asyncio.Event()  # something is in the inbox, or it is closed
         self._room = asyncio.Event()
-        self._moving: asyncio.Future[None] | None = None
-        self._known: asyncio.Future[None]  # to the first proxy
-        self._asking: dict[str, asyncio.Future[None]] = {}  # by subscription
-        self._changing: dict[int, asyncio.Future[None]] = {}  # by change
-        self._publishing: dict[int, tuple[Publication, asyncio.Future[None]]] = {}
+        self._answers = Answers()
         self._closed = False
         self._sender = f"{name}~{secrets.token_hex(4)}"
         self._published = self._delivered = 0
@@ -144,18 +141,16 @@ class Client:
 
             self._recorder = Recorder(self.name, self._record, _no_network)
             await self._recorder.open()
-        self._known = asyncio.get_running_loop().create_future()
+        known = self._answers.wait("known")
         try:
             await self.move_in(self._first)
-            await self._be_known()
+            # The name may be somebody else's: Refused.
+            if not await within(known, self._patience_ns / SECOND_NS):
+                log.warning("%s: nobody says yet that it is stood in for", self.name)
         except BaseException:
+            known.cancel()
             await self.close()
             raise
-
-    async def _be_known(self) -> None:
-        """The name may be somebody else's: Refused."""
-        if not await _within(self._known, self._patience_ns):
-            log.warning("%s: nobody says yet that it is stood in for", self.name)
 
     async def __aexit__(
         self,
@@ -207,9 +202,10 @@ class Client:
         self._check_open()
         proxy = proxy or self._library.proxy or self._first
         where(proxy)
-        while self._moving is not None and self.state == "moving-out":
-            await asyncio.wait([self._moving])
-        self._answer(self._moving, CannotConnect(f"the client moves in at {proxy} instead"))
+        while self.state == "moving-out" and (others := self._answers.waiting("moved")):
+            await asyncio.wait(others)
+        instead = CannotConnect(f"the client moves in at {proxy} instead")
+        self._answers.answer("moved", error=instead)
         self._wires.hang(self._library.proxy)  # it may be a connection of another network
         await self._move(lambda: self._library.move_in(proxy, now()))
 
@@ -230,16 +226,12 @@ class Client:
 
     async def _move(self, begin: Callable[[], list[e.Effect]]) -> None:
         effects = begin()
-        moving = self._moving = asyncio.get_running_loop().create_future()
+        moved = self._answers.wait("moved")
         self._perform(effects)
         self._arm()
         self._room.set()
         self._settle()
-        try:
-            await moving
-        finally:
-            if self._moving is moving:
-                self._moving = None
+        await moved
 
     # ---- what applications do ----------------------------------------------------------
 
@@ -263,7 +255,8 @@ class Client:
         if self._recorder is not None and means is not None:
             self._recorder.fact("subscribed", filter=means)
         if asked:
-            await asyncio.gather(*map(self._subscribed, (subscription, *more)))
+            wait = self._answers.wait
+            await asyncio.gather(*(wait("subscribed", text) for text in (subscription, *more)))
             if not local:
                 await self._confirmed(change)
 
@@ -271,15 +264,9 @@ class Client:
         """The proxy has what was changed. Without its proxy a client goes on."""
         if self.state != "attached" or self._library.confirmed >= change:
             return
-        answer = self._changing[change] = asyncio.get_running_loop().create_future()
-        if not await _within(answer, self._patience_ns):
+        changed = self._answers.wait("changed", change)
+        if not await within(changed, self._patience_ns / SECOND_NS):
             log.warning("%s: its proxy does not say that it has the subscription", self.name)
-
-    def _subscribed(self, subscription: str) -> asyncio.Future[None]:
-        """Done when the access point has it."""
-        if subscription not in self._asking:
-            self._asking[subscription] = asyncio.get_running_loop().create_future()
-        return self._asking[subscription]
 
     async def unsubscribe(self, subscription: str) -> None:
         """What is on its way may still come."""
@@ -308,9 +295,7 @@ class Client:
                 attributes={"topic": topic, **properties},
             )
         if sent is not None:
-            answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._publishing[id(sent.publication)] = (sent.publication, answer)
-            await answer
+            await self._answers.wait("published", id(sent.publication))
 
     def __aiter__(self) -> Client:
         return self
@@ -335,15 +320,14 @@ class Client:
         match event:
             case e.Subscribed(_, subscriptions):
                 for subscription in subscriptions:
-                    self._answer(self._asking.pop(subscription, None))
+                    self._answers.answer("subscribed", subscription)
             case e.Published(_, publication):
-                _, answer = self._publishing.pop(id(publication), (None, None))
-                self._answer(answer)
+                self._answers.answer("published", id(publication))
             case e.Received(_, m.Registered()):
-                self._answer(self._known)
+                self._answers.answer("known")
             case e.Received(_, m.Changed(_, confirmed)):
-                for change in [one for one in self._changing if one <= confirmed]:
-                    self._answer(self._changing.pop(change))
+                for change in range(self._library.confirmed, min(confirmed, self._library.changes)):
+                    self._answers.answer("changed", change + 1)
         self._perform(self._library.step(event, now()))
         if type(event) is not e.Arrived:
             self._arm()
@@ -380,7 +364,7 @@ class Client:
                         self._note("attached")
                     else:
                         self._settle()
-                    self._answer(self._moving)
+                    self._answers.answer("moved")
                 case e.Failed(reason, refused):
                     self._fail(reason, refused)
                 case _:
@@ -390,11 +374,8 @@ class Client:
         if self.state != "attached":
             self._settle()
         refusal = Refused(f"{self._library.proxy} refuses {self.name!r}: {reason}")
-        if self._moving is not None and not self._moving.done():
-            self._answer(self._moving, refusal if refused else CannotConnect(reason))
-        elif not self._known.done():
-            self._answer(self._known, refusal)
-        else:
+        told = self._answers.answer("moved", error=refusal if refused else CannotConnect(reason))
+        if not (told or self._answers.answer("known", error=refusal)):
             log.warning("%s: nobody stands in for it: %s", self.name, reason)
 
     def _open(self, client: str, access: str, resume: bool) -> None:
@@ -434,31 +415,17 @@ class Client:
 
     def _unwanted(self, what: str | Publication, error: Exception) -> None:
         if isinstance(what, str):
-            answer = self._asking.pop(what, None)
+            told = self._answers.answer("subscribed", what, error)
         else:
-            _, answer = self._publishing.pop(id(what), (None, None))
-        if answer is None:
+            told = self._answers.answer("published", id(what), error)
+        if not told:
             log.warning("%s: the system will not have it: %s", self.name, error)
-        self._answer(answer, error)
-
-    def _answer(self, future: asyncio.Future[None] | None, error: Exception | None = None) -> None:
-        if future is not None and not future.done():
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
 
     def _settle(self) -> None:
         """Without an access point, what was asked waits in the library, and nobody for it."""
-        waiting = [*self._asking.values(), *self._changing.values()]
-        waiting += [answer for _, answer in self._publishing.values()]
-        self._asking.clear()
-        self._changing.clear()
-        self._publishing.clear()
-        for answer in waiting:
-            self._answer(answer)
-        if self._closed and self._moving is not None:
-            self._answer(self._moving, Closed("the client was closed"))
+        self._answers.settle("subscribed", "changed", "published")
+        if self._closed:
+            self._answers.settle("moved", error=Closed("the client was closed"))
 
     def _note(self, kind: str) -> None:
         if self._recorder is not None:
@@ -545,15 +512,6 @@ def connect(
 
 def _sync(given: str | Sync) -> Sync:
     return given if isinstance(given, Sync) else Sync.parse(given)
-
-
-async def _within(answer: asyncio.Future[None], patience_ns: int) -> bool:
-    """Whether it came; the errors that it brings are raised."""
-    try:
-        await asyncio.wait_for(answer, patience_ns / SECOND_NS)
-    except TimeoutError:
-        return False
-    return True
 
 
 def now() -> int:
