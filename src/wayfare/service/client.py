@@ -34,7 +34,7 @@ from wayfare.service.errands import Errands, name_of
 from wayfare.service.library import PATIENCE_NS, Library
 from wayfare.service.messages import SECOND_NS, Sync, Terms
 from wayfare.service.proxy_addresses import where
-from wayfare.service.system import Id, Property, Publication, System, Trust
+from wayfare.service.system import Property, Publication, System, Trust
 from wayfare.service.wire import Wires, ask
 
 if TYPE_CHECKING:
@@ -88,8 +88,7 @@ class Client:
         self._room = asyncio.Event()
         self._answers = Answers()
         self._closed = False
-        self._sender = f"{name}~{secrets.token_hex(4)}"
-        self._published = self._delivered = 0
+        self._delivered = 0
         self.system: System
         self._kind: str  # an address of that system
         self._library: Library
@@ -121,6 +120,7 @@ class Client:
             self._terms,
             self._sync,
             self._patience_ns,
+            sender=f"{self.name}~{secrets.token_hex(4)}",
         )
         self._library.stay = time.time_ns() // 1_000_000
         if self._goes_on:
@@ -280,17 +280,13 @@ class Client:
         OutboxFull: too much waits for an access point. UsageError, Refused: the system will not have it.
         """
         self._check_open()
-        number = self._published + 1
-        mark = Id(self._sender, number) if self.system.traits.carries_ids else None
-        publication = Publication(topic, payload, properties, mark)
-        effects = self._library.publish(publication, now())
-        self._published = number
+        effects = self._library.publish(Publication(topic, payload, properties), now())
         self._perform(effects)
         sent = next((effect for effect in effects if isinstance(effect, e.Publish)), None)
         if self._recorder is not None:
             self._recorder.fact(
                 "published",
-                number=number,
+                number=self._library.published,
                 epoch=self._library.stay,
                 attributes={"topic": topic, **properties},
             )

@@ -70,7 +70,7 @@ class Library:
         self.behind: dict[str, tuple[int, bool]] = {}
         self._key = key
         self._sender = sender or client
-        self._number = 0
+        self.published = 0  # publications of the application
         self._outbox: deque[Publication] = deque()  # what no access point is known to have
         self._seen = Seen()
         self._ids = language.traits.carries_ids and not terms.copies
@@ -168,9 +168,9 @@ class Library:
         self._out = []
         if len(self._outbox) >= OUTBOX_MAX:
             raise OutboxFull(f"{OUTBOX_MAX} publications wait for an access point: publish less")
+        self.published += 1
         if publication.id is None and self.language.traits.carries_ids:
-            self._number += 1
-            id = Id(self._sender, self._number)
+            id = Id(self._sender, self.published)
             publication = msgspec.structs.replace(publication, id=id)
         self._outbox.append(publication)
         if self._open:
