@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from test_service_live import Nodes, payloads, quiet, run
+from wayfare.errors import Closed
 from wayfare.net.emulator import Emulator
 from wayfare.service import connect
 from wayfare.service.experiment import proxy
@@ -55,5 +56,52 @@ def test_who_gives_up_a_subscription_gives_it_up_for_nobody_else(
             assert one.cancelled() and other.exception() is None
             await ann.publish(f"{word}/x", b"1")
             assert await payloads(ann, 1) == [b"1"]
+
+    run(story())
+
+
+# ---- leaving -------------------------------------------------------------------------------
+
+
+def test_who_closes_is_told_what_no_access_point_has(
+    overlay_of: Nodes, system: str, word: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        a, _, _ = overlay_of(system).addresses
+        async with (
+            Emulator("lan", where(a.partition("://")[2])) as link,
+            proxy(a, told=f"{system}://127.0.0.1:{link.port}") as here,
+        ):
+            ann = await connect(f"ann{word}", here).__aenter__()
+            await ann.publish(f"{word}/x", b"1")
+            link.cut()
+            publishing = asyncio.create_task(ann.publish(f"{word}/x", b"2"))
+            subscribing = asyncio.create_task(ann.subscribe(f"{word}/x"))
+            await asyncio.sleep(0)
+            assert await ann.close() == 1
+            for waiting in (publishing, subscribing):
+                with pytest.raises(Closed, match="the client was closed"):
+                    await waiting
+            assert "closes before an access point has 1 publications" in caplog.text
+            link.restore()
+
+    run(story())
+
+
+def test_who_does_not_wait_for_the_end_leaves_nothing_open(
+    overlay_of: Nodes, system: str, word: str
+) -> None:
+    async def story() -> None:
+        a, _, _ = overlay_of(system).addresses
+        events: list[str] = []
+        async with proxy(a) as here:
+            ann = connect(f"ann{word}", here, record=lambda event: events.append(event.kind))
+            await ann.__aenter__()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0):
+                    await ann.close()
+            assert "left" not in events
+            assert await ann.close() == 0
+            assert events[-1] == "left"
 
     run(story())

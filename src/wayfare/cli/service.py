@@ -378,4 +378,4 @@ async def _pub(a: argparse.Namespace) -> int:
     properties = notation.attributes_of(" ".join(a.attributes))
     async with _client(a, "pub", standby=False) as client:
         await client.publish(a.topic, a.payload.encode(), **properties)
-    return 0
+        return 1 if await client.close() else 0

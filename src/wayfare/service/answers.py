@@ -43,9 +43,14 @@ class Answers:
                 answer.set_exception(error)
         return bool(answers)
 
-    def settle(self, *kinds: Kind, error: Exception | None = None) -> None:
-        """Answer everybody who waits for something of these kinds."""
+    def settle(self, *kinds: Kind) -> None:
+        """Nobody is to wait any longer for something of these kinds."""
         for kind, what in [key for key in self._waiting if key[0] in kinds]:
+            self.answer(kind, what)
+
+    def close(self, error: Exception) -> None:
+        """Nothing is answered any more."""
+        for kind, what in list(self._waiting):
             self.answer(kind, what, error)
 
     def _forget(self, key: tuple[Kind, Hashable], answer: Answer) -> None:

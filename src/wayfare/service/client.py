@@ -88,6 +88,7 @@ class Client:
         self._room = asyncio.Event()
         self._answers = Answers()
         self._closed = False
+        self._closing: asyncio.Task[int] | None = None
         self._delivered = 0
         self.system: System
         self._kind: str  # an address of that system
@@ -160,28 +161,38 @@ class Client:
     ) -> None:
         await self.close()
 
-    async def close(self) -> None:
-        """Leave. Nobody stands in for a client that was attached; what is kept for others stays."""
-        if self._closed:
-            return
-        self._closed = True
+    async def close(self) -> int:
+        """Leave. Nobody stands in for a client that was attached; what is kept for others stays.
+
+        Returns how many publications no access point is known to have: they may be lost.
+        """
+        if self._closing is None:
+            self._closed = True
+            self._closing = asyncio.create_task(self._close())
+        return await asyncio.shield(self._closing)  # who does not wait for it leaves nothing open
+
+    async def _close(self) -> int:
         if self._heeding is not None:
             self._heeding.cancel()
             await asyncio.wait([self._heeding])
         if self._registration is not None:
             self._registration.close()  # it may not have begun to heed
         was_attached = self.state == "attached"
+        left = self._library.unsent
+        if left:
+            log.warning("%s closes before an access point has %d publications", self.name, left)
+        self._answers.close(Closed("the client was closed"))
         self._perform(self._library.leave(now()))
         self._alarm.clear()
         await self._errands.stop()
         self._wires.close()
         self._changed.set()
         self._room.set()
-        self._settle()
         if self._recorder is not None:
             if was_attached:
                 self._recorder.fact("left", broker=self._library.at, epoch=self._library.stay)
             await self._recorder.close()
+        return left
 
     @property
     def state(self) -> str:
@@ -420,8 +431,6 @@ class Client:
     def _settle(self) -> None:
         """Without an access point, what was asked waits in the library, and nobody for it."""
         self._answers.settle("subscribed", "changed", "published")
-        if self._closed:
-            self._answers.settle("moved", error=Closed("the client was closed"))
 
     def _note(self, kind: str) -> None:
         if self._recorder is not None:

@@ -177,6 +177,11 @@ class Library:
             self._out.append(e.Publish(self.client, publication))
         return self._out
 
+    @property
+    def unsent(self) -> int:
+        """How many publications no access point is known to have."""
+        return len(self._outbox)
+
     def leave(self, now: int) -> list[e.Effect]:
         """Go for good: nobody stands in for the client any more. Who is away has to dial to say so."""
         self._out = []
