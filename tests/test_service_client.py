@@ -60,6 +60,19 @@ def test_who_gives_up_a_subscription_gives_it_up_for_nobody_else(
     run(story())
 
 
+def test_who_subscribes_to_the_same_again_waits_for_nothing(
+    overlay_of: Nodes, system: str, word: str
+) -> None:
+    async def story() -> None:
+        a, _, _ = overlay_of(system).addresses
+        async with proxy(a) as here, connect(f"ann{word}", here) as ann:
+            for _ in range(2):
+                async with asyncio.timeout(3):  # patience is longer
+                    await ann.subscribe(f"{word}/x")
+
+    run(story())
+
+
 # ---- leaving -------------------------------------------------------------------------------
 
 

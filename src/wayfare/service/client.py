@@ -332,11 +332,11 @@ class Client:
                 self._answers.answer("published", id(publication))
             case e.Received(_, m.Registered()):
                 self._answers.answer("known")
-            case e.Received(_, m.Changed(_, confirmed)):
-                for change in range(self._library.confirmed, min(confirmed, self._library.changes)):
-                    self._answers.answer("changed", change + 1)
+        before = self._library.confirmed
         self._perform(self._library.step(event, now()))
         if type(event) is not e.Arrived:
+            for change in range(before, min(self._library.confirmed, self._library.changes)):
+                self._answers.answer("changed", change + 1)
             self._arm()
             if isinstance(event, e.AccessGone):
                 self._settle()
