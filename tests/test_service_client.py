@@ -5,15 +5,17 @@ import asyncio
 import pytest
 
 from test_service_live import Nodes, payloads, quiet, run
-from wayfare.errors import Closed
+from wayfare.errors import CannotConnect, Closed, UsageError
 from wayfare.net.emulator import Emulator
 from wayfare.service import connect
 from wayfare.service.experiment import proxy
+from wayfare.service.nodes import free_ports
 from wayfare.service.wire import where
 
-pytestmark = pytest.mark.parametrize("system", ["mqtt"])
+on_mqtt = pytest.mark.parametrize("system", ["mqtt"])
 
 
+@on_mqtt
 def test_who_is_cut_off_while_publishing_is_soon_elsewhere_and_that_arrives_once(
     overlay_of: Nodes, system: str, word: str
 ) -> None:
@@ -43,6 +45,7 @@ def test_who_is_cut_off_while_publishing_is_soon_elsewhere_and_that_arrives_once
     run(story())
 
 
+@on_mqtt
 def test_who_gives_up_a_subscription_gives_it_up_for_nobody_else(
     overlay_of: Nodes, system: str, word: str
 ) -> None:
@@ -60,6 +63,7 @@ def test_who_gives_up_a_subscription_gives_it_up_for_nobody_else(
     run(story())
 
 
+@on_mqtt
 def test_who_subscribes_to_the_same_again_waits_for_nothing(
     overlay_of: Nodes, system: str, word: str
 ) -> None:
@@ -73,9 +77,38 @@ def test_who_subscribes_to_the_same_again_waits_for_nothing(
     run(story())
 
 
-# ---- leaving -------------------------------------------------------------------------------
+# ---- coming and leaving --------------------------------------------------------------------
 
 
+def test_who_did_not_get_in_is_told_so_and_can_close() -> None:
+    async def story() -> None:
+        ann = connect("ann", f"127.0.0.1:{free_ports(1)[0]}", patience=0.1)
+        for _ in range(2):
+            for use in (ann.subscribe("x"), ann.publish("x"), ann.move_in(), anext(ann)):
+                with pytest.raises(UsageError, match="enter the client first"):
+                    await use
+            assert ann.state == "away"
+            assert await ann.close() == 0
+            with pytest.raises(CannotConnect):
+                await ann.__aenter__()
+
+    run(story())
+
+
+@on_mqtt
+def test_a_client_is_entered_once(overlay_of: Nodes, system: str, word: str) -> None:
+    async def story() -> None:
+        a, _, _ = overlay_of(system).addresses
+        async with proxy(a) as here, connect(f"ann{word}", here) as ann:
+            for _ in range(2):
+                with pytest.raises(UsageError, match="entered once"):
+                    await ann.__aenter__()
+                await ann.close()
+
+    run(story())
+
+
+@on_mqtt
 def test_who_closes_is_told_what_no_access_point_has(
     overlay_of: Nodes, system: str, word: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -101,6 +134,7 @@ def test_who_closes_is_told_what_no_access_point_has(
     run(story())
 
 
+@on_mqtt
 def test_who_does_not_wait_for_the_end_leaves_nothing_open(
     overlay_of: Nodes, system: str, word: str
 ) -> None:

@@ -87,6 +87,7 @@ class Client:
         self._changed = asyncio.Event()  # something is in the inbox, or it is closed
         self._room = asyncio.Event()
         self._answers = Answers()
+        self._begun = False  # there is a library, and what belongs to it
         self._closed = False
         self._closing: asyncio.Task[int] | None = None
         self._delivered = 0
@@ -98,6 +99,8 @@ class Client:
     # ---- coming and going --------------------------------------------------------------
 
     async def __aenter__(self) -> Client:
+        if self._begun:
+            raise UsageError("a client is entered once: make another one with `connect`")
         try:
             await self._begin()
         except BaseException:
@@ -142,6 +145,7 @@ class Client:
 
             self._recorder = Recorder(self.name, self._record, _no_network)
             await self._recorder.open()
+        self._begun = True
         known = self._answers.wait("known")
         try:
             await self.move_in(self._first)
@@ -166,6 +170,8 @@ class Client:
 
         Returns how many publications no access point is known to have: they may be lost.
         """
+        if not self._begun:
+            return 0
         if self._closing is None:
             self._closed = True
             self._closing = asyncio.create_task(self._close())
@@ -197,12 +203,12 @@ class Client:
     @property
     def state(self) -> str:
         """One of `attached`, `moving-out`, `away`, `moving-in`."""
-        return self._library.state
+        return self._library.state if self._begun else "away"
 
     @property
     def place(self) -> str:
         """The proxy where it is, or was last, as it was named."""
-        return self._library.proxy
+        return self._library.proxy if self._begun else self._first
 
     async def move_in(self, proxy: str = "") -> None:
         """Appear at this proxy; without one, at the last one. Returns when all that was kept is here.
@@ -312,6 +318,7 @@ class Client:
         while not self._inbox:
             if self._closed:
                 raise StopAsyncIteration
+            self._check_open()
             self._changed.clear()
             await self._changed.wait()
         message = self._inbox.popleft()
@@ -437,6 +444,8 @@ class Client:
             self._recorder.fact(kind, broker=self._library.at, epoch=self._library.stay)
 
     def _check_open(self) -> None:
+        if not self._begun:
+            raise UsageError("enter the client first: async with connect(...) as client")
         if self._closed:
             raise Closed("the client was closed")
 
