@@ -8,7 +8,7 @@ import pytest
 
 from test_service_live import run
 from test_service_trouble import until
-from wayfare.errors import Refused
+from wayfare.errors import Closed, Refused
 from wayfare.service import Publication
 from wayfare.service import effects as e
 from wayfare.service.adapters import adapter
@@ -145,6 +145,45 @@ def test_who_is_cut_off_while_publishing_is_elsewhere_at_once() -> None:
     run(story())
 
 
+@pytest.mark.parametrize("errand", [e.Subscribe("ann", ("x",)), e.Publish("ann", NEWS)])
+def test_what_nobody_waits_for_ends_with_its_access_and_is_not_cancelled_before(
+    errand: Any,
+) -> None:
+    """The library of NATS reads no more after the answer to a question that was cancelled."""
+
+    class Touchy(Slow):
+        def __init__(self) -> None:
+            super().__init__()
+            self.go.set()
+            self.gone = asyncio.Event()
+
+        async def subscribe(self, subscriptions: Any) -> None:
+            self.asked.append("question")
+            try:
+                await self.gone.wait()
+            except asyncio.CancelledError:
+                self.asked.append("cancelled")
+                raise
+            raise Closed("it was closed")
+
+        publish = subscribe
+
+        async def close(self, *, suspend: bool) -> None:
+            self.asked.append("close")
+            self.gone.set()
+
+    async def story() -> None:
+        one = Story(system := Touchy())
+        one.ask(e.Open("ann", "one"), errand)
+        await until(lambda: "question" in system.asked)
+        one.ask(e.Shut("ann"), e.Open("ann", "two"))
+        await one.errands.done()
+        assert sorted(system.asked[2:]) == ["close", "open two False"]
+        await one.errands.stop()
+
+    run(story())
+
+
 def test_who_moves_out_while_publishing_leaves_when_that_is_answered() -> None:
     async def story() -> None:
         one = Story(system := Slow())
@@ -258,6 +297,29 @@ def test_a_subscription_that_an_adapter_cannot_ask_for_does_not_end_the_connecti
         one.ask(e.Unsubscribe("ann", ("bad",)))
         await one.errands.done()
         assert one.told == [e.Opened("ann"), e.Subscribed("ann", ("x", "bad"))]
+        assert one.unwanted == ["bad"]
+        await one.errands.stop()
+
+    run(story())
+
+
+def test_a_refusal_is_told_with_the_answer_to_all() -> None:
+    """Who asked again at once, before the others were answered, was taken for answered by that."""
+
+    class Waits(Slow):
+        async def subscribe(self, subscriptions: Any) -> None:
+            await super().subscribe(subscriptions)
+            await self.answers.wait()
+
+    async def story() -> None:
+        one = Story(system := Waits())
+        system.go.set()
+        system.answers.clear()
+        one.ask(e.Open("ann", "one"), e.Subscribe("ann", ("bad", "x")))
+        await until(lambda: "subscribe x" in system.asked)
+        assert one.unwanted == []
+        system.answers.set()
+        await one.errands.done()
         assert one.unwanted == ["bad"]
         await one.errands.stop()
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from hashlib import blake2b
+from typing import Any
 
 from wayfare.errors import CannotConnect, Closed, Refused, UsageError
 from wayfare.service import effects as e
@@ -20,6 +21,7 @@ from wayfare.service.system import Access, Deliver, Publication, System
 PLAIN_MAX = 64  # characters of a client's name that are told to the system
 AHEAD_MAX = 100  # publications that the access point has not answered yet
 TOGETHER_MAX = 100  # subscriptions in one request: by a slow link, a larger one takes too long
+LEFT_S = 1.0  # until what was asked of an access has noticed that it is closed
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +58,7 @@ class Errands:
         self._task: asyncio.Task[None] | None = None
         self._access: Access | None = None
         self._opening = object()  # another one each time: who says that it is lost
+        self._call: asyncio.Task[None] | None = None  # what it is asked now
         self._sent: Sent = deque()
         self._confirming: asyncio.Task[None] | None = None
         self._address = ""  # of the access point
@@ -155,9 +158,13 @@ class Errands:
             case e.Subscribe():
                 subscriptions = self._all_of(errand)
                 if self._access is not None:
+                    refusals: dict[str, Exception] = {}
                     for first in range(0, len(subscriptions), TOGETHER_MAX):
                         some = subscriptions[first : first + TOGETHER_MAX]
-                        await self._subscribe(self._access, some)
+                        refusals |= await self._subscribe(self._access, some)
+                    # With the answer to all: who hears of a refusal and asks again is not meant by it.
+                    for subscription, error in refusals.items():
+                        self._unwanted(subscription, error)
                     return e.Subscribed(self._client, subscriptions)
             case e.Unsubscribe(_, subscriptions):
                 if self._access is not None:
@@ -211,13 +218,13 @@ class Errands:
 
     def _close(self, suspend: bool) -> None:
         access, self._access, self._opening = self._access, None, object()
-        if access is not None:
-            self._await_end(asyncio.create_task(_goodbye(access, suspend)))
-        for _, task in self._sent:
-            task.cancel()
+        left = [task for _, task in self._sent]
+        left += [] if self._call is None else [self._call]
+        if access is not None or left:
+            self._await_end(asyncio.create_task(_goodbye(access, suspend, left)))
         if self._confirming is not None:
             self._await_end(self._confirming)
-        self._sent, self._confirming = deque(), None
+        self._sent, self._confirming, self._call = deque(), None, None
 
     def _broken(self, error: BaseException) -> e.AccessGone:
         self._close(suspend=True)
@@ -225,27 +232,37 @@ class Errands:
 
     # ---- what is said ------------------------------------------------------------------
 
-    async def _subscribe(self, access: Access, subscriptions: tuple[str, ...]) -> None:
+    async def _subscribe(
+        self, access: Access, subscriptions: tuple[str, ...]
+    ) -> dict[str, Exception]:
+        """Which of them the system will not have, and why."""
         try:
-            await access.subscribe(subscriptions)
+            await self._answer(access.subscribe(subscriptions))
         except (Closed, OSError):
             raise
         except Exception as error:  # also a mistake in an adapter: it would be made again each time
             if self._access is not access:
                 raise Closed("the connection is gone") from error
             if len(subscriptions) == 1:
-                self._unwanted(subscriptions[0], error)
-                return
+                return {subscriptions[0]: error}
+            refusals: dict[str, Exception] = {}
             for one in subscriptions:  # the others are to be there all the same
-                await self._subscribe(access, (one,))
+                refusals |= await self._subscribe(access, (one,))
+            return refusals
+        return {}
 
     async def _unsubscribe(self, access: Access, subscriptions: tuple[str, ...]) -> None:
         try:
-            await access.unsubscribe(subscriptions)
+            await self._answer(access.unsubscribe(subscriptions))
         except (Closed, OSError):
             raise
         except Exception as error:  # more may come than is wanted
             log.warning("%s: %s cannot be taken back: %r", self._name, subscriptions, error)
+
+    async def _answer(self, call: Coroutine[Any, Any, None]) -> None:
+        """Who gives it up does not cancel it: libraries may take that ill. It ends with the access."""
+        self._call = asyncio.create_task(call)
+        await asyncio.shield(self._call)
 
     async def _publish(self, publication: Publication) -> None:
         if self._access is None:
@@ -284,9 +301,19 @@ class Errands:
             await asyncio.wait([self._confirming])
 
 
-async def _goodbye(access: Access, suspend: bool) -> None:
-    with suppress(Closed):
-        await access.close(suspend=suspend)
+async def _goodbye(
+    access: Access | None, suspend: bool, left: Sequence[asyncio.Task[None]] = ()
+) -> None:
+    """Close it, and end what is left of it."""
+    try:
+        if access is not None:
+            with suppress(Closed):
+                await access.close(suspend=suspend)
+    finally:
+        if left:
+            await asyncio.wait(left, timeout=LEFT_S)
+        for task in left:
+            task.cancel()
 
 
 def name_of(client: str, proxy: str = "") -> str:
