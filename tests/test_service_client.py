@@ -1,15 +1,20 @@
 """What an application can do with its client, at the wrong time, too; and who waits for what."""
 
 import asyncio
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from test_adapters import running
 from test_service_live import Nodes, payloads, quiet, run
-from wayfare.errors import CannotConnect, Closed, UsageError
+from test_service_trouble import until
+from wayfare.errors import CannotConnect, Closed, Refused, UsageError
 from wayfare.net.emulator import Emulator
 from wayfare.service import connect
 from wayfare.service.experiment import proxy
 from wayfare.service.nodes import free_ports
+from wayfare.service.proxy_server import Server
 from wayfare.service.wire import where
 
 on_mqtt = pytest.mark.parametrize("system", ["mqtt"])
@@ -75,6 +80,40 @@ def test_who_subscribes_to_the_same_again_waits_for_nothing(
                     await ann.subscribe(f"{word}/x")
 
     run(story())
+
+
+RIGHTS = """
+authorization {users: [
+  {user: proxy, password: x},
+  {user: ann, password: x, permissions: {subscribe: {deny: yours}, publish: {allow: ">"}}}
+]}
+"""
+
+
+def test_a_subscription_that_was_refused_is_none(
+    tmp_path: Path, need_server: Callable[[str], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    need_server("nats")
+    (tmp_path / "rights").write_text(RIGHTS)
+
+    async def story(address: str) -> None:
+        server = Server(address.replace("://", "://proxy:x@"))
+        async with connect("ann", await server.start(), login="ann:x") as ann:
+            for _ in range(2):
+                with pytest.raises(Refused, match="permissions violation"):
+                    await ann.subscribe("yours")
+            await ann.subscribe("mine")
+            await ann.publish("mine", b"1")
+            assert await payloads(ann, 1) == [b"1"]
+            await until(lambda: [*server.proxy.clients["ann"].subscriptions] == ["mine"])
+            await ann.move_in()
+            with pytest.raises(UsageError, match="not subscribed to 'yours'"):
+                await ann.unsubscribe("yours")
+        await server.stop()
+
+    with running("nats", tmp_path, f"-c {tmp_path}/rights") as (address, _):
+        run(story(address))
+    assert not caplog.messages
 
 
 # ---- coming and leaving --------------------------------------------------------------------

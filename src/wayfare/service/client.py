@@ -430,9 +430,11 @@ class Client:
     def _unwanted(self, what: str | Publication, error: Exception) -> None:
         if isinstance(what, str):
             told = self._answers.answer("subscribed", what, error)
+            if told and what in self._library.subscriptions:  # its caller knows that there is none
+                self._perform(self._library.unsubscribe(what, now()))
         else:
             told = self._answers.answer("published", id(what), error)
-        if not told:
+        if not told:  # of a subscription, another access point may
             log.warning("%s: the system will not have it: %s", self.name, error)
 
     def _settle(self) -> None:
