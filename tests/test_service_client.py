@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -132,6 +133,27 @@ def test_who_did_not_get_in_is_told_so_and_can_close() -> None:
                 await ann.__aenter__()
 
     run(story())
+
+
+def test_a_password_may_have_any_letters_and_is_told_to_nobody(
+    tmp_path: Path, need_server: Callable[[str], None]
+) -> None:
+    need_server("nats")
+    password = "s/e:c#r?e%41t@"
+
+    async def story(address: str) -> None:
+        login = quote(password, safe="")
+        async with proxy(address.replace("://", f"://ann:{login}@")) as here:
+            async with connect("ann", here, login=f"ann:{password}") as ann:
+                await ann.subscribe("x")
+            for wrong in (password[:-1], "s/e", "12345/"):
+                with pytest.raises(CannotConnect) as caught:
+                    await connect("ann", here, login=f"ann:{wrong}", patience=0).__aenter__()
+                assert "authorization violation" in str(caught.value).lower()
+                assert wrong not in str(caught.value)
+
+    with running("nats", tmp_path, f"--user ann --pass {password}") as (address, _):
+        run(story(address))
 
 
 @on_mqtt

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from wayfare.errors import CannotConnect, Closed, Refused, UsageError
 from wayfare.net.alarm import Alarm
@@ -397,8 +398,9 @@ class Client:
             refused = e.Received(self._library.proxy, m.Refused(client, reason))
             asyncio.get_running_loop().call_soon(self._step, refused)
             return
-        if self._login:
-            access = access.replace("://", f"://{self._login}@", 1)
+        if self._login:  # which may have any letters
+            login = ":".join(quote(part, safe="") for part in self._login.split(":", 1))
+            access = access.replace("://", f"://{login}@", 1)
         self._errands.ask(e.Open(client, access, resume))
 
     async def _deliver(self, publication: Publication) -> None:
