@@ -17,7 +17,6 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -27,19 +26,18 @@ from wayfare.net.alarm import Alarm
 from wayfare.service import effects as e
 from wayfare.service import messages as m
 from wayfare.service.adapters import adapter, refusal
-from wayfare.service.addresses import context_of
 from wayfare.service.agent import Registration
 from wayfare.service.answers import Answers, within
 from wayfare.service.effects import Gap
 from wayfare.service.errands import Errands, name_of
 from wayfare.service.library import PATIENCE_NS, Library
-from wayfare.service.messages import SECOND_NS, Sync, Terms
+from wayfare.service.messages import SECOND_NS, Sync
+from wayfare.service.options import Options, Record, options
 from wayfare.service.proxy_addresses import where
 from wayfare.service.system import Property, Publication, System, Trust
 from wayfare.service.wire import Wires, ask
 
 if TYPE_CHECKING:
-    from wayfare.eventlog import Event
     from wayfare.net.recording import Recorder
 
 INBOX_MAX = 1_000  # messages that the application has not taken: then no more is read
@@ -47,42 +45,20 @@ INBOX_MAX = 1_000  # messages that the application has not taken: then no more i
 log = logging.getLogger(__name__)
 
 Message = Publication
-Record = Callable[["Event"], object] | str | PathLike[str]
 
 
 class Client:
     """Made by `connect`."""
 
-    def __init__(
-        self,
-        name: str,
-        proxy: str,
-        *,
-        key: str | None,
-        subscriptions: Sequence[str],
-        terms: Terms,
-        sync: Sync,
-        patience_ns: int,
-        login: str,
-        trust: Trust,
-        record: Record | None,
-        agent: str | None,
-    ) -> None:
+    def __init__(self, name: str, options: Options) -> None:
         self.name = name
+        self._options = options
+        agent = options.agent
         self._registration = None if agent is None else Registration(agent, name)
         self._heeding: asyncio.Task[None] | None = None
-        self._first = proxy
-        self._key = key or secrets.token_hex(16)
-        self._goes_on = key is not None
-        self._subscriptions = subscriptions
-        self._terms = terms
-        self._sync = sync
-        self._patience_ns = patience_ns
-        self._login = login
-        self._trust = trust
-        self._record = record
+        self._first = options.proxy
         self._recorder: Recorder | None = None
-        self._wires = Wires(self._step, trust=trust)
+        self._wires = Wires(self._step, trust=options.trust)
         self._alarm = Alarm(lambda: self._step(e.Tick()))
         self._inbox: deque[Message | Gap] = deque()
         self._changed = asyncio.Event()  # something is in the inbox, or it is closed
@@ -115,22 +91,23 @@ class Client:
     async def _begin(self) -> None:
         if self._registration is not None:
             self._first = await self._registration.first()
-        welcome = await ask(self._first, self.name, self._trust)
-        self.system, self._kind = adapter(welcome.access, self._trust), welcome.access
+        options = self._options
+        welcome = await ask(self._first, self.name, options.trust)
+        self.system, self._kind = adapter(welcome.access, options.trust), welcome.access
         # Another process of this name may have been here before: stays go on from it.
         self._library = Library(
             self.name,
-            self._key,
+            options.key or secrets.token_hex(16),
             self.system,
-            self._terms,
-            self._sync,
-            self._patience_ns,
+            options.terms,
+            options.sync,
+            options.patience_ns,
             sender=f"{self.name}~{secrets.token_hex(4)}",
         )
         self._library.stay = time.time_ns() // 1_000_000
-        if self._goes_on:
+        if options.key is not None:
             self._library.behind[welcome.proxy] = (0, False)
-        for subscription in self._subscriptions:
+        for subscription in options.subscriptions:
             self.system.check(subscription)
             self._library.subscribe(subscription, False, now())
         self._errands = Errands(
@@ -141,17 +118,17 @@ class Client:
             self._deliver,
             self._unwanted,
         )
-        if self._record is not None:
+        if options.record is not None:
             from wayfare.net.recording import Recorder  # brings pyarrow, which takes its time
 
-            self._recorder = Recorder(self.name, self._record, _no_network)
+            self._recorder = Recorder(self.name, options.record, _no_network)
             await self._recorder.open()
         self._begun = True
         known = self._answers.wait("known")
         try:
             await self.move_in(self._first)
             # The name may be somebody else's: Refused.
-            if not await within(known, self._patience_ns / SECOND_NS):
+            if not await within(known, options.patience_ns / SECOND_NS):
                 log.warning("%s: nobody says yet that it is stood in for", self.name)
         except BaseException:
             known.cancel()
@@ -283,7 +260,7 @@ class Client:
         if self.state != "attached" or self._library.confirmed >= change:
             return
         changed = self._answers.wait("changed", change)
-        if not await within(changed, self._patience_ns / SECOND_NS):
+        if not await within(changed, self._options.patience_ns / SECOND_NS):
             log.warning("%s: its proxy does not say that it has the subscription", self.name)
 
     async def unsubscribe(self, subscription: str) -> None:
@@ -398,8 +375,8 @@ class Client:
             refused = e.Received(self._library.proxy, m.Refused(client, reason))
             asyncio.get_running_loop().call_soon(self._step, refused)
             return
-        if self._login:  # which may have any letters
-            login = ":".join(quote(part, safe="") for part in self._login.split(":", 1))
+        if self._options.login:  # which may have any letters
+            login = ":".join(quote(part, safe="") for part in self._options.login.split(":", 1))
             access = access.replace("://", f"://{login}@", 1)
         self._errands.ask(e.Open(client, access, resume))
 
@@ -488,48 +465,25 @@ def connect(
     where servers require one.
     `record`: an event log.
     """
-    if bool(proxy) == (agent is not None):
-        raise UsageError("say where the client is: by `proxy`, or by the `agent` of its machine")
-    if key is not None and not 0 < len(key) <= m.NAME_MAX:
-        raise UsageError(f"a key has 1 to {m.NAME_MAX} characters")
-    if not 0 < len(name) <= m.NAME_MAX or not name.isprintable():
-        raise UsageError(f"a client's name has 1 to {m.NAME_MAX} characters that can be printed")
-    for what, value in (("age", age), ("lease", lease), ("patience", patience), ("last", last)):
-        least = 0.1 if what == "lease" else 0
-        if value is not None and not least <= value <= 1e9:  # nanoseconds, they fit 64 bits
-            raise UsageError(f"{what} cannot be {value}: give {least} to 1,000,000,000")
-    if isinstance(subscriptions, str):
-        raise UsageError(f"several subscriptions are wanted: write [{subscriptions!r:.60}]")
-    if proxy:
-        where(proxy)
-    trust = Trust(ca, cert)
-    context_of(trust)  # so that it is told at once what is wrong with its files
-    moving_in = _sync(sync)
-    terms = Terms(
-        sync=moving_in if move_out_sync is None else _sync(move_out_sync),
-        standby=standby,
-        copies=duplicates,
-        last=last,
-        age_ns=None if age is None else round(age * SECOND_NS),
-        lease_ns=round(lease * SECOND_NS),
-    )
-    return Client(
+    checked = options(
         name,
         proxy,
+        agent,
+        sync=sync,
+        move_out_sync=move_out_sync,
+        duplicates=duplicates,
+        last=last,
+        age=age,
+        standby=standby,
+        lease=lease,
+        patience=patience,
         key=key,
         subscriptions=subscriptions,
-        terms=terms,
-        sync=moving_in,
-        patience_ns=round(patience * SECOND_NS),
         login=login,
-        trust=trust,
+        trust=Trust(ca, cert),
         record=record,
-        agent=agent,
     )
-
-
-def _sync(given: str | Sync) -> Sync:
-    return given if isinstance(given, Sync) else Sync.parse(given)
+    return Client(name, checked)
 
 
 def now() -> int:

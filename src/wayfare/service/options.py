@@ -1,0 +1,97 @@
+"""What an application says of its client to `connect`: checked when it is said, and not when it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from wayfare.errors import UsageError
+from wayfare.service import messages as m
+from wayfare.service.addresses import context_of
+from wayfare.service.messages import SECOND_NS, Sync, Terms
+from wayfare.service.proxy_addresses import where
+from wayfare.service.system import Trust
+
+if TYPE_CHECKING:
+    from wayfare.eventlog import Event
+
+Record = Callable[["Event"], object] | str | PathLike[str]
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one client."""
+
+    proxy: str  # "": where its agent says
+    agent: str | None
+    sync: Sync  # at move-in
+    terms: Terms
+    patience_ns: int
+    key: str | None
+    subscriptions: tuple[str, ...]
+    login: str
+    trust: Trust
+    record: Record | None
+
+
+def options(
+    name: str,
+    proxy: str,
+    agent: str | None,
+    *,
+    sync: str | Sync,
+    move_out_sync: str | Sync | None,
+    duplicates: bool,
+    last: int | None,
+    age: float | None,
+    standby: bool,
+    lease: float,
+    patience: float,
+    key: str | None,
+    subscriptions: Sequence[str],
+    login: str,
+    trust: Trust,
+    record: Record | None,
+) -> Options:
+    """Raises UsageError: what makes no sense, and what to write."""
+    if bool(proxy) == (agent is not None):
+        raise UsageError("say where the client is: by `proxy`, or by the `agent` of its machine")
+    if proxy:
+        where(proxy)
+    if not 0 < len(name) <= m.NAME_MAX or not name.isprintable():
+        raise UsageError(f"a client's name has 1 to {m.NAME_MAX} characters that can be printed")
+    if key is not None and not 0 < len(key) <= m.NAME_MAX:
+        raise UsageError(f"a key has 1 to {m.NAME_MAX} characters")
+    for what, value in (("age", age), ("lease", lease), ("patience", patience), ("last", last)):
+        least = 0.1 if what == "lease" else 0
+        if value is not None and not least <= value <= 1e9:  # nanoseconds, they fit 64 bits
+            raise UsageError(f"{what} cannot be {value}: give {least} to 1,000,000,000")
+    if isinstance(subscriptions, str):
+        raise UsageError(f"several subscriptions are wanted: write [{subscriptions!r:.60}]")
+    context_of(trust)  # so that it is told at once what is wrong with its files
+    moving_in = _sync(sync)
+    return Options(
+        proxy=proxy,
+        agent=agent,
+        sync=moving_in,
+        terms=Terms(
+            sync=moving_in if move_out_sync is None else _sync(move_out_sync),
+            standby=standby,
+            copies=duplicates,
+            last=last,
+            age_ns=None if age is None else round(age * SECOND_NS),
+            lease_ns=round(lease * SECOND_NS),
+        ),
+        patience_ns=round(patience * SECOND_NS),
+        key=key,
+        subscriptions=tuple(subscriptions),
+        login=login,
+        trust=trust,
+        record=record,
+    )
+
+
+def _sync(given: str | Sync) -> Sync:
+    return given if isinstance(given, Sync) else Sync.parse(given)
