@@ -140,6 +140,8 @@ def test_a_password_may_have_any_letters_and_is_told_to_nobody(
 ) -> None:
     need_server("nats")
     password = "s/e:c#r?e%41t@"
+    with pytest.raises(UsageError, match="characters of UTF-8"):
+        connect("ann", "127.0.0.1:1", login="ann:\ud800")
 
     async def story(address: str) -> None:
         login = quote(password, safe="")

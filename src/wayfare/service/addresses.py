@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from functools import lru_cache
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
@@ -81,6 +81,14 @@ def distrusted(error: object) -> str | None:
 
 def scheme_of(address: str) -> str:
     return address.partition("://")[0] if "://" in address else ""
+
+
+def quoted(login: str) -> str:
+    """`user:password` as it stands in an address."""
+    try:
+        return ":".join(quote(part, safe="") for part in login.split(":", 1))
+    except UnicodeEncodeError:
+        raise UsageError("a login is user:password, in characters of UTF-8") from None
 
 
 def place(address: str, schemes: Mapping[str, Scheme], trust: Trust = ANYBODY) -> Place:

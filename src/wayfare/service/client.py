@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from wayfare.errors import CannotConnect, Closed, Refused, UsageError
 from wayfare.net.alarm import Alarm
@@ -375,9 +374,8 @@ class Client:
             refused = e.Received(self._library.proxy, m.Refused(client, reason))
             asyncio.get_running_loop().call_soon(self._step, refused)
             return
-        if self._options.login:  # which may have any letters
-            login = ":".join(quote(part, safe="") for part in self._options.login.split(":", 1))
-            access = access.replace("://", f"://{login}@", 1)
+        if self._options.login:
+            access = access.replace("://", f"://{self._options.login}@", 1)
         self._errands.ask(e.Open(client, access, resume))
 
     async def _deliver(self, publication: Publication) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from wayfare.errors import UsageError
 from wayfare.service import messages as m
-from wayfare.service.addresses import context_of
+from wayfare.service.addresses import context_of, quoted
 from wayfare.service.messages import SECOND_NS, Sync, Terms
 from wayfare.service.proxy_addresses import where
 from wayfare.service.system import Trust
@@ -31,7 +31,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     patience_ns: int
     key: str | None
     subscriptions: tuple[str, ...]
-    login: str
+    login: str  # as it stands in an address
     trust: Trust
     record: Record | None
 
@@ -87,7 +87,7 @@ def options(
         patience_ns=round(patience * SECOND_NS),
         key=key,
         subscriptions=tuple(subscriptions),
-        login=login,
+        login=quoted(login),
         trust=trust,
         record=record,
     )
