@@ -198,6 +198,27 @@ def test_who_closes_is_told_what_no_access_point_has(
 
 
 @on_mqtt
+def test_who_waits_to_move_in_hears_that_the_client_was_closed(
+    overlay_of: Nodes, system: str, word: str
+) -> None:
+    async def story() -> None:
+        a, _, _ = overlay_of(system).addresses
+        async with proxy(a) as here, Emulator("lan", where(here)) as link:
+            ann = await connect(f"ann{word}", f"127.0.0.1:{link.port}").__aenter__()
+            link.cut()
+            moving = [asyncio.create_task(move) for move in (ann.move_out(), ann.move_in(here))]
+            await asyncio.sleep(0)
+            assert await ann.close() == 0
+            for one in moving:
+                with pytest.raises(Closed):
+                    async with asyncio.timeout(5):
+                        await one
+            link.restore()
+
+    run(story())
+
+
+@on_mqtt
 def test_who_does_not_wait_for_the_end_leaves_nothing_open(
     overlay_of: Nodes, system: str, word: str
 ) -> None:

@@ -198,6 +198,7 @@ class Client:
         where(proxy)
         while self.state == "moving-out" and (others := self._answers.waiting("moved")):
             await asyncio.wait(others)
+            self._check_open()
         instead = CannotConnect(f"the client moves in at {proxy} instead")
         self._answers.answer("moved", error=instead)
         self._wires.hang(self._library.proxy)  # it may be a connection of another network
@@ -272,6 +273,7 @@ class Client:
         """Publish. Returns when the access point has it; if the client is away, it is sent later.
 
         OutboxFull: too much waits for an access point. UsageError, Refused: the system will not have it.
+        Closed: the client was closed before an access point had it.
         """
         self._check_open()
         effects = self._library.publish(Publication(topic, payload, properties), now())
