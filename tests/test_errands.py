@@ -12,7 +12,7 @@ from wayfare.errors import Closed, Refused
 from wayfare.service import Publication
 from wayfare.service import effects as e
 from wayfare.service.adapters import adapter
-from wayfare.service.errands import Errands
+from wayfare.service.errands import TOGETHER_MAX, Errands
 from wayfare.service.nodes import free_ports
 
 NEWS = Publication("news", b"1")
@@ -326,7 +326,8 @@ def test_a_refusal_is_told_with_the_answer_to_all() -> None:
     run(story())
 
 
-def test_a_subscription_is_not_to_blame_for_a_connection_that_breaks_under_it() -> None:
+@pytest.mark.parametrize("count", [1, TOGETHER_MAX + 1])
+def test_a_subscription_is_not_to_blame_for_a_connection_that_breaks_under_it(count: int) -> None:
     class Breaks(Slow):
         async def open(self, address: str, name: str, deliver: Any, lost: Any, **_: Any) -> Any:
             self.lost = lost
@@ -334,11 +335,13 @@ def test_a_subscription_is_not_to_blame_for_a_connection_that_breaks_under_it() 
 
         async def subscribe(self, subscriptions: Any) -> None:
             self.lost("it broke")
-            raise KeyError("a library that is confused then")
+            if len(subscriptions) < TOGETHER_MAX:
+                raise KeyError("a library that is confused then")
 
     async def story() -> None:
         one = Story(Breaks())
-        one.ask(e.Open("ann", "one"), e.Subscribe("ann", ("x",)))
+        some = tuple(f"x{number}" for number in range(count))
+        one.ask(e.Open("ann", "one"), e.Subscribe("ann", some))
         await one.errands.done()
         assert one.told == [e.Opened("ann"), e.AccessGone("ann", "it broke")]
         assert one.unwanted == []

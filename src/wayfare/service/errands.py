@@ -1,7 +1,8 @@
 """What is asked of one access to a publish/subscribe system, done in the order asked.
 
 Proxies and libraries decide without I/O what is to be done; this is where adapters are called. Errands
-run one after the other, but publications do not wait for each other's answers.
+run one after the other, but publications do not wait for each other's answers; and nobody waits for those
+of an access that was shut, if another one is wanted.
 """
 
 from __future__ import annotations
@@ -156,12 +157,12 @@ class Errands:
                 self._close(suspend)
                 self._shuts -= 1
             case e.Subscribe():
-                subscriptions = self._all_of(errand)
-                if self._access is not None:
+                subscriptions, access = self._all_of(errand), self._access
+                if access is not None:
                     refusals: dict[str, Exception] = {}
                     for first in range(0, len(subscriptions), TOGETHER_MAX):
                         some = subscriptions[first : first + TOGETHER_MAX]
-                        refusals |= await self._subscribe(self._access, some)
+                        refusals |= await self._subscribe(access, some)
                     # With the answer to all: who hears of a refusal and asks again is not meant by it.
                     for subscription, error in refusals.items():
                         self._unwanted(subscription, error)
