@@ -15,8 +15,8 @@ from wayfare.net.emulator import Emulator
 from wayfare.service import connect
 from wayfare.service.experiment import proxy
 from wayfare.service.nodes import free_ports
+from wayfare.service.proxy_addresses import where
 from wayfare.service.proxy_server import Server
-from wayfare.service.wire import where
 
 on_mqtt = pytest.mark.parametrize("system", ["mqtt"])
 
@@ -234,5 +234,48 @@ def test_who_does_not_wait_for_the_end_leaves_nothing_open(
             assert "left" not in events
             assert await ann.close() == 0
             assert events[-1] == "left"
+
+    run(story())
+
+
+# ---- leaving --------------------------------------------------------------------------------
+
+
+@on_mqtt
+@pytest.mark.parametrize("key", [None, "secret"])
+def test_who_closes_while_away_is_forgotten_unless_another_process_can_go_on(
+    overlay_of: Nodes, system: str, word: str, key: str | None
+) -> None:
+    async def story() -> None:
+        a, _, _ = overlay_of(system).addresses
+        async with proxy(a) as here, connect(f"bob{word}", here) as bob:
+            async with connect(f"ann{word}", here, key=key) as ann:
+                await ann.subscribe(f"{word}/#")
+                await ann.move_out()
+            await bob.publish(f"{word}/x", b"1")
+            again = connect(f"ann{word}", here, key=key, subscriptions=[f"{word}/#"])
+            async with again:
+                await bob.publish(f"{word}/x", b"2")
+                expected = [b"2"] if key is None else [b"1", b"2"]
+                assert await payloads(again, len(expected)) == expected
+
+    run(story())
+
+
+@on_mqtt
+def test_of_two_processes_with_one_key_the_older_one_ends(
+    overlay_of: Nodes, system: str, word: str
+) -> None:
+    async def story() -> None:
+        a, _, _ = overlay_of(system).addresses
+        async with proxy(a) as here, connect(f"ann{word}", here, key="secret") as older:
+            await older.subscribe(f"{word}/#")
+            async with connect(f"ann{word}", here, key="secret") as later:
+                await later.subscribe(f"{word}/#")
+                with pytest.raises(Refused, match="another process goes on with this client"):
+                    await asyncio.wait_for(anext(older), 20)
+                await later.publish(f"{word}/x", b"1")
+                assert await payloads(later, 1) == [b"1"]
+                assert (older.state, later.state) == ("away", "attached")
 
     run(story())

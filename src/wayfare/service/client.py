@@ -39,6 +39,7 @@ from wayfare.service.wire import Wires, ask
 if TYPE_CHECKING:
     from wayfare.net.recording import Recorder
 
+LEAVE_S = 2.0  # that closing waits for a proxy that is to let go of the client
 INBOX_MAX = 1_000  # messages that the application has not taken: then no more is read
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class Client:
         self._room = asyncio.Event()
         self._answers = Answers()
         self._begun = False  # there is a library, and what belongs to it
+        self._refusal: Refused | None = None  # why it cannot come back
         self._closed = False
         self._closing: asyncio.Task[int] | None = None
         self._delivered = 0
@@ -143,7 +145,7 @@ class Client:
         await self.close()
 
     async def close(self) -> int:
-        """Leave. Nobody stands in for a client that was attached; what is kept for others stays.
+        """Leave. Nobody stands in for the client any more; but for one with a `key`, that is away.
 
         Returns how many publications no access point is known to have: they may be lost.
         """
@@ -165,8 +167,10 @@ class Client:
         if left:
             log.warning("%s closes before an access point has %d publications", self.name, left)
         self._answers.close(Closed("the client was closed"))
-        self._perform(self._library.leave(now()))
         self._alarm.clear()
+        if was_attached or self._options.key is None:  # else the next process goes on
+            self._perform(self._library.leave(now()))
+            await self._wires.said(LEAVE_S)
         await self._errands.stop()
         self._wires.close()
         self._changed.set()
@@ -201,6 +205,7 @@ class Client:
             self._check_open()
         instead = CannotConnect(f"the client moves in at {proxy} instead")
         self._answers.answer("moved", error=instead)
+        self._refusal = None
         self._wires.hang(self._library.proxy)  # it may be a connection of another network
         await self._move(lambda: self._library.move_in(proxy, now()))
 
@@ -293,11 +298,16 @@ class Client:
         return self
 
     async def __anext__(self) -> Message | Gap:
-        """The next message; or a Gap where some are missing."""
+        """The next message; or a Gap where some are missing.
+
+        Refused: the client was cut off, and may not come back: another process goes on with it.
+        """
         while not self._inbox:
             if self._closed:
                 raise StopAsyncIteration
             self._check_open()
+            if self._refusal is not None:
+                raise self._refusal
             self._changed.clear()
             await self._changed.wait()
         message = self._inbox.popleft()
@@ -368,8 +378,12 @@ class Client:
             self._settle()
         refusal = Refused(f"{self._library.proxy} refuses {self.name!r}: {reason}")
         told = self._answers.answer("moved", error=refusal if refused else CannotConnect(reason))
-        if not (told or self._answers.answer("known", error=refusal)):
-            log.warning("%s: nobody stands in for it: %s", self.name, reason)
+        if told or self._answers.answer("known", error=refusal):
+            return
+        log.warning("%s: nobody stands in for it: %s", self.name, reason)
+        if self.state == "away":  # it was on its way back by itself, and cannot come
+            self._refusal = refusal
+            self._changed.set()
 
     def _open(self, client: str, access: str, resume: bool) -> None:
         if reason := refusal(access, self._kind):

@@ -274,6 +274,12 @@ class Wires:
         if peer in self._wires:
             self._wires.pop(peer).close()
 
+    async def said(self, seconds: float) -> None:
+        """Until those that are called have heard what waits for them; not longer than so many seconds."""
+        if self._dialling:
+            calls = [one.task for one in self._dialling.values()]
+            await asyncio.wait(calls, timeout=seconds)
+
     def close(self) -> None:
         for peer in [*self._wires, *self._dialling]:
             self.hang(peer)
