@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from pathlib import Path
 
 import pytest
 
@@ -231,6 +232,22 @@ def test_a_file_in_use_is_refused(tmp_path, monkeypatch):
     with pytest.raises(StoreError, match="in use by another process"):
         Store(tmp_path, "os", "porto")
     store.close()
+
+
+@pytest.mark.parametrize("name", ["a#b.db", "a?b.db", "a%41.db", "a b.db", "ä\udcff.db"])
+def test_a_file_of_any_name_is_found_again_and_no_other_one_is_made(tmp_path, name, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = Path(name)
+    for _ in range(2):
+        database.Database(path, "os", "somebody", ["things (x)"]).close()
+    made = {one.name for one in tmp_path.iterdir()}
+    assert made - {f"{name}-wal", f"{name}-shm"} == {name}
+
+
+def test_a_directory_is_no_file_to_keep_anything_in(tmp_path):
+    with pytest.raises(StoreError, match="is a directory: name a file in it"):
+        database.Database(tmp_path, "os", "somebody", [])
+    assert not list(tmp_path.iterdir())
 
 
 def test_strategies_that_cannot_be_saved_are_refused(tmp_path):

@@ -34,6 +34,8 @@ class Database:
             raise UsageError(f"unknown durability {durability!r} of a file: choose one of {names}")
         self.path = path
         self._closed = False
+        if path.is_dir():
+            raise StoreError(f"{path} is a directory: name a file in it, like {path / 'store.db'}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             fresh = not path.exists() or is_blank(path)
@@ -91,14 +93,14 @@ class Database:
 
 def is_blank(path: Path) -> bool:
     """Whether nothing was ever written: whoever began with it was killed at once."""
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", timeout=LOCK_WAIT_S, uri=True)) as db:
+    with closing(_look(path)) as db:
         return db.execute("SELECT name FROM sqlite_master").fetchone() is None
 
 
 def check_file(path: Path, name: str) -> None:
     """Raise StoreError unless this file is whole, of this release and of this owner."""
     try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", timeout=LOCK_WAIT_S, uri=True)) as db:
+        with closing(_look(path)) as db:
             (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
             if found != "ok":
                 raise _damaged(path, found)
@@ -114,6 +116,12 @@ def check_file(path: Path, name: str) -> None:
         )
     if meta["name"] != name:
         raise StoreError(f"{path} is the memory of {meta['name']}, and this is {name}")
+
+
+def _look(path: Path) -> sqlite3.Connection:
+    """Nothing can be written."""
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    return sqlite3.connect(uri, timeout=LOCK_WAIT_S, uri=True)
 
 
 class InUse(StoreError):
