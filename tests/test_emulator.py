@@ -410,6 +410,17 @@ async def test_where_nobody_listens_connections_are_reset_and_it_is_told():
 
 
 @runs
+async def test_a_name_that_no_host_has_resets_the_connection_and_is_told():
+    told = []
+    async with Emulator("lan", ("a..b", 80), tell=told.append) as emulator:
+        async with connected(emulator.port) as (reader, _):
+            with pytest.raises(ConnectionResetError):
+                await reader.read(1)
+        assert emulator.facts().refused == 1
+    assert told[0].startswith("cannot reach a..b:80 (there is no such host), so a connection was")
+
+
+@runs
 async def test_a_port_in_use_is_told_in_one_sentence():
     async with End() as end:
         with pytest.raises(UsageError, match=r"cannot listen at .*\(Address already in use\)"):

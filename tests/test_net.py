@@ -237,6 +237,19 @@ def test_a_neighbour_that_hangs_up_before_the_first_word_is_called_again(monkeyp
     asyncio.run(asyncio.wait_for(story(), 30))
 
 
+def test_a_neighbour_whose_address_names_no_host_does_not_end_the_calls(caplog):
+    async def story():
+        broker = BrokerHost("porto", {"lisbon": Address("a..b")})
+        await broker.start(HERE)
+        try:
+            await until(lambda: caplog.text.count("cannot reach lisbon") == 2)
+        finally:
+            await broker.stop()
+
+    caplog.set_level("DEBUG", "wayfare.broker")
+    asyncio.run(asyncio.wait_for(story(), 30))
+
+
 @live
 async def test_a_broker_that_lost_its_memory_is_told_everything_again():
     async with (

@@ -62,7 +62,7 @@ class Calls:
                 _, connection = await loop.create_connection(
                     self._connection, address.host, address.port, ssl=tls
                 )
-            except OSError as error:
+            except (OSError, UnicodeError) as error:  # that is of names which no host has
                 tell(
                     logger,
                     logging.DEBUG,

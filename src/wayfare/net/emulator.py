@@ -299,7 +299,7 @@ class Emulator:
     async def _reach(self, to: Place) -> Streams | None:
         try:
             far = await asyncio.open_connection(*to, limit=SOCKET_BYTES)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # that is of names which no host has
             self.refused += 1
             self._tell(
                 f"cannot reach {to[0]}:{to[1]} ({_reason(error)}), so a connection was reset:"
@@ -363,7 +363,9 @@ def _socket(writer: asyncio.StreamWriter) -> socket.socket:
     return writer.get_extra_info("socket")  # type: ignore[no-any-return]
 
 
-def _reason(error: OSError) -> str:
+def _reason(error: OSError | UnicodeError) -> str:
+    if isinstance(error, UnicodeError):
+        return "there is no such host"
     if isinstance(error, socket.gaierror):
         return error.strerror or str(error)
     return os.strerror(error.errno) if error.errno else str(error)
