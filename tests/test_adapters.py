@@ -1415,7 +1415,17 @@ def test_addresses_are_read():
 
 
 @pytest.mark.parametrize(
-    "text", ["mqtt://", "mqtt://u:secret@h:x", "ftp://u:secret@h", "mqtt://h/path", "mqtt://h:0"]
+    "text",
+    [
+        "mqtt://",
+        "mqtt://u:secret@h:x",
+        "ftp://u:secret@h",
+        "mqtt://h/path",
+        "mqtt://h:0",
+        "mqtt://u:secret@a..b",
+        "mqtt://u:secret@::1",
+        f"mqtt://{'x' * 64}.example",
+    ],
 )
 def test_addresses_that_are_none(text):
     with pytest.raises(UsageError, match="is no address") as caught:

@@ -570,6 +570,8 @@ def test_doctor_of_a_broker_with_a_file(tmp_path):
         (["doctor"], "nothing to examine: give --config FILE, or addresses of brokers"),
         (["doctor", "a:b:c"], "'a:b:c' is no address"),
         (["doctor", "http://a"], "'http://a' is no address: write http://host:port"),
+        (["doctor", "http://a..b:9410"], "names of hosts have 1 to 63 characters between dots"),
+        (["doctor", "http://::1"], "an IPv6 address is in brackets, like [::1]:PORT"),
         (["doctor", "a", "--ca", "/no/ca.pem"], "cannot read /no/ca.pem"),
     ],
 )

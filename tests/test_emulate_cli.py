@@ -176,6 +176,21 @@ def test_what_makes_no_sense_is_told_in_a_sentence(options, why, capsys):
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("to", "why"),
+    [
+        ("::1", "it has too many colons; an IPv6 address is in brackets, like [::1]:PORT"),
+        ("a..b:80", "names of hosts have 1 to 63 characters between dots"),
+        (f"{'x' * 64}:80", "names of hosts have 1 to 63 characters between dots"),
+        ("host", "give a port, or host:port"),
+    ],
+)
+def test_where_no_connection_can_go_is_told_before_one_comes(to, why, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["emulate", "--to", to])
+    assert f"argument --to: {to!r} is no place: {why}\n" in capsys.readouterr().err
+
+
 def test_profiles_are_listed_for_programs_too(capsys):
     assert cli.main(["emulate", "--profile", "list", "--json"]) == 0
     assert json.loads(capsys.readouterr().out).keys() == PROFILES.keys()

@@ -462,6 +462,8 @@ def test_config_lists_its_keys(capsys):
             "is one broker: start it with wayfare bro",
         ),
         (["sub", "a:b:c", "x > 0"], "'a:b:c' is no address"),
+        (["sub", "::1", "x > 0"], "an IPv6 address is in brackets, like [::1]:7410"),
+        (["pub", "a..b", "x=1"], "names of hosts have 1 to 63 characters between dots"),
         (["sub", "127.0.0.1", "x >"], "expected a value, found the end at column 4"),
         (["sub", "127.0.0.1", "x in myloc"], "the filter mentions myloc: say where this client is"),
         (["sub", "127.0.0.1", "x > 0", "--at", "R1"], "does not mention myloc: leave --at"),

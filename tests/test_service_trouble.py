@@ -863,6 +863,14 @@ def test_an_agent_runs_in_a_shell(
         (["proxy", "--access", "mqtt://a", "--peers", "a:b"], "no address of a mobility proxy"),
         (["proxy", "--access", "mqtt://a", "--listen", "256.0.0.1:0"], "cannot listen"),
         (["proxy", "--access", "mqtt://a:99999"], "is no address"),
+        (["proxy", "--access", "mqtt://a..b"], "names of hosts have 1 to 63 characters between dots; write mqtt://"),
+        (["proxy", "--access", "mqtt://::1"], "an IPv6 address is in brackets, like [::1]:1883"),
+        (["proxy", "--access", "mqtt://a", "--listen", "a..b:7500"], "'a..b:7500' is no place: names of hosts"),
+        (["proxy", "--access", "mqtt://a", "--listen", "::1"], "is no place: it has too many colons"),
+        (["proxy", "--access", "mqtt://a", "--address", "a..b"], "names of hosts have 1 to 63 characters"),
+        (["proxy", "--access", "mqtt://a", "--peers", "::1"], "an IPv6 address is in brackets, like [::1]:7500"),
+        (["sub", "::1", "x"], "an IPv6 address is in brackets, like [::1]:7500"),
+        (["pub", "tls://fe80::1", "x"], "an IPv6 address is in brackets, like [::1]:7500"),
         (["proxy", "--access", "mqtt://a/b"], "is no address: write mqtt://host:port"),
         (["proxy", "--access", "mqtt://a", "--tell", "mqtt://"], "is no address"),
         (["proxy", "--access", "mqtt://a", "--peers", ","], "there is no address"),
@@ -951,13 +959,15 @@ def test_who_is_hung_up_on_and_dialled_before_that_is_safe_is_dialled_after_it()
 def test_names_that_no_host_can_have() -> None:
     async def story() -> None:
         for name in ("a..b:7500", f"{'x' * 300}:7500"):
-            with pytest.raises(CannotConnect, match="no name of a host"):
+            with pytest.raises(UsageError, match="names of hosts have 1 to 63 characters"):
                 await ask(name)
         gone: list[e.Event] = []
         wires = Wires(gone.append)
         wires.dial("a..b:7500")
         await until(lambda: gone)
-        assert gone == [e.PeerGone("a..b:7500", "that is no name of a host")]
+        (why,) = gone
+        assert isinstance(why, e.PeerGone)
+        assert "names of hosts have" in why.reason
         with pytest.raises(UsageError, match="no address"):
             where("host:0001000000")
 

@@ -13,6 +13,7 @@ from math import isfinite
 from typing import Any
 
 from wayfare.net import logs
+from wayfare.net.addresses import check_place
 
 ONCE_S = 0.2  # a signal that comes twice within this time was meant once
 
@@ -129,6 +130,10 @@ def seconds(text: str) -> float:
 
 def place(text: str) -> tuple[str, int]:
     """`PORT`, here, or `HOST:PORT`."""
+    try:
+        check_place(text, "PORT")
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no place: {error}") from None
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is no place: give a port, or host:port")

@@ -13,6 +13,19 @@ PORT = 7410
 SCHEMES = {"wayfare": False, "wayfares": True}
 
 
+def check_place(place: str, port: int | str = PORT) -> None:
+    """ValueError, with the rest of a sentence, if `host` or `host:port` is nothing that a resolver takes."""
+    if place.count(":") > 1 and not place.startswith("["):
+        raise ValueError(
+            f"it has too many colons; an IPv6 address is in brackets, like [::1]:{port}"
+        )
+    host = place if place.startswith("[") else place.partition(":")[0]
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise ValueError("names of hosts have 1 to 63 characters between dots") from None
+
+
 class Address(msgspec.Struct, frozen=True):
     host: str
     port: int = PORT
@@ -31,6 +44,7 @@ class Address(msgspec.Struct, frozen=True):
         given = text if "://" in text else f"wayfare://{text}"
         try:
             parts = urlsplit(given)
+            check_place(parts.netloc.rpartition("@")[2])
             port = PORT if parts.port is None else parts.port
         except ValueError as error:
             raise UsageError(f"{text!r} is no address: {error}") from None

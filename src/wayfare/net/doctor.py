@@ -24,7 +24,7 @@ from wayfare.core.codec import decode
 from wayfare.core.messages import PROTOCOL_VERSION, Hello
 from wayfare.errors import CannotConnect, CodecError, ConfigError, UsageError
 from wayfare.net import config, configured, network
-from wayfare.net.addresses import Address
+from wayfare.net.addresses import Address, check_place
 from wayfare.net.checks import (
     EVERYWHERE,
     FAIL,
@@ -92,10 +92,7 @@ class Doctor:
             if _is_file(place):
                 continue
             if place.startswith("http://"):
-                host, _, port = place[7:].partition("/")[0].rpartition(":")
-                if not port.isdecimal():
-                    raise UsageError(f"{place!r} is no address: write http://host:port")
-                await self._ask(host.strip("[]"), int(port))
+                await self._ask(*_of_http(place))
             else:
                 await self._meet(Address.parse(place), client_context(self._ca))
         self._compare_files()
@@ -431,6 +428,18 @@ def _own_context(tls: Tls | None) -> ssl.SSLContext:
 
 def _is_file(place: str) -> bool:
     return place.endswith(".toml") or Path(place).is_file()
+
+
+def _of_http(place: str) -> tuple[str, int]:
+    there = place.removeprefix("http://").partition("/")[0]
+    host, _, port = there.rpartition(":")
+    try:
+        check_place(there, "PORT")
+        if not port.isdecimal() or int(port) > 65535:
+            raise ValueError("write http://host:port")
+    except ValueError as error:
+        raise UsageError(f"{place!r} is no address: {error}") from None
+    return host.strip("[]"), int(port)
 
 
 async def _tells_status(address: Address) -> bool:

@@ -10,6 +10,7 @@ from urllib.parse import quote, unquote, urlsplit
 import msgspec
 
 from wayfare.errors import CannotConnect, UsageError
+from wayfare.net.addresses import check_place
 from wayfare.net.security import client_context, distrust
 from wayfare.service.system import Trust
 
@@ -99,6 +100,8 @@ def place(address: str, schemes: Mapping[str, Scheme], trust: Trust = ANYBODY) -
     told = told if "@" in address else address
     try:
         parts = urlsplit(address)
+        if parts.scheme in schemes:
+            check_place(parts.netloc.rpartition("@")[2], schemes[parts.scheme].port)
         port = parts.port
     except ValueError as error:
         raise UsageError(f"{told!r} is no address: {error}; write {form}") from None

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 
 from wayfare.errors import UsageError
+from wayfare.net.addresses import check_place
 
 TLS = "tls://"  # how addresses begin of proxies that speak it
 PORT = 7500
@@ -35,10 +36,12 @@ def where(address: str) -> Place:
         host, digits = rest, str(PORT)
     host = host.removeprefix("[").removesuffix("]")
     is_port = digits.isdecimal() and len(digits) <= 5 and 0 < int(digits) < 65_536
-    if not host or not is_port or "/" in host:
-        raise UsageError(
-            f"{address!r:.80} is no address of a mobility proxy: write host:port, or {TLS}host:port"
-        )
+    try:
+        if not host or not is_port or "/" in host:
+            raise ValueError(f"write host:port, or {TLS}host:port")
+        check_place(rest, PORT)
+    except ValueError as error:
+        raise UsageError(f"{address!r:.80} is no address of a mobility proxy: {error}") from None
     return host, int(digits)
 
 
