@@ -192,7 +192,6 @@ class Channel:
         "_salt",
         "again",
         "bytes",
-        "delay_ns",
         "direction",
         "free_at",
         "packets",
@@ -208,7 +207,6 @@ class Channel:
         self._last = 0  # when it arrives
         self.bytes = self.packets = 0
         self.again = 0  # times that a packet was sent again
-        self.delay_ns = 0  # of all packets together, from `send` to arrival
 
     def send(self, now: int, size: int) -> int:
         """So many bytes want to leave now: when the last of them arrives."""
@@ -223,7 +221,6 @@ class Channel:
                 arrival += self._again_ns()
             self._last = max(arrival, self._last)
             self.packets += 1
-            self.delay_ns += self._last - now
         return self._last
 
     def clear(self, now: int) -> None:
