@@ -25,6 +25,7 @@ from wayfare.errors import UsageError
 
 MS_NS = 1_000_000
 S_NS = 1000 * MS_NS
+VARY_NS_MIN = MS_NS  # each change is a step for whoever plays the link
 
 
 class Chance(Protocol):
@@ -53,10 +54,10 @@ class Direction(msgspec.Struct, frozen=True):
             if type(getattr(self, name)) is not int or getattr(self, name) < 0:
                 short = name.removesuffix("_ns")
                 raise UsageError(f"{short} of a channel is a whole number, not negative")
-        if self.bps < 1 or self.vary_ns < 1 or self.least < 1:
-            raise UsageError(
-                "bps, vary and least of a channel are at least 1: bits must get through"
-            )
+        if self.bps < 1 or self.least < 1:
+            raise UsageError("bps and least of a channel are at least 1: bits must get through")
+        if self.vary_ns < VARY_NS_MIN:
+            raise UsageError("vary of a channel is at least 1ms: what changes faster evens out")
         if self.most < self.least or self.again_most_ns < self.again_least_ns:
             raise UsageError("most channels (or again_most) are not below the least")
         if self.packet <= self.overhead:
