@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import Any
 
 import msgspec
 
+from wayfare.cli import service_options
 from wayfare.service.catalogue import Entry, catalogue
 
 EXAMPLES = """examples:
   wayfare service adapters           a table, in Markdown
   wayfare service adapters --json    the same as one JSON object
 """
+
+
+def add_parser(parts: Any) -> None:
+    one = service_options.part(
+        parts,
+        "adapters",
+        "the systems that it is for, and what their adapters give and take",
+        "List the adapters: addresses, what systems give, lines of code, and packages.",
+        EXAMPLES,
+        run,
+    )
+    one.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(a: argparse.Namespace) -> int:
