@@ -813,10 +813,12 @@ def test_a_shell_can_try_it(overlay_of: Nodes, system: str, word: str) -> None:
         ) as sub:
             assert "subscribed to" in sub.told()
             code, out, err = wayfare(
-                "service", "pub", f"127.0.0.1:{two_port}", f"{word}/x", "hello", "price=3"
+                *("service", "pub", f"127.0.0.1:{two_port}", f"{word}/x", "hello"),
+                *("price=3", "topic=5", "payload=none"),
             )
             assert (code, out, err) == (0, "", "")
-            facts = {"topic": f"{word}/x", "payload": "hello", "price": 3}
+            properties = {"price": 3, "topic": 5, "payload": "none"}
+            facts = {"topic": f"{word}/x", "payload": "hello", "properties": properties}
             assert msgspec.json.decode(sub.line()) == facts
             assert sub.end() == (0, "", "")
         assert one.stop(signal.SIGINT) == (0, "", "")

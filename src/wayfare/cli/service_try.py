@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from typing import Any
 
 from wayfare.cli import notation, running, service_options
-from wayfare.service import Gap, connect
+from wayfare.net import payloads
+from wayfare.net.logs import printable
+from wayfare.service import Gap, Publication, connect
 from wayfare.service.messages import Sync
 
 EXAMPLES = """examples:
@@ -81,20 +84,25 @@ async def _sub(a: argparse.Namespace) -> int:
                 many = "some" if message.lost is None else str(message.lost)
                 running.tell(f"{many} messages were lost: {message.reason}")
                 continue
-            text = message.payload.decode("utf-8", "replace")
-            if a.json:
-                facts = {"topic": message.topic, "payload": text, **message.properties}
-                print(json.dumps(facts), flush=True)
-            else:
-                print(f"{message.topic}  {text}", flush=True)
+            print(_as_json(message) if a.json else _as_text(message), flush=True)
             came += 1
             if came == a.count:
                 break
     return 0
 
 
+def _as_json(message: Publication) -> str:
+    facts = {"topic": message.topic, "properties": message.properties}
+    return json.dumps(facts | payloads.told(message.payload))
+
+
+def _as_text(message: Publication) -> str:
+    text = message.payload.decode("utf-8", "replace")
+    return printable(f"{message.topic}  {text}")
+
+
 async def _pub(a: argparse.Namespace) -> int:
     properties = notation.attributes_of(" ".join(a.attributes))
     async with _client(a, "pub", standby=False) as client:
-        await client.publish(a.topic, a.payload.encode(), **properties)
+        await client.publish(a.topic, os.fsencode(a.payload), **properties)
         return 1 if await client.close() else 0

@@ -274,13 +274,18 @@ class Client:
         self._perform(self._library.unsubscribe(subscription, now()))
         await self._errands.done()
 
-    async def publish(self, topic: str, payload: bytes = b"", **properties: Property) -> None:
+    async def publish(self, topic: str, payload: bytes = b"", /, **properties: Property) -> None:
         """Publish. Returns when the access point has it; if the client is away, it is sent later.
 
         OutboxFull: too much waits for an access point. UsageError, Refused: the system will not have it.
         Closed: the client was closed before an access point had it.
         """
         self._check_open()
+        for name, value in properties.items():
+            if not isinstance(value, Property):  # a payload that was named, perhaps
+                raise UsageError(
+                    f"the property {name} is a text, a number or a bool, and no {type(value).__name__}"
+                )
         effects = self._library.publish(Publication(topic, payload, properties), now())
         self._perform(effects)
         sent = next((effect for effect in effects if isinstance(effect, e.Publish)), None)
@@ -289,7 +294,7 @@ class Client:
                 "published",
                 number=self._library.published,
                 epoch=self._library.stay,
-                attributes={"topic": topic, **properties},
+                attributes={**properties, "topic": topic},
             )
         if sent is not None:
             await self._answers.wait("published", id(sent.publication))
@@ -413,7 +418,7 @@ class Client:
                 number=None if mark is None else mark.number,
                 delivery=self._delivered,
                 epoch=self._library.stay,
-                attributes={"topic": publication.topic, **publication.properties},
+                attributes={**publication.properties, "topic": publication.topic},
             )
 
     def _tell(self, message: Message | Gap) -> None:

@@ -1,0 +1,68 @@
+"""`wayfare service` in a shell: real processes, what they say, and what they say when it makes no sense."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from test_live_cli import program, wayfare
+from test_service_live import Nodes, run
+from wayfare.errors import UsageError
+from wayfare.service import connect
+from wayfare.service.experiment import proxy
+
+on_mqtt = pytest.mark.parametrize("system", ["mqtt"])
+
+
+@contextmanager
+def proxy_beside(access: str, *options: str) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """A proxy at any free port, and what it says of itself."""
+    listening = ("--listen", "0", "--json", *options)
+    with program("service", "proxy", "--access", access, *listening) as one:
+        yield one, json.loads(one.line())
+
+
+@contextmanager
+def subscriber(place: str, wanted: str, *options: str) -> Iterator[Any]:
+    with program("service", "sub", place, wanted, *options) as one:
+        assert one.told().startswith("wayfare: subscribed to ")
+        yield one
+
+
+@on_mqtt
+def test_what_is_published_in_a_shell_may_be_any_bytes_and_none_reach_a_terminal(
+    overlay_of: Nodes, system: str, word: str
+) -> None:
+    a, *_ = overlay_of(system).addresses
+    with proxy_beside(a) as (_, facts):
+        place = facts["proxy"]
+        with (
+            subscriber(place, f"{word}/#") as in_words,
+            subscriber(place, f"{word}/#", "--json") as in_json,
+        ):
+            for payload in (b"\xff\xfe", b"red \x1b[31m\nhi"):
+                said = wayfare("service", "pub", place, f"{word}/x", payload)
+                assert said == (0, "", "")
+            assert in_words.line() == f"{word}/x  \ufffd\ufffd"
+            assert in_words.line() == f"{word}/x  red ?[31m?hi"
+            topic = {"topic": f"{word}/x", "properties": {}}
+            assert json.loads(in_json.line()) == topic | {"payload_base64": "//4="}
+            assert json.loads(in_json.line()) == topic | {"payload": "red \x1b[31m\nhi"}
+
+
+@on_mqtt
+def test_properties_may_be_called_as_they_like(overlay_of: Nodes, system: str, word: str) -> None:
+    async def story() -> None:
+        a, *_ = overlay_of(system).addresses
+        async with proxy(a) as place, connect(f"ann{word}", place) as ann:
+            await ann.subscribe(f"{word}/#")
+            await ann.publish(f"{word}/x", b"hello", topic=5, payload="none", self=True)
+            came = await anext(ann)
+            assert (came.topic, came.payload) == (f"{word}/x", b"hello")
+            assert came.properties == {"topic": 5, "payload": "none", "self": True}
+            with pytest.raises(UsageError, match="property payload is a text, a number or a bool"):
+                await ann.publish(f"{word}/x", payload=b"named")
+
+    run(story())
