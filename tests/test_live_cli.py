@@ -524,6 +524,16 @@ def test_publish_and_subscribe(tmp_path):
         assert first == {"publisher": "p", "attributes": attributes, "payload": "só"}
 
 
+def test_a_payload_may_be_any_bytes_and_texts_of_others_do_nothing_to_a_terminal():
+    with broker("lisbon") as (_, address), subscriber(address, "free > 0", "-C", "2") as in_words:
+        with subscriber(address, "free > 0", "-C", "1", "--json") as in_json:
+            words = ["free=3", "place=red \x1b[31m\nhi"]
+            told = wayfare("pub", address, *words, "--payload", b"\xff\xfe", "--count", "2")
+            assert told == (0, "published 2\n", "")
+            assert json.loads(in_json.line())["payload_base64"] == "//4="
+        assert in_words.line() == "free=3 place='red ?[31m?hi' (2 bytes)"
+
+
 def test_lines_of_one_network_can_be_published_in_another(tmp_path):
     """`wayfare sub --json | wayfare pub --json`, and lines that people write."""
     lines = [

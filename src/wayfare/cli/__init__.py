@@ -15,6 +15,7 @@ from importlib import import_module
 from importlib.metadata import version
 
 from wayfare.errors import WayfareError
+from wayfare.net.logs import printable
 
 EXAMPLES = """examples:
   wayfare demo                          a small network, readable at a glance
@@ -97,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except WayfareError as error:
         for line in str(error).splitlines():
-            print(f"wayfare: {line}", file=sys.stderr)
+            print(f"wayfare: {printable(line)}", file=sys.stderr)  # others may have part in it
         return 2
     except KeyboardInterrupt:
         print("wayfare: stopped", file=sys.stderr)

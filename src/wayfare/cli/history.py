@@ -16,6 +16,7 @@ from wayfare.core import messages as m
 from wayfare.core.filters import Filter
 from wayfare.core.predicates import INT_MAX, INT_MIN
 from wayfare.errors import UsageError
+from wayfare.net.logs import printable
 from wayfare.net.subscription import Notification
 
 EXAMPLES = """examples:
@@ -164,7 +165,7 @@ def _write(found: Iterable[tuple[int, m.Notification]], path: Path) -> int:
 
 def _as_text(time: datetime, notification: Notification) -> str:
     day = f"{time:%Y-%m-%d %H:%M:%S.%f}"[:-3]
-    return f"{day}  {notification.publisher}  {notation.as_text(notification)}"
+    return f"{day}  {printable(notification.publisher)}  {notation.as_text(notification)}"
 
 
 def _as_json(time: datetime, notification: Notification) -> str:

@@ -15,6 +15,7 @@ from wayfare.core.predicates import Value
 from wayfare.core.syntax import value_text
 from wayfare.errors import UsageError
 from wayfare.net import payloads
+from wayfare.net.logs import printable
 from wayfare.net.subscription import Notification
 
 # A value goes on up to the next name, so that words need no quotes of their own.
@@ -56,7 +57,7 @@ def as_text(notification: Notification) -> str:
         words.append(f"({len(notification.payload)} bytes)")
     if notification.past:
         words.append("(past)")
-    return " ".join(words)
+    return printable(" ".join(words))
 
 
 def as_json(notification: Notification) -> str:

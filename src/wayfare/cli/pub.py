@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from itertools import count, islice
 from typing import Any
@@ -77,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("nothing to publish: give attributes, like free=3, or --json")
     offered = Filter.parse(a.advertise) if a.advertise else None
     given = notation.attributes_of(" ".join(a.attributes))
-    what = _lines() if a.json else _repeated((given, a.payload.encode()), a.count, a.every)
+    what = _lines() if a.json else _repeated((given, os.fsencode(a.payload)), a.count, a.every)
     running.start_log("error")
     for_ever = a.every is not None and a.count is None
     return running.run(_publish(a, what, offered), lambda: 0 if for_ever else 1)

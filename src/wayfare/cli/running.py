@@ -115,7 +115,7 @@ def start_log(level: str, format: str = "text") -> None:
 
 def tell(sentence: str) -> None:
     """Something to know, beside the output."""
-    print(f"wayfare: {sentence}", file=sys.stderr, flush=True)
+    print(f"wayfare: {logs.printable(sentence)}", file=sys.stderr, flush=True)
 
 
 def seconds(text: str) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 
 from wayfare.cli import running, service_options
 from wayfare.errors import UsageError
+from wayfare.net.logs import printable
 from wayfare.service.agent import PROBE_S, Agent, Choice, order
 from wayfare.service.discovery import Neighbourhood
 from wayfare.service.system import Trust
@@ -84,7 +85,7 @@ def run_agent(a: argparse.Namespace) -> int:
 
 async def _watch(a: argparse.Namespace) -> int:
     def tell(what: dict[str, Any]) -> None:
-        print(json.dumps(what) if a.json else _sentence(what), flush=True)
+        print(json.dumps(what) if a.json else printable(_sentence(what)), flush=True)
 
     near: Any = Neighbourhood(safe=bool(a.ca)) if a.zeroconf else nullcontext()
     async with near:
