@@ -24,7 +24,7 @@ import wayfare
 from wayfare.errors import CannotConnect, Closed, Refused, UsageError
 from wayfare.service import line
 from wayfare.service.adapters import ADAPTERS, adapter
-from wayfare.service.addresses import Scheme, place
+from wayfare.service.addresses import Scheme, place, quoted
 from wayfare.service.inbox import QUEUE_MAX
 from wayfare.service.nodes import Node, free_ports, program
 from wayfare.service.redis import MAGIC, Redis
@@ -1412,6 +1412,13 @@ def test_addresses_are_read():
     )  # fmt: skip
     assert str(whole) == "mqtts://[::1]:99"
     assert place("mqtt://host", SCHEMES).port == 1883
+
+
+@pytest.mark.parametrize("password", ["p/w", "p#1", "p@ss:word", "p%41", "[p", "", "pä ss"])
+def test_a_password_may_have_any_characters(password):
+    there = place(f"mqtt://{quoted(f'ann:{password}')}@host", SCHEMES)
+    assert (there.user, there.password, there.host) == ("ann", password, "host")
+    assert place(f"mqtt://{quoted('ann')}@host", SCHEMES).password is None
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,22 @@
 """`wayfare service` in a shell: real processes, what they say, and what they say when it makes no sense."""
 
 import json
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
+from test_adapters import running
 from test_live_cli import program, wayfare
 from test_service_live import Nodes, run
 from wayfare.errors import UsageError
 from wayfare.service import connect
 from wayfare.service.experiment import proxy
+from wayfare.service.nodes import program as found
 
 on_mqtt = pytest.mark.parametrize("system", ["mqtt"])
 
@@ -66,3 +71,19 @@ def test_properties_may_be_called_as_they_like(overlay_of: Nodes, system: str, w
                 await ann.publish(f"{word}/x", payload=b"named")
 
     run(story())
+
+
+def test_a_password_may_have_any_characters(tmp_path: Path, need_server: Any, word: str) -> None:
+    need_server("mqtt")
+    users = tmp_path / "users"
+    login = ["ann", "p/w@s#1%41"]
+    subprocess.run(
+        [found("mosquitto_passwd"), "-b", "-c", str(users), *login], check=True, capture_output=True
+    )
+    allowed = f"allow_anonymous false\npassword_file {users}\n"
+    with running("mqtt", tmp_path, allowed) as (access, _):
+        url = access.replace("://", f"://ann:{quote(login[1], safe='')}@")
+        with proxy_beside(url, "--tell", access) as (_, facts):
+            place = facts["proxy"]
+            said = wayfare("service", "pub", place, f"{word}/x", "hi", "--login", ":".join(login))
+            assert said == (0, "", "")

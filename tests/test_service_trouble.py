@@ -888,6 +888,7 @@ def test_an_agent_runs_in_a_shell(
         (["move", "out", "--control", "/no/such/place"], "no agent answers at /no/such/place"),
         (["sub", "127.0.0.1:9", "x"], "no mobility proxy answers at 127.0.0.1:9"),
         (["pub", "127.0.0.1:9", "x"], "nobody listens there"),
+        (["pub", "127.0.0.1:9", "x", "--login", "\udcff:x"], "a login is user:password"),
         (["sub", "127.0.0.1:9", "x", "--sync", "pong"], "no way to synchronise"),
     ],
 )  # fmt: skip
