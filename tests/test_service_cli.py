@@ -1,5 +1,6 @@
 """`wayfare service` in a shell: real processes, what they say, and what they say when it makes no sense."""
 
+import asyncio
 import json
 import subprocess
 from collections.abc import Iterator
@@ -15,8 +16,11 @@ from test_live_cli import program, wayfare
 from test_service_live import Nodes, run
 from wayfare.errors import UsageError
 from wayfare.service import connect
+from wayfare.service.discovery import advertised
 from wayfare.service.experiment import proxy
 from wayfare.service.nodes import program as found
+from wayfare.service.proxy_addresses import with_port
+from wayfare.service.wire import ask
 
 on_mqtt = pytest.mark.parametrize("system", ["mqtt"])
 
@@ -87,3 +91,52 @@ def test_a_password_may_have_any_characters(tmp_path: Path, need_server: Any, wo
             place = facts["proxy"]
             said = wayfare("service", "pub", place, f"{word}/x", "hi", "--login", ":".join(login))
             assert said == (0, "", "")
+
+
+def test_an_address_without_a_port_is_at_the_port_where_the_proxy_listens() -> None:
+    for given in ("127.0.0.1", "tls://localhost", "[::1]"):
+        assert with_port(given, 7510) == f"{given}:7510"
+        assert with_port(f"{given}:80", 7510) == f"{given}:80"
+    with proxy_beside("mqtt://127.0.0.1:9", "--address", "127.0.0.1") as (_, facts):
+        assert asyncio.run(ask(facts["proxy"])).access == "mqtt://127.0.0.1:9"
+
+
+def test_a_proxy_that_another_one_announces_is_told_so() -> None:
+    here = ["127.0.0.1"]
+
+    async def story() -> None:
+        async with advertised("127.0.0.1:9", "mqtt://a", here):
+            with pytest.raises(UsageError, match=r"another proxy announces 127\.0\.0\.1:9 on this"):
+                async with advertised("127.0.0.1:9", "mqtt://b", here):
+                    pass
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("control", "sentence"),
+    [
+        ("/nosuch/x", "(No such file or directory): --control chooses another place"),
+        ("/tmp/" + "x" * 200, "(AF_UNIX path too long): --control chooses another place"),
+        ("/", "is another agent running? --control chooses another place"),
+    ],
+)
+def test_an_agent_says_why_it_cannot_listen(control: str, sentence: str) -> None:
+    code, out, err = wayfare("service", "agent", "--proxies", "127.0.0.1:9", "--control", control)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"wayfare: cannot listen at {control} (")
+    assert err.endswith(f"{sentence}\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--address", "nosuch.invalid", "--advertise", "zeroconf"], "cannot announce nosuch.invalid:"),
+        (["--store", "/"], "/ is a directory: name a file in it, like /store.db"),
+    ],
+)  # fmt: skip
+def test_a_proxy_says_what_is_wrong(options: list[str], sentence: str) -> None:
+    listening = ["--access", "mqtt://127.0.0.1:9", "--listen", "0"]
+    code, out, err = wayfare("service", "proxy", *listening, *options)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"wayfare: {sentence}")

@@ -50,8 +50,8 @@ def add_parser(parts: Any) -> None:
     one.add_argument(
         "--address",
         default="",
-        metavar="HOST:PORT",
-        help="where others reach it, if it listens on all addresses (0.0.0.0)",
+        metavar="HOST[:PORT]",
+        help="where others reach it, if it listens on all addresses (0.0.0.0); without a port, at that of --listen",
     )
     one.add_argument(
         "--tell", default="", metavar="URL", help="the access point, as clients reach it"

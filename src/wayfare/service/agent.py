@@ -13,6 +13,7 @@ done or not.
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import itertools
 import logging
@@ -243,9 +244,10 @@ class Agent:
                     self._serve, *self.control, limit=LINE_MAX
                 )
         except OSError as error:
+            taken = error.errno == errno.EADDRINUSE
             raise UsageError(
-                f"cannot listen at {_shown(self.control)} ({error.strerror}): is another agent"
-                " running? --control chooses another place"
+                f"cannot listen at {_shown(self.control)} ({error.strerror or error}):"
+                f"{' is another agent running?' if taken else ''} --control chooses another place"
             ) from None
 
     async def _close(self) -> None:
@@ -478,7 +480,7 @@ def _take_place(path: str) -> None:
             if Path(path).is_socket():
                 Path(path).unlink(missing_ok=True)
             return
-    raise OSError(0, "somebody answers there")
+    raise OSError(errno.EADDRINUSE, "somebody answers there")
 
 
 def _shown(place: str | tuple[str, int]) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 TYPE = "_wayfare-proxy._tcp.local."
 RESOLVE_MS = 3_000  # for the address of a proxy that was announced
+NAME_MAX = 63  # bytes of the name that something is announced under
 FOUND_MAX = 100  # proxies: more are not looked at
 
 log = logging.getLogger(__name__)
@@ -43,13 +44,19 @@ async def advertised(
     address: str, access: str, interfaces: Sequence[str] = ()
 ) -> AsyncIterator[None]:
     """Say on the LAN that a proxy is at this address, beside this access point."""
+    host, port = where(address)
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise UsageError(
+            f"cannot announce {address} ({error.strerror}): say by --address where others reach it"
+        ) from None
     zeroconf = _zeroconf(interfaces)
+    from zeroconf import NonUniqueNameException
     from zeroconf.asyncio import AsyncServiceInfo
 
     try:
-        host, port = where(address)
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        name = address.removeprefix(TLS).replace(".", "-").replace(":", "-")
+        name = address.removeprefix(TLS).replace(".", "-").replace(":", "-")[-NAME_MAX:]
         info = AsyncServiceInfo(
             TYPE,
             f"{name}.{TYPE}",
@@ -58,7 +65,12 @@ async def advertised(
             properties={"access": access, "tls": "yes" if is_safe(address) else "no"},
             server=f"{name}.local.",
         )
-        await (await zeroconf.async_register_service(info))
+        try:
+            await (await zeroconf.async_register_service(info))
+        except NonUniqueNameException:
+            raise UsageError(
+                f"another proxy announces {address} on this LAN: give each an address of its own, by --address"
+            ) from None
         yield
     finally:
         await zeroconf.async_close()  # which takes it back

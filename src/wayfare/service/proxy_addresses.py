@@ -31,9 +31,7 @@ Permit = Callable[[str], Awaitable[Place]]
 def where(address: str) -> Place:
     """Read `host:port`, or `host`, with or without TLS."""
     rest = address.removeprefix(TLS)
-    host, colon, digits = rest.rpartition(":")
-    if not colon or rest.endswith("]"):
-        host, digits = rest, str(PORT)
+    host, _, digits = with_port(rest, PORT).rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     is_port = digits.isdecimal() and len(digits) <= 5 and 0 < int(digits) < 65_536
     try:
@@ -43,6 +41,12 @@ def where(address: str) -> Place:
     except ValueError as error:
         raise UsageError(f"{address!r:.80} is no address of a mobility proxy: {error}") from None
     return host, int(digits)
+
+
+def with_port(address: str, port: int) -> str:
+    """This port, if the address says none."""
+    is_host = address and (":" not in address.removeprefix(TLS) or address.endswith("]"))
+    return f"{address}:{port}" if is_host else address
 
 
 def is_safe(address: str) -> bool:

@@ -20,7 +20,7 @@ from wayfare.service.buffer import DEFAULT_LIMITS, Limits
 from wayfare.service.client_proxy import Record
 from wayfare.service.errands import Errand, Errands, name_of
 from wayfare.service.proxy import Proxy
-from wayfare.service.proxy_addresses import TLS, is_safe, only
+from wayfare.service.proxy_addresses import TLS, is_safe, only, with_port
 from wayfare.service.store import Store
 from wayfare.service.system import Publication, Trust
 from wayfare.service.wire import WIRES_MAX, Wires, listen
@@ -96,7 +96,7 @@ class Server:
             raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}") from None
         port = self._listener.sockets[0].getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
-        address = self._address or f"{shown}:{port}"
+        address = with_port(self._address, port) or f"{shown}:{port}"
         if self._safety is not None and not is_safe(address):
             address = TLS + address
         public = without_login(self._told)
