@@ -194,3 +194,11 @@ def test_where_no_connection_can_go_is_told_before_one_comes(to, why, capsys):
 def test_profiles_are_listed_for_programs_too(capsys):
     assert cli.main(["emulate", "--profile", "list", "--json"]) == 0
     assert json.loads(capsys.readouterr().out).keys() == PROFILES.keys()
+
+
+def test_a_signal_that_nobody_hears_of_ends_it():
+    with server() as (_, to), program("emulate", "--to", to) as one:
+        one.line()
+        one.process.stdout.close()
+        one.process.send_signal(signal.SIGUSR1)
+        assert (one.process.wait(20), one.process.stderr.read()) == (141, "")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -140,3 +141,18 @@ def test_a_proxy_says_what_is_wrong(options: list[str], sentence: str) -> None:
     code, out, err = wayfare("service", "proxy", *listening, *options)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"wayfare: {sentence}")
+
+
+def test_an_agent_that_nobody_hears_of_ends_and_does_not_turn_clients_away(tmp_path: Path) -> None:
+    control = str(tmp_path / "agent")
+    with proxy_beside("mqtt://127.0.0.1:9") as (_, facts):
+        watching = ("--proxies", facts["proxy"], "--control", control, "--interval", "0.1")
+        with program("service", "agent", *watching) as agent:
+            assert agent.line() == f"{facts['proxy']} is in reach: no client yet"
+            agent.process.stdout.close()
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(control)
+                client.sendall(b'{"client": "ann"}\n')
+                assert agent.process.wait(20) == 141
+                assert json.loads(client.recv(1000))["move_in"] == facts["proxy"]
+            assert agent.process.stderr.read() == ""

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +19,8 @@ from wayfare.cli import running
 from wayfare.cli.experiments import or_dash, print_pairs
 from wayfare.errors import UsageError
 from wayfare.net.emulator import Emulator, Facts, Way
+
+Say = Callable[[dict[str, object], str], None]  # the same, for programs and for people
 
 EXAMPLES = """examples:
   wayfare emulate --profile list                                  all profiles, and where they are from
@@ -97,20 +100,23 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _serve(emulator: Emulator, listen: list[tuple[str, int]], a: argparse.Namespace) -> int:
-    async with emulator:
+    def say(facts: dict[str, object], sentence: str) -> None:
+        say_line(json.dumps(facts) if a.json else sentence)
+
+    async with running.printing() as say_line, emulator:
         ports = [emulator.port]
         for (host, port), to in list(zip(listen, a.to, strict=True))[1:]:
             ports.append(await emulator.listen(to, host, port))
-        for (host, _), port, to in zip(listen, ports, a.to, strict=True):
-            where = {"profile": a.profile, "host": host, "port": port, "to": f"{to[0]}:{to[1]}"}
-            _say(a.json, where, f"{a.profile}: {host}:{port} to {to[0]}:{to[1]}")
         with suppress(NotImplementedError):  # where there are no signals
             loop = asyncio.get_running_loop()
-            loop.add_signal_handler(signal.SIGUSR1, _turn, emulator, a.json)
+            loop.add_signal_handler(signal.SIGUSR1, _turn, emulator, say)
+        for (host, _), port, to in zip(listen, ports, a.to, strict=True):
+            where = {"profile": a.profile, "host": host, "port": port, "to": f"{to[0]}:{to[1]}"}
+            say(where, f"{a.profile}: {host}:{port} to {to[0]}:{to[1]}")
         try:
             if _has_stdin():
                 async for line in running.lines():
-                    _heed(emulator, line.decode(errors="replace").strip(), a.json)
+                    _heed(emulator, line.decode(errors="replace").strip(), say)
             await asyncio.Event().wait()  # nobody says anything any more
         finally:
             _show(emulator.facts(), a.json)
@@ -127,11 +133,11 @@ def _has_stdin() -> bool:
         return True
 
 
-def _turn(emulator: Emulator, as_json: bool) -> None:
-    _heed(emulator, "restore" if emulator.up.is_cut else "cut", as_json)
+def _turn(emulator: Emulator, say: Say) -> None:
+    _heed(emulator, "restore" if emulator.up.is_cut else "cut", say)
 
 
-def _heed(emulator: Emulator, line: str, as_json: bool) -> None:
+def _heed(emulator: Emulator, line: str, say: Say) -> None:
     word, _, rest = line.partition(" ")
     try:
         if (word, rest) in (("cut", ""), ("cut", "reset")):
@@ -149,11 +155,7 @@ def _heed(emulator: Emulator, line: str, as_json: bool) -> None:
     except argparse.ArgumentTypeError as error:
         running.tell(str(error))
         return
-    _say(as_json, {"did": line}, line)
-
-
-def _say(as_json: bool, facts: dict[str, object], sentence: str) -> None:
-    print(json.dumps(facts) if as_json else sentence, flush=True)
+    say({"did": line}, line)
 
 
 def _show(facts: Facts, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -54,10 +55,9 @@ def print_pairs(rows: list[tuple[str, str]]) -> None:
     table = Table(box=box.SIMPLE, show_header=False)
     for what, figure in rows:
         table.add_row(what, figure)
-    console = Console()
-    with console.capture() as drawn:  # to `print`: on a broken pipe rich would exit by itself
-        console.print(table)
-    print("\n".join(line.rstrip() for line in drawn.get().rstrip().splitlines()))
+    drawn = io.StringIO()  # to `print`: on a broken pipe rich would exit by itself
+    Console(file=drawn).print(table)
+    print("\n".join(line.rstrip() for line in drawn.getvalue().rstrip().splitlines()))
 
 
 def or_dash(value: float | None, how: str) -> str:

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from math import isfinite
 from typing import Any
 
@@ -72,6 +72,27 @@ async def _heed(
     except asyncio.CancelledError:
         if told.is_set():
             return when_told()
+        raise
+
+
+@asynccontextmanager
+async def printing() -> AsyncIterator[Callable[[str], None]]:
+    """Print lines from callbacks, too: if that fails, it ends the task that is in here, and not them."""
+    task, failed = asyncio.current_task(), list[OSError]()
+    assert task is not None
+
+    def say(line: str) -> None:
+        try:
+            print(line, flush=True)
+        except OSError as error:
+            failed.append(error)
+            task.cancel()
+
+    try:
+        yield say
+    except asyncio.CancelledError:
+        if failed:
+            raise failed[0] from None
         raise
 
 

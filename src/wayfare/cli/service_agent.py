@@ -85,10 +85,10 @@ def run_agent(a: argparse.Namespace) -> int:
 
 async def _watch(a: argparse.Namespace) -> int:
     def tell(what: dict[str, Any]) -> None:
-        print(json.dumps(what) if a.json else printable(_sentence(what)), flush=True)
+        say(json.dumps(what) if a.json else printable(_sentence(what)))
 
     near: Any = Neighbourhood(safe=bool(a.ca)) if a.zeroconf else nullcontext()
-    async with near:
+    async with running.printing() as say, near:
         choice = Choice(a.up, a.down)
         known = (lambda: near.addresses) if a.zeroconf else (lambda: a.proxies)
         await Agent(known, a.control, choice, tell, a.interval, Trust(a.ca)).run()
