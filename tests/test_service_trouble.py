@@ -875,6 +875,7 @@ def test_an_agent_runs_in_a_shell(
         (["pub", "tls://fe80::1", "x"], "an IPv6 address is in brackets, like [::1]:7500"),
         (["proxy", "--access", "mqtt://a/b"], "is no address: write mqtt://host:port"),
         (["proxy", "--access", "mqtt://a", "--tell", "mqtt://"], "is no address"),
+        (["proxy", "--access", "mqtt://a", "--tell", "nats://a"], "--tell is by nats:// and --access by mqtt://: give"),
         (["proxy", "--access", "mqtt://a", "--peers", ","], "there is no address"),
         (["proxy", "--access", "mqtt://a", "--address", "tls://a:1"], "give a certificate and its key, by --tls"),
         (["proxy", "--access", "mqtt://a", "--tls", "/no/cert", "/no/key"], "cannot read /no/key: No such file"),

@@ -11,6 +11,8 @@ from typing import Any
 from wayfare.cli import running, service_options
 from wayfare.errors import UsageError
 from wayfare.net.security import Tls
+from wayfare.service.adapters import alike
+from wayfare.service.addresses import scheme_of
 from wayfare.service.discovery import advertised
 from wayfare.service.proxy_addresses import PORT, where
 from wayfare.service.proxy_server import Server
@@ -103,6 +105,11 @@ def run(a: argparse.Namespace) -> int:
         trust=Trust(a.ca, tuple(a.cert) if a.cert else None),
         tls=Tls(*a.tls) if a.tls else None,
     )
+    if a.tell and not alike(a.access, a.tell):
+        raise UsageError(
+            f"--tell is by {scheme_of(a.tell)}:// and --access by {scheme_of(a.access)}://:"
+            " give the same access point, as clients reach it"
+        )
     return running.serve(_serve(server, a), lambda: 0, server.reload)
 
 
