@@ -98,10 +98,17 @@ def test_systems_that_are_not_installed_are_named_and_left_out(
         ("study service --live --out X --systems ,", "there is no system ','"),
         ("study relocation --out X --systems mqtt", "add --live"),
         ("study service --live --out X --trace log.csv", "follows nobody"),
+        ("study service --live --out X --systems wayfare --master 5", "'5' is no Spark master"),
     ],
 )
-def test_bad_input_of_a_live_study_gets_a_sentence(
-    words: str, sentence: str, capsys: pytest.CaptureFixture[str]
+def test_bad_input_of_a_live_study_gets_a_sentence_before_anything_is_run(
+    words: str,
+    sentence: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     assert main(words.split()) == 2
     assert sentence in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

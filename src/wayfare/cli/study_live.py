@@ -40,6 +40,8 @@ def run(arguments: argparse.Namespace, bar: Any) -> Any:
     jobs.need_spark("live")
     from wayfare.pipeline import analyse, live, results, spark
 
+    if a.master is not None:
+        spark.checked_master(a.master)  # now, and not behind all runs
     there, sentences = live.split(systems)
     for sentence in sentences:
         print(f"wayfare: left out, for {sentence}", file=sys.stderr)

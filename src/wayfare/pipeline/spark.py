@@ -90,7 +90,7 @@ def start(master: str | None = None, name: str = "wayfare", **settings: str) -> 
         SparkContext._ensure_initialized()  # or what spark-submit was told would not be known
     conf = SparkConf()
     if master is not None or not conf.contains("spark.master"):
-        conf.setMaster(_checked_master(master or "local[*]"))
+        conf.setMaster(checked_master(master or "local[*]"))
     conf.setAppName(name)
     given = {key.replace("_", "."): value for key, value in settings.items()}
     for key, value in (SETTINGS | given).items():
@@ -103,7 +103,8 @@ def start(master: str | None = None, name: str = "wayfare", **settings: str) -> 
     return session
 
 
-def _checked_master(master: str) -> str:
+def checked_master(master: str) -> str:
+    """Itself, if it is one that can be reached."""
     if not MASTERS.fullmatch(master):
         raise PipelineError(
             f"{master!r} is no Spark master: give one like local[*], local[2], spark://host:7077,"
