@@ -557,9 +557,17 @@ def test_the_name_of_a_client_is_its_own(overlay_of: Nodes, system: str, word: s
 
 @on_mqtt
 def test_nothing_is_promised_that_is_not_on_disk(
-    overlay_of: Nodes, system: str, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    overlay_of: Nodes,
+    system: str,
+    word: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The disk is full: no acknowledgement goes out, the proxy ends with a sentence, and all is there later."""
+    """The disk is full: no acknowledgement goes out, the proxy ends with a sentence, and all is there later.
+
+    Also what comes between the end of the disk and that of the process, for others.
+    """
     path = tmp_path / "proxy.db"
 
     async def story() -> None:
@@ -568,10 +576,11 @@ def test_nothing_is_promised_that_is_not_on_disk(
         server = Server(b, port=port, store=path)
         where = await server.start()
         async with proxy(a) as first, proxy(c) as third, connect(f"bob{word}", first) as bob:
-            ann = connect(f"ann{word}", where)
-            await ann.__aenter__()
-            await ann.subscribe(f"{word}/#")
-            await ann.move_out()
+            there = {name: connect(f"{name}{word}", where) for name in ("ann", "carl")}
+            for name, client in there.items():
+                await client.__aenter__()
+                await client.subscribe(f"{word}/{name}")
+                await client.move_out()
             full = sqlite3.OperationalError("database or disk is full")
 
             def fail(self: Store, statements: Any) -> None:
@@ -579,16 +588,36 @@ def test_nothing_is_promised_that_is_not_on_disk(
 
             with monkeypatch.context() as broken:
                 broken.setattr(Store, "write", fail)
-                await bob.publish(f"{word}/x", b"1")
+                await bob.publish(f"{word}/ann", b"1")
                 with pytest.raises(StoreError, match="no room left"):
                     await asyncio.wait_for(server.serve(), 10)
+                await bob.publish(f"{word}/carl", b"2")
+                await asyncio.sleep(0.3)  # as long as it takes to go wrong
                 await server.stop()
             server = Server(b, port=port, store=path)
             await server.start()
-            await ann.move_in(third)
-            assert await payloads(ann, 1) == [b"1"]
-            await ann.close()
+            for client, payload in zip(there.values(), (b"1", b"2"), strict=True):
+                await client.move_in(third)
+                assert await payloads(client, 1) == [payload]
+                await client.close()
             await server.stop()
+
+    run(story())
+    assert not any(one.exc_info for one in caplog.records)
+
+
+def test_what_ends_a_proxy_need_not_be_its_disk(tmp_path: Path) -> None:
+    """Nobody goes on as if what was noted was safe."""
+
+    async def story() -> None:
+        server = Server("mqtt://127.0.0.1:1", store=tmp_path / "proxy.db")
+        await server.start()
+        assert server._store is not None
+        with mock.patch.object(server._store, "commit", side_effect=OverflowError("too big")):
+            server._step(e.Received("#1", m.Register("ann", "key", 1, ("news",), m.Terms())))
+            with pytest.raises(OverflowError, match="too big"):
+                await asyncio.wait_for(server.serve(), 10)
+        await server.stop()
 
     run(story())
 

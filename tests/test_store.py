@@ -188,6 +188,21 @@ def test_what_was_written_is_read(tmp_path):
     again.close()
 
 
+def test_what_cannot_be_made_is_not_half_written(tmp_path):
+    """... and does not stand in the way of what is written next."""
+
+    def statements():
+        yield "INSERT INTO things VALUES (1)", ()
+        raise OverflowError("too big")
+
+    file = database.Database(tmp_path / "some.db", "os", "porto", ["things (number INTEGER)"])
+    with pytest.raises(OverflowError, match="too big"):
+        file.write(statements())
+    file.write([("INSERT INTO things VALUES (2)", ())])
+    assert [*file.read("SELECT number FROM things")] == [(2,)]
+    file.close()
+
+
 def test_a_damaged_file_is_refused_and_stays_as_it_is(tmp_path):
     file = made(tmp_path)
     data = bytearray(file.read_bytes())

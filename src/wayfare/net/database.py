@@ -74,10 +74,12 @@ class Database:
             for statement, values in statements:
                 self._db.execute(statement, values)
             self._db.execute("COMMIT")
-        except sqlite3.Error as error:
+        except BaseException as error:  # also of what the statements are made of
             with suppress(sqlite3.Error):
                 self._db.execute("ROLLBACK")
-            raise self._trouble(error) from None
+            if isinstance(error, sqlite3.Error):
+                raise self._trouble(error) from None
+            raise
 
     def close(self) -> None:
         if not self._closed:

@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
+from wayfare.errors import Closed
+
 QUEUE_MAX = 1_000
 AHEAD_MAX = 100  # that are given on together
 SLOW_S = 0.001  # and after which time it is worth that
@@ -75,6 +77,9 @@ class Inbox(Generic[Item]):
                 began = loop.time()
                 try:
                     await self._give_on(min(ahead, len(self._items)))
+                except Closed as error:
+                    self._failed(str(error))
+                    return
                 except Exception as error:
                     log.exception("what came from a publish/subscribe system could not be given on")
                     self._failed(f"it could not be given on: {error!r}")

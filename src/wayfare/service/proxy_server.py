@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from wayfare.errors import StoreError, UsageError, WayfareError
+from wayfare.errors import Closed, UsageError, WayfareError
 from wayfare.net.alarm import Alarm
 from wayfare.net.security import Tls, reload, server_context
 from wayfare.service import effects as e
@@ -115,7 +115,7 @@ class Server:
         return address
 
     async def serve(self) -> None:
-        """Until it cannot go on: StoreError says why."""
+        """Until it cannot go on: an error says why, mostly StoreError."""
         assert self._over is not None
         looking = asyncio.create_task(self._look_for_the_system())
         try:
@@ -260,11 +260,12 @@ class Server:
             return
         try:
             self._store.commit(self._record)
-        except StoreError as error:
-            safe.cancel()
+        except Exception as error:  # whatever it is, what was noted is not safe
             self._unsent.clear()
             if self._over is not None and not self._over.done():
                 self._over.set_exception(error)
+            safe.set_exception(Closed(f"the proxy cannot go on: {error}"))
+            safe.exception()  # nobody may wait for it
             return
         safe.set_result(None)
         self._say()
@@ -285,6 +286,9 @@ class Server:
                 del self._errands[other]
 
             async def deliver(publication: Publication) -> None:
+                # Who returns from here has promised to keep it.
+                if self._over is None or self._over.done():
+                    raise Closed("the proxy cannot go on")
                 self.arrived += 1
                 self._step(e.Arrived(client, publication))
                 if self._safe is not None:
