@@ -18,7 +18,7 @@ from unittest import mock
 import msgspec
 import pytest
 
-from test_adapters import running
+from test_adapters import others_publish, running
 from test_live_cli import program, wayfare
 from test_service_live import Nodes, next_of, payloads, quiet, run
 from test_service_systems import addresses
@@ -617,6 +617,41 @@ def test_what_ends_a_proxy_need_not_be_its_disk(tmp_path: Path) -> None:
             server._step(e.Received("#1", m.Register("ann", "key", 1, ("news",), m.Terms())))
             with pytest.raises(OverflowError, match="too big"):
                 await asyncio.wait_for(server.serve(), 10)
+        await server.stop()
+
+    run(story())
+
+
+@on_mqtt
+@pytest.mark.parametrize("stored", [True, False], ids=["stored", "unstored"])
+def test_a_number_that_is_too_large_for_everybody_is_a_text(
+    overlay_of: Nodes, system: str, word: str, tmp_path: Path, stored: bool
+) -> None:
+    """Any client of the system may publish one. No proxy ends by that, and its clients get everything."""
+    pairs = {
+        "n": "9" * 20,
+        "m": f"-{2**63 + 1}",
+        "i": str(2**64 - 1),
+        "wayfare-types": "n=int m=int i=int",
+    }
+
+    async def story() -> None:
+        a, _, _ = overlay_of(system).addresses
+        server = Server(a, store=tmp_path / "proxy.db" if stored else None)
+        async with connect(f"ann{word}", await server.start()) as ann:
+            await ann.subscribe(f"{word}/#")
+            await ann.move_out()
+            for payload in (b"1", b"2"):
+                await others_publish(adapter(a), a, f"{word}/x".encode(), payload, pairs)
+            await until(lambda: server.arrived >= 2)
+            await ann.move_in()
+            large = {"n": pairs["n"], "m": pairs["m"], "i": 2**64 - 1}
+            assert [(one.payload, one.properties) for one in await next_of(ann, 2)] == [
+                (b"1", large),
+                (b"2", large),
+            ]
+            with pytest.raises(UsageError, match="too large"):
+                await ann.publish(f"{word}/x", b"", n=2**64)
         await server.stop()
 
     run(story())

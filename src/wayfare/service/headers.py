@@ -20,6 +20,7 @@ UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, and n
 INTEGER = re.compile(r"-?[0-9]{1,20}")
 FLOAT = re.compile(r"-?[0-9.]{1,30}(e[-+]?[0-9]{1,3})?|-?inf|nan")
 TRUTH = {"true": True, "false": False}
+INTEGERS = range(-(2**63), 2**64)  # that can be stored and sent on
 
 
 def headers(publication: Publication) -> list[tuple[str, str]]:
@@ -27,6 +28,10 @@ def headers(publication: Publication) -> list[tuple[str, str]]:
     made: list[tuple[str, str]] = []
     types: list[str] = []
     for name, value in publication.properties.items():
+        if isinstance(value, int) and value not in INTEGERS:
+            raise UsageError(
+                f"the property {name:.60} is too large: integers are from -2^63 to 2^64 - 1"
+            )
         text = str(value).lower() if isinstance(value, bool) else str(value)
         if name in OURS or not NAME.fullmatch(name):
             raise UsageError(
@@ -67,7 +72,7 @@ def value_of(text: str, kind: str) -> Property:
     if kind == "bool":
         return TRUTH.get(text, text)
     if kind == "int" and INTEGER.fullmatch(text):
-        return int(text)
+        return number if (number := int(text)) in INTEGERS else text
     if kind == "float" and FLOAT.fullmatch(text):
         try:
             return float(text)
