@@ -1011,6 +1011,33 @@ def test_mqtt_goes_on_after_a_topic_that_is_no_text(mosquitto, word):
     run(story())
 
 
+def test_those_who_cannot_reach_their_server_are_in_nobodys_way(monkeypatch):
+    """Many wait for one that drops packets; the threads that are there for everybody are free."""
+    monkeypatch.setattr(line, "ANSWER_S", 1.0)
+
+    async def story():
+        with contextlib.ExitStack() as stack:
+            full = stack.enter_context(socket.socket())
+            full.bind(("127.0.0.1", 0))
+            full.listen(0)
+            for _ in range(3):
+                waiting = stack.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex(full.getsockname())
+            address = f"mqtt://127.0.0.1:{full.getsockname()[1]}"
+            opening = [
+                asyncio.create_task(Client(adapter(address), address, f"c{number}").open())
+                for number in range(50)
+            ]
+            await asyncio.sleep(0.1)
+            async with asyncio.timeout(0.5):
+                await asyncio.to_thread(lambda: None)
+            for error in await asyncio.gather(*opening, return_exceptions=True):
+                assert "no answer within 1 s" in str(error)
+
+    run(story())
+
+
 def test_a_second_client_of_the_same_name_takes_over(mosquitto):
     system = adapter(mosquitto)
 

@@ -230,6 +230,35 @@ def test_servers_with_tls(
     assert [one.message for one in caplog.records if one.name == "asyncio"] == []
 
 
+def test_a_goodbye_with_tls_is_heard_also_by_who_is_not_read_to_the_end(
+    files: Files, tmp_path: Path, need_server: Callable[[str], None]
+) -> None:
+    """mosquitto would keep for a day what it was told to forget."""
+    need_server("mqtt")
+
+    async def leave(client: Client, bert: Client) -> None:
+        await client.access.subscribe(["news"])
+        many = [bert.access.publish(Publication("news", bytes(300_000))) for _ in range(20)]
+        sending = asyncio.gather(*many)
+        await until(lambda: client.got)
+        await client.access.close()
+        await sending
+
+    async def story(address: str) -> None:
+        system = adapter(address, Trust(files.ca))
+        bert = await Client(system, address, "bert").open()
+        for name in ("anna", "berta", "clara", "dora"):
+            client = Client(system, address, name)
+            await leave(await client.open(), bert)
+            await client.open(resume=True)
+            assert client.access.resumed is False
+            await client.access.close()
+        await bert.access.close()
+
+    with serving("mqtts", tmp_path, files) as address:
+        run(story(address))
+
+
 @pytest.mark.parametrize("scheme", SAFE)
 def test_servers_without_tls_are_told_nothing(scheme: str, files: Files) -> None:
     """Neither by those who say so, as NATS does before TLS begins, nor by those who hang up."""

@@ -2,7 +2,7 @@
 
 Publications go both ways with quality of service 1, and are acknowledged when `deliver` has
 returned. A session that was suspended, or cut off, is kept by the server for `SESSION_S`. The
-library is driven by the event loop itself; there is no thread but for connecting.
+library is driven by the event loop itself, on a connection that we make: it would need a thread for that.
 
 mosquitto 2.0 never writes a session to its disk that began with a "clean start". So sessions that
 are to outlive a restart of it begin without: if there is one left of before, it is ended first.
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import ssl
 from collections.abc import Sequence
@@ -107,21 +108,54 @@ def packed(kind: int, **values: object) -> Properties:
     return made
 
 
-class Library(Client):
-    """The library's client, but it closes a connection that it does not trust."""
+class MqttClient(Client):
+    """The library's client, on a connection that is there already."""
 
-    def _ssl_wrap_socket(self, tcp_sock: Any) -> ssl.SSLSocket:
-        assert self._ssl_context is not None
-        made = self._ssl_context.wrap_socket(
-            tcp_sock, server_hostname=self._host, do_handshake_on_connect=False
-        )
+    connection: socket.socket
+
+    def _create_socket(self) -> socket.socket:
+        return self.connection
+
+
+async def reach(place: Place) -> socket.socket:
+    """Connect to the server, with TLS if that is to be."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+    for family, kind, protocol, _, address in found:
+        made = socket.socket(family, kind, protocol)
+        made.setblocking(False)
         try:
-            made.settimeout(self.connect_timeout)
-            made.do_handshake()
-        except BaseException:
+            await loop.sock_connect(made, address)
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if (security := place.security()) is not None:
+                made = security.wrap_socket(
+                    made, server_hostname=place.host, do_handshake_on_connect=False
+                )
+                await shake_hands(made)
+            return made
+        except BaseException as error:
             made.close()
-            raise
-        return made
+            if not isinstance(error, OSError) or address == found[-1][4]:
+                raise
+    raise OSError("it has no address")
+
+
+async def shake_hands(made: ssl.SSLSocket) -> None:
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    while True:
+        try:
+            made.do_handshake()
+            return
+        except ssl.SSLWantReadError:
+            watch, leave = loop.add_reader, loop.remove_reader
+        except ssl.SSLWantWriteError:
+            watch, leave = loop.add_writer, loop.remove_writer
+        watch(made, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            leave(made)
+        ready.clear()
 
 
 class MqttAccess(Line):
@@ -129,7 +163,7 @@ class MqttAccess(Line):
         super().__init__(place, lost)
         self._name, self._deliver = name, deliver
         self._loop = asyncio.get_running_loop()
-        self._client = Library(
+        self._client = MqttClient(
             CallbackAPIVersion.VERSION2,
             client_id=name,
             protocol=MQTTv5,
@@ -153,7 +187,6 @@ class MqttAccess(Line):
     async def connect(self, resume: bool, *, clean: bool) -> None:
         self._resume = resume
         client = self._client
-        client.connect_timeout = line.ANSWER_S
         client.max_inflight_messages_set(SENT_MAX)
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
@@ -162,29 +195,19 @@ class MqttAccess(Line):
         client.on_subscribe = client.on_unsubscribe = self._on_answer
         if self.place.user is not None:
             client.username_pw_set(self.place.user, self.place.password)
-        security = self.place.security()
-        if security is not None:
-            client.tls_set_context(security)
         asked = packed(
             PacketTypes.CONNECT, SessionExpiryInterval=SESSION_S, ReceiveMaximum=RECEIVED_MAX
         )
-        connecting = self._loop.run_in_executor(
-            None,
-            lambda: client.connect(
-                self.place.host,
-                self.place.port,
-                KEEP_ALIVE_S,
-                clean_start=clean,
-                properties=asked,
-            ),
-        )
         try:
-            await asyncio.shield(connecting)
+            async with asyncio.timeout(line.ANSWER_S):
+                client.connection = await reach(self.place)
+        except TimeoutError:
+            raise self.place.unanswered(f"no answer within {line.ANSWER_S:g} s") from None
         except OSError as error:
             raise self.place.unanswered(error) from None
-        except asyncio.CancelledError:
-            connecting.add_done_callback(self._given_up)  # the thread goes on
-            raise
+        client.connect(
+            self.place.host, self.place.port, KEEP_ALIVE_S, clean_start=clean, properties=asked
+        )
         if client.socket() is None:  # it did not take our certificate, and we have noticed already
             self.leave("given up")
             raise self.place.unanswered("the server closed the connection")
@@ -201,15 +224,10 @@ class MqttAccess(Line):
         ahead = min(SENT_MAX, getattr(granted, "ReceiveMaximum", SENT_MAX))
         self._sending = asyncio.Semaphore(ahead)
 
-    def _given_up(self, connecting: asyncio.Future[Any]) -> None:
-        connecting.exception()
-        self.cut()
-
     def _watch(self) -> None:
         """From here on the event loop reads and writes."""
         found = self._client.socket()
         assert isinstance(found, socket.socket)
-        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = found
         self._inbox = Inbox(self._give, failed=self.end)
         self._client.on_socket_register_write = self._on_writing
@@ -233,8 +251,9 @@ class MqttAccess(Line):
             return
         left = packed(PacketTypes.DISCONNECT, SessionExpiryInterval=SESSION_S if suspend else 0)
         # The library closes its socket at once. If there is something that was not read, the
-        # goodbye may be lost by that; with a copy of the socket we can wait for the server.
-        copy = None if self.place.tls or self._socket is None else self._socket.dup()
+        # goodbye may be lost by that; with a copy of the socket we can wait for the server. With TLS,
+        # it is one of the socket below, which gives what nobody reads.
+        copy = None if self._socket is None else socket.socket(fileno=os.dup(self._socket.fileno()))
         self._client.disconnect(properties=left)
         self._write()
         if copy is not None:
