@@ -1011,6 +1011,53 @@ def test_mqtt_goes_on_after_a_topic_that_is_no_text(mosquitto, word):
     run(story())
 
 
+def test_mqtt_carries_a_mark_that_its_library_takes_for_a_mistake(mosquitto, word):
+    """It would come again and again: the library ended the connection, each time."""
+    published = [
+        Publication(word, b"1", {"x": "\ufeffhello", "\ufeffn": 1}),
+        Publication(word, b"2"),
+    ]
+
+    async def story():
+        async with clients(adapter(mosquitto), mosquitto, "anna") as (anna,):
+            await anna.access.subscribe([word])
+            for one in published:
+                await anna.access.publish(one)
+            assert await anna.has(2) == published
+            assert anna.lost == []
+
+    run(story())
+
+
+# Properties of MQTT that are no use, as a server may let them through.
+TWICE = b"\x01\x00\x01\x00"
+ODD = [TWICE, b"\x01\x07", b"\x7f", b"\x02\x01", b"\x26\x00\x01a\x00\x09b", b"\x23\x00\x00"]
+
+
+def test_mqtt_leaves_out_properties_that_make_no_sense(mosquitto, word):
+    def sent(number: int, properties: bytes) -> bytes:
+        size = bytes([len(properties)])
+        return packet(0x32, counted(b"a"), bytes([0, number]), size, properties, b"%d" % number)
+
+    async def story():
+        async with Relay(mosquitto) as relay:
+            anna = await Client(adapter(mosquitto), mosquitto, f"anna{word}").open(
+                address=relay.address
+            )
+            good = b"\x26" + counted(b"no text \xff") + counted(b"b")
+            for number, properties in enumerate([*ODD, good], 1):
+                relay.writers[0].write(sent(number, properties))
+            left_out = [Publication("a", b"%d" % number) for number in range(1, len(ODD) + 1)]
+            last = Publication("a", b"%d" % (len(ODD) + 1), {"no text \ufffd": "b"})
+            assert await anna.has(len(ODD) + 1) == [*left_out, last]
+            assert anna.lost == []
+            relay.writers[0].write(packet(0x32, b"\xff\xffa"))
+            await until(lambda: anna.lost)
+            await anna.access.close()
+
+    run(story())
+
+
 def test_those_who_cannot_reach_their_server_are_in_nobodys_way(monkeypatch):
     """Many wait for one that drops packets; the threads that are there for everybody are free."""
     monkeypatch.setattr(line, "ANSWER_S", 1.0)

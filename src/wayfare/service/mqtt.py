@@ -21,13 +21,16 @@ import logging
 import os
 import socket
 import ssl
+import struct
 from collections.abc import Sequence
 from typing import Any
 
+from paho.mqtt import properties as library
 from paho.mqtt.client import Client, MQTTMessage, MQTTv5
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
+from paho.mqtt.exception import MalformedPacket, MQTTException
 from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
+from paho.mqtt.properties import Properties, VariableByteIntegers
 from paho.mqtt.reasoncodes import ReasonCode
 
 from wayfare.errors import Closed, Refused, UsageError
@@ -47,6 +50,23 @@ TEXT_MAX = 65_535  # bytes of a topic, a subscription or a property
 READ_MAX = 100  # packets that are read before others have their turn
 
 log = logging.getLogger(__name__)
+
+
+# The library ends the connection when it cannot read something. Anybody could publish that, and it
+# would be given again to every client that it is for, for ever. What it cannot read is left out.
+
+UNREADABLE = (MQTTException, LookupError, ValueError, struct.error)
+
+
+def any_text(buffer: bytes, most: int) -> tuple[str, int]:
+    """Also with U+FEFF, which is allowed, and the library does not know."""
+    size = int.from_bytes(buffer[:2], "big") + 2
+    if size > most:
+        raise MalformedPacket("a text is longer than what it stands in")
+    return bytes(buffer[2:size]).decode("utf-8", "replace"), size
+
+
+library.readUTF = any_text
 
 
 class Mqtt:
@@ -115,6 +135,17 @@ class MqttClient(Client):
 
     def _create_socket(self) -> socket.socket:
         return self.connection
+
+    def _handle_publish(self) -> MQTTErrorCode:
+        try:
+            return super()._handle_publish()
+        except UNREADABLE:
+            # Its properties, most likely.
+            command, packet = self._in_packet["command"], self._in_packet["packet"]
+            start = 2 + int.from_bytes(packet[:2], "big") + (2 if command & 0x06 else 0)
+            size, used = VariableByteIntegers.decode(packet[start:])  # type: ignore[no-untyped-call]
+            self._in_packet["packet"] = packet[:start] + b"\0" + packet[start + used + size :]
+            return super()._handle_publish()
 
 
 async def reach(place: Place) -> socket.socket:
@@ -286,7 +317,11 @@ class MqttAccess(Line):
     def _read(self) -> None:
         for _ in range(READ_MAX):
             self._moved = False
-            self._client.loop_read()
+            try:
+                self._client.loop_read()
+            except Exception as error:
+                log.exception("%s said something that cannot be read", self.place)
+                self.end(f"it said something that cannot be read: {error!r}")
             if not self._moved or self._socket is None:
                 return
         self._loop.call_soon(self._read)  # with TLS, what is left may have been received already
