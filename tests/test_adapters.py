@@ -1058,6 +1058,29 @@ def test_mqtt_leaves_out_properties_that_make_no_sense(mosquitto, word):
     run(story())
 
 
+def test_mqtt_packets_that_are_too_large_for_the_server_are_refused(tmp_path, word, need_server):
+    """It would cut off who sends one, who would send it again."""
+    need_server("mqtt")
+    sizes = range(900, 1_000)
+
+    async def story(address):
+        async with clients(adapter(address), address, "anna") as (anna,):
+            await anna.access.subscribe([word])
+            told = [Publication(word, bytes(size), {"n": size}, Id("anna", size)) for size in sizes]
+            ends = await asyncio.gather(*map(anna.access.publish, told), return_exceptions=True)
+            whole = [size for size, error in zip(sizes, ends, strict=True) if error is None]
+            assert whole
+            for number, error in enumerate(ends[len(whole) :], 1_001):
+                assert f"takes packets of 1000 bytes, and this has {number}" in str(error)
+            with pytest.raises(UsageError, match="takes packets of 1000 bytes"):
+                await anna.access.subscribe([f"{word}/{number:0100}" for number in range(10)])
+            assert [len(one.payload) for one in await anna.has(len(whole))] == whole
+            assert anna.lost == []
+
+    with running("mqtt", tmp_path, "max_packet_size 1000\n") as (address, _):
+        run(story(address))
+
+
 def test_those_who_cannot_reach_their_server_are_in_nobodys_way(monkeypatch):
     """Many wait for one that drops packets; the threads that are there for everybody are free."""
     monkeypatch.setattr(line, "ANSWER_S", 1.0)

@@ -48,6 +48,7 @@ RECEIVED_MAX = 500  # publications that the server sends ahead of our acknowledg
 SENT_MAX = 100  # ... and we ahead of the server's
 TEXT_MAX = 65_535  # bytes of a topic, a subscription or a property
 READ_MAX = 100  # packets that are read before others have their turn
+PACKET_MAX = 268_435_455  # bytes behind the length of a packet
 
 log = logging.getLogger(__name__)
 
@@ -126,6 +127,11 @@ def packed(kind: int, **values: object) -> Properties:
     for name, value in values.items():
         setattr(made, name, value)
     return made
+
+
+def length_of(size: int) -> int:
+    """How many bytes say that so many follow."""
+    return 1 + (size > 127) + (size > 16_383) + (size > 2_097_151)
 
 
 class MqttClient(Client):
@@ -418,6 +424,7 @@ class MqttAccess(Line):
     async def subscribe(self, subscriptions: Sequence[str]) -> None:
         self.alive()
         if subscriptions:
+            self._check_size(3 + sum(3 + len(text.encode()) for text in subscriptions))
             _, number = self._client.subscribe([(text, 1) for text in subscriptions])
             await self._settled(number, subscriptions)
 
@@ -437,15 +444,22 @@ class MqttAccess(Line):
             if len(name.encode()) > TEXT_MAX or len(value.encode()) > TEXT_MAX:
                 raise UsageError(f"the property {name:.60} has more than {TEXT_MAX} bytes")
         properties = packed(PacketTypes.PUBLISH, UserProperty=pairs) if pairs else None
-        size = len(publication.payload)
-        if 0 < self._packet_max <= size:
-            raise UsageError(f"{self.place} takes {self._packet_max} bytes, not {size}")
+        told = sum(5 + len(name.encode()) + len(value.encode()) for name, value in pairs)
+        topic = len(publication.topic.encode())
+        self._check_size(2 + topic + 2 + length_of(told) + told + len(publication.payload))
         async with self._sending:
             self.alive()
             sent = self._client.publish(
                 publication.topic, publication.payload, qos=1, properties=properties
             )
             await self._settled(sent.mid, [publication.topic])
+
+    def _check_size(self, size: int) -> None:
+        """A server cuts off who sends a packet of more than it takes; with so much behind its length."""
+        whole = 1 + length_of(size) + size
+        if size > PACKET_MAX or 0 < self._packet_max < whole:
+            limit = self._packet_max or PACKET_MAX
+            raise UsageError(f"{self.place} takes packets of {limit} bytes, and this has {whole}")
 
     async def _settled(self, number: int | None, texts: Sequence[str]) -> None:
         """Wait for the server's answer to packet `number`, which is about these texts."""
