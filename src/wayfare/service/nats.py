@@ -82,7 +82,7 @@ def complaint(text: str) -> str | None:
     return f"it has more than {TEXT_MAX} bytes" if size > TEXT_MAX else None
 
 
-class Wire(Client):
+class NatsClient(Client):
     """The library's client, but for what it does with messages.
 
     It has a queue and a task for each subscription, which mixes up the order of messages of
@@ -107,8 +107,8 @@ class NatsAccess(Line):
     def __init__(self, place: Place, name: str, deliver: Deliver, lost: Lost) -> None:
         super().__init__(place, lost)
         self._name = name
-        self._wire = Wire()
-        self._wire.access = self
+        self._client = NatsClient()
+        self._client.access = self
         self._inbox: Inbox[Publication] = Inbox(deliver, failed=self.end)
         self._subscriptions: dict[str, Subscription] = {}
         self._error: Exception | None = None  # the last one that the library told
@@ -120,7 +120,7 @@ class NatsAccess(Line):
         scheme = "tls" if self.place.tls else "nats"
         try:
             async with asyncio.timeout(line.ANSWER_S):
-                await self._wire.connect(
+                await self._client.connect(
                     f"{scheme}://{self.place.netloc}",
                     name=self._name,
                     user=self.place.user,
@@ -143,9 +143,9 @@ class NatsAccess(Line):
         except asyncio.CancelledError:
             await self._give_up()
             raise
-        if self._wire.is_connected and self.place.tls:
+        if self._client.is_connected and self.place.tls:
             # Else asyncio complains at the end of each connection: the library has not told it.
-            transport: Any = self._wire._transport
+            transport: Any = self._client._transport
             transport._io_writer.transport.get_protocol()._over_ssl = True
         self.welcome()
 
@@ -153,11 +153,11 @@ class NatsAccess(Line):
         self.leave("given up")
         self._inbox.stop()
         # Behind a certificate that is not trusted, the library would wait for ever for its end.
-        transport: Any = self._wire._transport
-        self._wire._transport = None
+        transport: Any = self._client._transport
+        self._client._transport = None
         if transport is not None:
             transport.close()
-        await self._wire.close()
+        await self._client.close()
 
     async def close(self, *, suspend: bool = False) -> None:
         self._inbox.stop()
@@ -165,13 +165,13 @@ class NatsAccess(Line):
             # The server has everything that was published when it has answered.
             with contextlib.suppress(errors.Error, TimeoutError):
                 async with asyncio.timeout(CLOSING_S):
-                    await self._wire.flush()
+                    await self._client.flush()
             self.leave("it was closed")
-            await self._wire.close()
+            await self._client.close()
 
     def cut(self) -> None:
         self._inbox.finish()
-        self._closing = asyncio.create_task(self._wire.close())
+        self._closing = asyncio.create_task(self._client.close())
 
     # ---- what the library calls -------------------------------------------------------
 
@@ -181,7 +181,7 @@ class NatsAccess(Line):
             log.warning("%s refuses a publication: %s", self.place, error)
 
     async def _on_closed(self) -> None:
-        self.end(f"the server closed the connection: {self._wire.last_error or self._error}")
+        self.end(f"the server closed the connection: {self._client.last_error or self._error}")
 
     async def received(self, subject: bytes, payload: bytes, lines: bytes | None) -> None:
         try:
@@ -198,7 +198,7 @@ class NatsAccess(Line):
         self.alive()
         for text in subscriptions:
             if text not in self._subscriptions:
-                self._subscriptions[text] = await self._wire.subscribe(text)
+                self._subscriptions[text] = await self._client.subscribe(text)
         if subscriptions:
             await self._flush()
             # The server's complaints come before its answer to the flush.
@@ -221,9 +221,9 @@ class NatsAccess(Line):
             raise UsageError(f"{topic!r:.80} is no NATS subject: {reason}")
         self.alive()
         try:
-            await self._wire.publish(topic, payload, headers=dict(headers(publication)) or None)
+            await self._client.publish(topic, payload, headers=dict(headers(publication)) or None)
         except errors.MaxPayloadError:
-            limit = self._wire.max_payload
+            limit = self._client.max_payload
             raise UsageError(f"{self.place} takes {limit} bytes, not {len(payload)}") from None
         except errors.BadHeaderError as error:
             raise UsageError(f"NATS cannot carry a property of this name: {error}") from None
@@ -234,7 +234,7 @@ class NatsAccess(Line):
     async def _flush(self) -> None:
         """Wait until the server has what was sent."""
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        flush = asyncio.create_task(self._wire.flush(3600))  # `answer` has its own patience
+        flush = asyncio.create_task(self._client.flush(3600))  # `answer` has its own patience
         flush.add_done_callback(lambda _: None if answer.done() else answer.set_result(None))
         try:
             await self.answer(answer)

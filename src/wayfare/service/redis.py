@@ -116,7 +116,7 @@ def channel(subscription: str) -> str:
     return ESCAPED.sub(r"\1", subscription)
 
 
-class Wire(Connection):
+class RedisConnection(Connection):
     """The library's connection, with our idea of whom to trust."""
 
     place: Place
@@ -126,7 +126,7 @@ class Wire(Connection):
 
 
 def connection(place: Place, host: str, port: int) -> Any:
-    made = Wire(
+    made = RedisConnection(
         host=host,
         port=port,
         username=place.user,
