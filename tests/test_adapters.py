@@ -634,6 +634,29 @@ def test_a_deliver_that_fails_ends_the_connection(system, address, word, caplog)
     assert "no place left" in caplog.text
 
 
+def test_what_goes_wrong_in_reading_is_told(system, address, word, monkeypatch, caplog):
+    """Nobody is left who believes to be listening."""
+    caplog.set_level("WARNING", "wayfare")
+    topic = system.topic(word)
+
+    def fail(*_: object) -> None:
+        raise ValueError("nobody has thought of this")
+
+    async def story():
+        async with clients(system, address, "anna", "bert") as (anna, bert):
+            await anna.access.subscribe([system.subscription(topic)])
+            with monkeypatch.context() as broken:
+                broken.setattr(sys.modules[type(system).__module__], "Publication", fail)
+                await bert.access.publish(Publication(topic))
+                await until(lambda: anna.lost)
+            assert "nobody has thought of this" in anna.lost[0]
+            with pytest.raises(Closed):
+                await anna.access.subscribe([system.subscription(topic)])
+
+    run(story())
+    assert "nobody has thought of this" in caplog.text
+
+
 def test_nobody_listens(system):
     async def story():
         with pytest.raises(
@@ -1162,6 +1185,10 @@ def test_redis_envelopes_of_others_are_payloads(redis, word):
     system = Redis(envelope=True)
     odd = [MAGIC, MAGIC + b"\xc1", MAGIC + b"\x93\xc0\x80\xa1x", MAGIC + b"\x93\x01\x80\xc4\x00"]
     odd += [b"\x93\xc0\x80\xc4\x00", MAGIC + b"\x93\xc0\x81\xa1a\x90\xc4\x00"]
+    odd += [MAGIC + b"\x93\xa1\xff\x80\xc4\x00"]  # an id that is no text
+    odd += [
+        MAGIC + b"\x94\xc0\x80\xc4\x00" + b"\x91" * 100_000 + b"\xc0"
+    ]  # and one level in the other
 
     async def story():
         async with clients(system, redis, "anna") as (anna,):
@@ -1318,6 +1345,25 @@ def test_stomp_goes_on_after_a_subscription_that_is_refused(system, address, wor
             await anna.open(resume=True)
             await anna.access.publish(Publication(topic))
             assert await anna.has(1) == [Publication(topic)]
+
+    run(story())
+
+
+@only("stomp")
+def test_stomp_goes_on_after_notes_of_somebody_else(system, address, word):
+    topic = system.topic(word)
+    odd = [b"", b"{}", b"no", b'{"number":1,"subscriptions":["\xff"]}', b'{"x":' + b"[" * 100_000]
+
+    async def story():
+        async with clients(system, address, "anna") as (anna,):
+            for body in odd:
+                await others_publish(system, address, anna.access._notes_at.encode(), body)
+            await anna.access.subscribe([topic])
+            await anna.access.close(suspend=True)
+            await anna.open(resume=True)
+            await anna.access.publish(Publication(topic))
+            assert await anna.has(1) == [Publication(topic)]
+            assert anna.lost == []
 
     run(story())
 

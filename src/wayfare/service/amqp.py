@@ -240,6 +240,14 @@ class AmqpAccess(Line):
     # ---- what comes -------------------------------------------------------------------
 
     async def _on_message(self, message: AbstractIncomingMessage) -> None:
+        try:
+            await self._take(message)
+        except FAILURES:
+            pass  # it is told by who noticed first, and comes again
+        except Exception as error:
+            self.confused(error)
+
+    async def _take(self, message: AbstractIncomingMessage) -> None:
         if self._inbox is None or self.gone is not None:
             return
         topic = message.routing_key or ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any, TypeVar
 
 from wayfare.errors import Closed
@@ -14,6 +15,7 @@ ANSWER_MAX_S = 120.0  # ... and whatever else it says
 CLOSING_S = 2.0  # ... to a goodbye
 
 Answer = TypeVar("Answer")
+log = logging.getLogger(__name__)
 
 
 class Line:
@@ -60,6 +62,11 @@ class Line:
             self.cut()
             if self._given:
                 self._lost(reason)
+
+    def confused(self, error: Exception) -> None:
+        """What came cannot be read: better to begin anew than to go on without hearing."""
+        log.exception("%s said something that cannot be read", self.place)
+        self.end(f"it said something that cannot be read: {error!r}")
 
     async def answer(self, future: asyncio.Future[Answer]) -> Answer:
         """Wait for an answer of the access point. If none comes at all, there is no use in going on.

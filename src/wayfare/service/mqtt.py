@@ -326,8 +326,7 @@ class MqttAccess(Line):
             try:
                 self._client.loop_read()
             except Exception as error:
-                log.exception("%s said something that cannot be read", self.place)
-                self.end(f"it said something that cannot be read: {error!r}")
+                self.confused(error)
             if not self._moved or self._socket is None:
                 return
         self._loop.call_soon(self._read)  # with TLS, what is left may have been received already

@@ -94,7 +94,15 @@ class NatsClient(Client):
     async def _process_msg(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
     ) -> None:
-        await self.access.received(subject, data, headers)
+        try:
+            await self.access.received(subject, data, headers)
+        except Exception as error:  # for which the library would only stop reading
+            self.access.confused(error)
+
+    async def _read_loop(self) -> None:
+        """It stops for errors of any kind, without a word for some of them."""
+        await super()._read_loop()
+        await self.access.closed()
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         """A server that wants no TLS gets none of the library, which would say the password to it."""
@@ -127,7 +135,7 @@ class NatsAccess(Line):
                     password=self.place.password,
                     tls=context_of(self.place.trust),  # which a server may want by itself
                     error_cb=self._on_error,
-                    closed_cb=self._on_closed,
+                    closed_cb=self.closed,
                     allow_reconnect=False,
                     max_reconnect_attempts=1,  # fewer mean that it tries for ever
                     reconnect_time_wait=0,
@@ -180,7 +188,7 @@ class NatsAccess(Line):
         if "permissions violation for publish" in str(error).lower():
             log.warning("%s refuses a publication: %s", self.place, error)
 
-    async def _on_closed(self) -> None:
+    async def closed(self) -> None:
         self.end(f"the server closed the connection: {self._client.last_error or self._error}")
 
     async def received(self, subject: bytes, payload: bytes, lines: bytes | None) -> None:

@@ -40,6 +40,7 @@ MAGIC = b"\x00wayfare\x01"
 # power was cut would wait for hours.
 KEEP_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 PRIMARIES_MAX = 8  # replicas of replicas, up to the primary
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 SPECIAL = re.compile(r"([*?\[\]\\])")
 ESCAPED = re.compile(r"\\(.)", re.DOTALL)
@@ -231,6 +232,8 @@ class RedisAccess(Line):
                     await self._inbox.room()
         except (OSError, RedisError) as error:
             self.end(f"the server closed the connection: {error}")
+        except Exception as error:
+            self.confused(error)
 
     def _heard(self, answer: Any) -> None:
         match answer:
@@ -249,7 +252,7 @@ class RedisAccess(Line):
         if self._envelope and payload.startswith(MAGIC):
             try:
                 opened = READER.decode(memoryview(payload)[len(MAGIC) :])
-            except msgspec.MsgspecError:
+            except UNREADABLE:
                 pass  # somebody else's payload that begins like ours
             else:
                 mark = Id.parse(opened.id)

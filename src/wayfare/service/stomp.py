@@ -177,7 +177,8 @@ class StompAccess(Line):
         if place.tls:
             cert, key = place.trust.cert or (None, None)
             self._connection.set_ssl([(place.host, place.port)], key, cert, place.trust.ca or None)
-        self._connection.set_listener("wayfare", Bridge(self._loop, self._on_frame))
+        bridge = Bridge(self._loop, self._on_frame, failed=self.confused)
+        self._connection.set_listener("wayfare", bridge)
         self._sender = ThreadPoolExecutor(1, "stomp-sender")
         self._unsent: deque[Callable[[], object]] = deque()
         self._connected: asyncio.Future[None] = self._loop.create_future()
@@ -399,7 +400,7 @@ class StompAccess(Line):
     def _on_note(self, acknowledgement: str, number: str, body: bytes) -> None:
         try:
             note = msgspec.json.decode(body, type=Note)
-        except msgspec.DecodeError:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             note = NOT_OURS  # it goes with the next of ours that comes
         process = PROCESS.match(number)
         self._notes.append(Noted(note, acknowledgement, process and process[0]))
@@ -491,8 +492,14 @@ class StompAccess(Line):
 class Bridge:
     """What the library calls in its thread, on its way to the event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, take: Callable[[str, Frame], None]) -> None:
-        self._loop, self._take = loop, take
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        take: Callable[[str, Frame], None],
+        *,
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._loop, self._take, self._failed = loop, take, failed
         self._frames: deque[tuple[str, Frame]] = deque()
 
     def on_connected(self, frame: Frame) -> None:
@@ -526,6 +533,9 @@ class Bridge:
 
     def _cross(self) -> None:
         for _ in range(min(len(self._frames), CROSS_MAX)):
-            self._take(*self._frames.popleft())
+            try:
+                self._take(*self._frames.popleft())
+            except Exception as error:
+                self._failed(error)
         if self._frames:
             self._loop.call_soon(self._cross)
