@@ -1215,6 +1215,42 @@ def test_redis_properties_that_are_too_large_are_refused(redis, word):
     run(story())
 
 
+def test_redis_that_closes_what_is_idle_costs_nothing(tmp_path, word, need_server):
+    """It does not close who listens, but who publishes; what came meanwhile would be lost with the access."""
+    need_server("redis")
+    sent = [Publication(word, b"%d" % number) for number in range(20)]
+
+    async def story(address):
+        async with clients(Redis(), address, "anna") as (anna,):
+            await anna.access.subscribe([word])
+            for part in (sent[:10], sent[10:]):
+                idle = anna.access._publishing
+                await until(lambda idle=idle: not idle.is_connected)
+                await asyncio.gather(*map(anna.access.publish, part))
+            assert await anna.has(20) == sent
+            assert anna.lost == []
+
+    with running("redis", tmp_path, "--timeout 1") as (address, _):
+        run(story(address))
+
+
+def test_redis_payloads_that_are_too_large_for_the_server_are_refused(tmp_path, word, need_server):
+    need_server("redis")
+
+    async def story(address):
+        async with clients(Redis(), address, "anna") as (anna,):
+            await anna.access.subscribe([word])
+            with pytest.raises(UsageError, match="takes 1048576 bytes, not 1048577"):
+                await anna.access.publish(Publication(word, bytes(1_048_577)))
+            whole = Publication(word, bytes(1_048_576))
+            await anna.access.publish(whole)
+            assert await anna.has(1) == [whole]
+            assert anna.lost == []
+
+    with running("redis", tmp_path, "--proto-max-bulk-len 1mb") as (address, _):
+        run(story(address))
+
+
 def test_what_is_published_at_a_replica_of_redis_reaches_everybody(redis, word, tmp_path):
     system = Redis()
 

@@ -5,7 +5,8 @@ Publications of Redis are bytes and nothing else. With `envelope`, those of this
 properties and an id in front of the payload; other clients see them there.
 
 Two connections: one listens, one publishes. If the access point is a replica, publications go to
-its primary, for a replica keeps them to itself. Nothing is read while the inbox is full; a server
+its primary, for a replica keeps them to itself. A server may close the one that publishes if it is idle
+(timeout): it is opened again when it is needed. Nothing is read while the inbox is full; a server
 cuts off who does not read for long (client-output-buffer-limit).
 """
 
@@ -40,6 +41,7 @@ MAGIC = b"\x00wayfare\x01"
 # power was cut would wait for hours.
 KEEP_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 PRIMARIES_MAX = 8  # replicas of replicas, up to the primary
+BULK_MAX = 512 * 1024 * 1024  # bytes of a payload that a server takes unless it says otherwise
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 SPECIAL = re.compile(r"([*?\[\]\\])")
@@ -152,6 +154,9 @@ class RedisAccess(Line):
         self._envelope = envelope
         self._listening: Any = connection(place, place.host, place.port)
         self._publishing: Any = None
+        self._opening = asyncio.Lock()
+        self._primary = (place.host, place.port)
+        self._bulk_max = BULK_MAX
         self._inbox: Inbox[Publication] = Inbox(deliver, failed=self.end)
         # What was asked of the server, and how many answers are still to come, in order.
         self._asked: deque[tuple[asyncio.Future[None], int]] = deque()
@@ -163,41 +168,53 @@ class RedisAccess(Line):
     async def connect(self) -> None:
         try:
             await self._listening.connect()
-            host, port = await self._primary()
-            self._publishing = connection(self.place, host, port)
-            await self._publishing.connect()
+            await self._find_primary()
+            self._listening.socket_timeout = None  # from here on the server speaks when it likes
+            await self._open_publishing()
         except (OSError, RedisError) as error:
             await self.close()
             raise self.place.unanswered(error) from None
-        except asyncio.CancelledError:
+        except BaseException:
             await self.close()
             raise
-        for each in (self._listening, self._publishing):
-            each.socket_timeout = None  # from here on the server speaks when it likes
-        self._tasks = [
-            asyncio.create_task(self._read(self._listening, self._heard, self._refused)),
-            asyncio.create_task(self._read(self._publishing, self._taken, self._not_taken)),
-        ]
+        self._watch(self._listening, self._heard, self._refused)
         self.welcome()
 
-    async def _primary(self) -> tuple[str, int]:
-        """Find the server that publications reach everybody from."""
-        host, port, asked = self.place.host, self.place.port, self._listening
+    def _watch(
+        self, source: Any, heard: Callable[[Any], None], refused: Callable[[Exception], None]
+    ) -> None:
+        task = asyncio.create_task(self._read(source, heard, refused))
+        self._tasks.append(task)
+        task.add_done_callback(self._tasks.remove)
+
+    async def _find_primary(self) -> None:
+        """Find the server that publications reach everybody from, and how large they may be."""
+        asked = self._listening
         for _ in range(PRIMARIES_MAX):
             try:
                 await asked.send_command("ROLE")
-                role = await asked.read_response()
-            except ResponseError:  # we may not ask
-                return host, port
+                await asked.send_command("CONFIG", "GET", "proto-max-bulk-len")
+                role, limit = [await _answer(asked) for _ in range(2)]
             finally:
                 if asked is not self._listening:
                     await asked.disconnect()
-            if role[0] != b"slave":
+            self._bulk_max = int(limit[1]) if limit else BULK_MAX
+            if not role or role[0] != b"slave":
                 break
-            host, port = role[1].decode(), int(role[2])
-            asked = connection(self.place, host, port)
+            self._primary = role[1].decode(), int(role[2])
+            asked = connection(self.place, *self._primary)
             await asked.connect()
-        return host, port
+
+    async def _open_publishing(self) -> None:
+        made = connection(self.place, *self._primary)
+        try:
+            await made.connect()
+        except BaseException:
+            await made.disconnect(nowait=True)
+            raise
+        made.socket_timeout = None
+        self._publishing = made
+        self._watch(made, self._taken, self._not_taken)
 
     async def close(self, *, suspend: bool = False) -> None:
         self.leave("it was closed")
@@ -215,7 +232,9 @@ class RedisAccess(Line):
         await asyncio.gather(*others, return_exceptions=True)
         for each in (self._listening, self._publishing):
             if each is not None:
-                await each.disconnect()
+                if each.is_connected:
+                    each._writer.transport.abort()  # whatever is left to be sent, nobody waits for it
+                await each.disconnect(nowait=True)
 
     # ---- what the server says ---------------------------------------------------------
 
@@ -231,7 +250,11 @@ class RedisAccess(Line):
                 if source is self._listening:  # the answers to publications are read in any case
                     await self._inbox.room()
         except (OSError, RedisError) as error:
-            self.end(f"the server closed the connection: {error}")
+            if source is self._publishing and not self._published:
+                self._publishing = None
+                await source.disconnect(nowait=True)
+            else:
+                self.end(f"the server closed the connection: {error}")
         except Exception as error:
             self.confused(error)
 
@@ -298,11 +321,25 @@ class RedisAccess(Line):
 
     async def publish(self, publication: Publication) -> None:
         payload = self._packed(publication)
+        if len(payload) > self._bulk_max:
+            raise UsageError(f"{self.place} takes {self._bulk_max} bytes, not {len(payload)}")
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.alive()
+        async with self._opening:  # who comes first is first
+            if self._publishing is None:
+                await self._reopen()
         self._published.append(answer)
         await self._send(self._publishing, "PUBLISH", publication.topic, payload)
         await self.answer(answer)
+
+    async def _reopen(self) -> None:
+        try:
+            await self._open_publishing()
+        except (OSError, RedisError) as error:
+            self.end(f"the server closed the connection: {error}")
+        if self.gone is not None:
+            await self._disconnect()
+        self.alive()
 
     async def _ask(self, exact: str, wild: str, subscriptions: Sequence[str]) -> None:
         channels = [channel(text) for text in subscriptions if not is_pattern(text)]
@@ -341,3 +378,11 @@ class RedisAccess(Line):
             )
         except (OverflowError, UnicodeEncodeError, msgspec.MsgspecError) as error:
             raise UsageError(f"these properties cannot be published: {error}") from None
+
+
+async def _answer(asked: Any) -> Any:
+    """None, if we may not ask."""
+    try:
+        return await asked.read_response()
+    except ResponseError:
+        return None
