@@ -657,6 +657,26 @@ def test_what_goes_wrong_in_reading_is_told(system, address, word, monkeypatch, 
     assert "nobody has thought of this" in caplog.text
 
 
+def test_who_was_cut_off_in_the_midst_of_much_can_leave(system, address, word, monkeypatch):
+    monkeypatch.setattr(sys.modules[type(system).__module__], "CLOSING_S", 0.5, raising=False)
+    large = Publication(system.topic(word), bytes(500_000))
+
+    async def story():
+        async with Relay(address) as relay:
+            anna = await Client(system, address, f"anna{word}").open(address=relay.address)
+            for task in relay.tasks:
+                task.cancel()  # nothing comes through any more
+            said = [asyncio.create_task(anna.access.publish(large)) for _ in range(40)]
+            await asyncio.sleep(0.2)
+            async with asyncio.timeout(5):
+                await anna.access.close()
+            for task in said:
+                task.cancel()
+            await asyncio.gather(*said, return_exceptions=True)
+
+    run(story())
+
+
 def test_nobody_listens(system):
     async def story():
         with pytest.raises(

@@ -165,7 +165,7 @@ class NatsAccess(Line):
         self._client._transport = None
         if transport is not None:
             transport.close()
-        await self._client.close()
+        await self._hang_up()
 
     async def close(self, *, suspend: bool = False) -> None:
         self._inbox.stop()
@@ -175,11 +175,22 @@ class NatsAccess(Line):
                 async with asyncio.timeout(CLOSING_S):
                     await self._client.flush()
             self.leave("it was closed")
-            await self._client.close()
+            await self._hang_up()
+
+    async def _hang_up(self) -> None:
+        """The library waits until all is sent: on a line that was cut, for ever."""
+        transport: Any = self._client._transport
+        closing = asyncio.create_task(self._client.close())
+        closing.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.wait([closing], timeout=CLOSING_S)
+        if not closing.done() and transport is not None:
+            transport._io_writer.transport.abort()
+            await asyncio.wait([closing], timeout=CLOSING_S)
+        closing.cancel()
 
     def cut(self) -> None:
         self._inbox.finish()
-        self._closing = asyncio.create_task(self._client.close())
+        self._closing = asyncio.create_task(self._hang_up())
 
     # ---- what the library calls -------------------------------------------------------
 
