@@ -1165,6 +1165,31 @@ def test_a_second_client_of_the_same_name_takes_over(mosquitto):
     run(story())
 
 
+# ---- NATS ------------------------------------------------------------------------------
+
+
+def test_nats_counts_headers_as_it_counts_the_payload(tmp_path, word, need_server):
+    """The server cuts off who sends more, and says so to nobody else."""
+    need_server("nats")
+    sizes = range(900, 1_000)
+
+    async def story(address):
+        async with clients(adapter(address), address, "anna") as (anna,):
+            await anna.access.subscribe([word])
+            told = [Publication(word, bytes(size), {"n": size}, Id("anna", size)) for size in sizes]
+            ends = await asyncio.gather(*map(anna.access.publish, told), return_exceptions=True)
+            whole = [size for size, error in zip(sizes, ends, strict=True) if error is None]
+            assert whole
+            for number, error in enumerate(ends[len(whole) :], 1_001):
+                assert f"takes 1000 bytes, with headers, not {number}" in str(error)
+            assert [len(one.payload) for one in await anna.has(len(whole))] == whole
+            assert anna.lost == []
+
+    (tmp_path / "limits").write_text("max_payload: 1000\n")
+    with running("nats", tmp_path, f"-c {tmp_path}/limits") as (address, _):
+        run(story(address))
+
+
 # ---- Redis -----------------------------------------------------------------------------
 
 
@@ -1566,8 +1591,9 @@ def test_what_a_client_may_not_do_is_refused(scheme, tmp_path, need_server, capl
         await anna.access.publish(Publication("mine"))
         assert await anna.has(1) == [Publication("mine")]
         if scheme != "mqtt":  # mosquitto says yes, and sends nothing
-            with pytest.raises(Refused, match="refuses"):
-                await anna.access.subscribe(["yours"])
+            for asked in (["others", "yours"], ["yours"], ["others"]):  # again, one by one
+                with pytest.raises(Refused, match="refuses"):
+                    await anna.access.subscribe(asked)
         if scheme == "nats":  # which does not answer publications
             await anna.access.publish(Publication("yours"))
             await until(lambda: "refuses a publication" in caplog.text)

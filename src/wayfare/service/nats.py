@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nats import errors
@@ -213,53 +213,78 @@ class NatsAccess(Line):
 
     # ---- what the service calls -------------------------------------------------------
 
-    async def subscribe(self, subscriptions: Sequence[str]) -> None:
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[None]:
         self.alive()
-        for text in subscriptions:
-            if text not in self._subscriptions:
+        try:
+            yield
+        except errors.BadSubjectError:
+            raise UsageError("NATS takes no such subject") from None
+        except errors.Error as error:
+            self.end(f"the server closed the connection: {error}")
+            self.alive()
+
+    async def subscribe(self, subscriptions: Sequence[str]) -> None:
+        new = [text for text in dict.fromkeys(subscriptions) if text not in self._subscriptions]
+        with self._asking():
+            for text in new:
                 self._subscriptions[text] = await self._client.subscribe(text)
-        if subscriptions:
-            await self._flush()
-            # The server's complaints come before its answer to the flush.
-            if "permissions violation for subscription" in str(self._error).lower():
-                refusal, self._error = self._error, None
-                raise Refused(f"{self.place} refuses: {refusal}")
+            if subscriptions:
+                await self._flush()
+        # The server's complaints come before its answer to the flush.
+        if "permissions violation for subscription" in str(self._error).lower():
+            refusal, self._error = self._error, None
+            await self.unsubscribe(new)  # it is not said which of them
+            raise Refused(f"{self.place} refuses: {refusal}")
 
     async def unsubscribe(self, subscriptions: Sequence[str]) -> None:
-        self.alive()
-        for text in subscriptions:
-            if (subscription := self._subscriptions.pop(text, None)) is not None:
-                await subscription.unsubscribe()
-        if subscriptions:
-            await self._flush()
+        with self._asking():
+            for text in subscriptions:
+                if (subscription := self._subscriptions.pop(text, None)) is not None:
+                    await subscription.unsubscribe()
+            if subscriptions:
+                await self._flush()
 
     async def publish(self, publication: Publication) -> None:
         """Publish. The server does not say when it has it; nothing is lost by `close`."""
         topic, payload = publication.topic, publication.payload
         if reason := complaint(topic):
             raise UsageError(f"{topic!r:.80} is no NATS subject: {reason}")
-        self.alive()
-        try:
-            await self._client.publish(topic, payload, headers=dict(headers(publication)) or None)
-        except errors.MaxPayloadError:
-            limit = self._client.max_payload
-            raise UsageError(f"{self.place} takes {limit} bytes, not {len(payload)}") from None
-        except errors.BadHeaderError as error:
-            raise UsageError(f"NATS cannot carry a property of this name: {error}") from None
-        except errors.Error:
-            self.alive()
-            raise
+        told = dict(headers(publication))
+        size = len(payload) + size_of(told)
+        with self._asking():
+            if size > (limit := self._client.max_payload):
+                raise UsageError(f"{self.place} takes {limit} bytes, with headers, not {size}")
+            try:
+                await self._client.publish(topic, payload, headers=told or None)
+            except errors.BadHeaderError as error:
+                raise UsageError(f"NATS cannot carry a property of this name: {error}") from None
 
     async def _flush(self) -> None:
         """Wait until the server has what was sent."""
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def settle(done: asyncio.Task[None]) -> None:
+            if answer.done() or done.cancelled():
+                return
+            if (error := done.exception()) is None:
+                answer.set_result(None)
+            else:
+                answer.set_exception(error)
+
         flush = asyncio.create_task(self._client.flush(3600))  # `answer` has its own patience
-        flush.add_done_callback(lambda _: None if answer.done() else answer.set_result(None))
+        flush.add_done_callback(settle)
         try:
             await self.answer(answer)
         finally:
             flush.cancel()
         self.alive()
+
+
+def size_of(told: Mapping[str, str]) -> int:
+    """Bytes of these headers, which count as those of the payload do."""
+    lines = sum(len(f"{name}: {value}\r\n".encode()) for name, value in told.items())
+    return len("NATS/1.0\r\n\r\n") + lines if told else 0
 
 
 def pairs(lines: bytes) -> Iterator[tuple[str, str]]:
