@@ -56,17 +56,31 @@ SERVERS = {
     "redis+envelope": REDIS,
 }
 NODES = ("amqp", "stomp", "wayfare")  # of which one node of an overlay is started
+PAYLOAD_MAX = 2_000_000  # bytes that some of them take
 
 
 def nodes_of(scheme: str, directory: Path, more: str) -> list[Node]:
     """One server, and what it needs to start."""
     if scheme in NODES:
-        return [one for one in OVERLAYS[scheme].nodes(directory) if one.first or one.name == "a"]
+        nodes = [one for one in OVERLAYS[scheme].nodes(directory) if one.first or one.name == "a"]
+        limit(scheme, nodes[-1])
+        return nodes
     (port,) = free_ports(1)
     words = {"port": port, "dir": directory, "more": more}
     (directory / "config").write_text(SERVERS[scheme].config.format_map(words))
     name, *options = SERVERS[scheme].command.format_map(words).split()
     return [Node(scheme, port, directory, [program(name), *options])]
+
+
+def limit(scheme: str, node: Node) -> None:
+    """To payloads of so many bytes."""
+    if scheme == "amqp":
+        with (node.directory / "rabbitmq.conf").open("a") as config:
+            config.write(f"max_message_size = {PAYLOAD_MAX}\n")
+    if scheme == "stomp":
+        path, at = node.directory / "activemq.xml", f"stomp://127.0.0.1:{node.port}"
+        most = f"?wireFormat.maxDataLength={PAYLOAD_MAX}"
+        path.write_text(path.read_text().replace(at, at + most))
 
 
 @contextlib.contextmanager
@@ -1354,6 +1368,61 @@ def test_amqp_keeps_numbers_as_they_are(system, address, word):
             assert await anna.has(1) == [published]
             with pytest.raises(UsageError, match="at most 128 bytes"):
                 await anna.access.publish(Publication(word, b"", {"a" * 129: 1}))
+
+    run(story())
+
+
+TOO_MUCH = [
+    ("amqp", {"x": "v" * 140_000}, 0, "takes 131072 bytes of properties, not 1400"),
+    ("amqp", {f"x{number}": 1 for number in range(12_000)}, 0, "takes 131072 bytes of properties"),
+    ("amqp", {}, PAYLOAD_MAX + 1, "takes 2000000 bytes, not 2000001"),
+    ("stomp", {"x": "v" * 10_239}, 0, "the property x has more than 10240 bytes"),
+    ("stomp", {"x": ":" * 6_000}, 0, "the property x has more than 10240 bytes"),
+    ("stomp", {f"x{number}": "1" for number in range(991)}, 0, "at most 990 properties, not 991"),
+    ("stomp", {}, 3 * PAYLOAD_MAX, "takes no 6000000 bytes: The maximum"),
+    ("wayfare", {}, 5_000_000, "at most 4194304 bytes"),
+]
+
+
+@pytest.mark.parametrize(
+    ("address", "properties", "size", "reason"),
+    [
+        pytest.param(one, *facts, marks=pytest.mark.xdist_group(f"server of {one}"))
+        for one, *facts in TOO_MUCH
+    ],
+    indirect=["address"],
+    ids=[f"{one}-{len(properties)}-{size}" for one, properties, size, _ in TOO_MUCH],
+)
+def test_what_is_too_large_for_the_server_is_refused_and_nothing_else(
+    system, address, word, properties, size, reason
+):
+    """It may be noticed only when the connection is gone: then, others are published again with the next."""
+    topic = system.topic(word)
+    others = [Publication(topic, b"%d" % number) for number in range(10)]
+    sent = [*others[:5], Publication(topic, bytes(size), properties), *others[5:]]
+
+    async def story():
+        async with clients(system, address, "anna") as (anna,):
+            ends = await asyncio.gather(*map(anna.access.publish, sent), return_exceptions=True)
+            assert isinstance(ends[5], UsageError)
+            assert reason in str(ends[5])
+            assert {type(one) for one in ends[:5] + ends[6:]} <= {type(None), Closed}
+            if not anna.lost:
+                assert ends[:5] + ends[6:] == [None] * 10
+
+    run(story())
+
+
+@only("stomp")
+def test_stomp_carries_as_much_as_it_says(system, address, word):
+    properties = {f"x{number}": "1" for number in range(989)} | {"x": "v" * (10_240 - 2)}
+    published = Publication(system.topic(word), bytes(PAYLOAD_MAX), properties)
+
+    async def story():
+        async with clients(system, address, "anna") as (anna,):
+            await anna.access.subscribe([published.topic])
+            await anna.access.publish(published)
+            assert await anna.has(1) == [published]
 
     run(story())
 

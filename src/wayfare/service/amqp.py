@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -47,6 +48,8 @@ RECEIVED_MAX = 500  # publications that the server sends ahead of our acknowledg
 TEXT_MAX = 255  # bytes of a topic, a subscription or a queue's name
 NAME_MAX = 128  # bytes of a property's name
 INTEGER_MAX = 2**63 - 1
+FRAME_BYTES = 20  # of a frame with headers, beside them
+TOO_LARGE = re.compile(r"larger than (?:configured )?max size '?(\d+)")  # as servers say it
 
 # What goes wrong is told in a sentence, where it matters.
 logging.getLogger("aiormq").setLevel(logging.CRITICAL)
@@ -146,6 +149,7 @@ class AmqpAccess(Line):
         self._deliver = deliver
         self.resumed = False  # whether the server had kept the queue, and what was in it
         self._unacknowledged = 0
+        self._frame_max = 0  # bytes
         self._inbox: Inbox[tuple[Publication, AbstractIncomingMessage]] | None = None
         self._ending: asyncio.Task[None] | None = None
 
@@ -195,6 +199,7 @@ class AmqpAccess(Line):
         self._connection.close_callbacks.add(self._on_closed)
         self._channel.close_callbacks.add(self._on_closed)
         below = await self._channel.get_underlay_channel()
+        self._frame_max = below.connection.connection_tune.frame_max
         below.on_consumer_cancel_callbacks.add(self._on_cancelled)
         await below.exchange_declare(self._mark, auto_delete=True, internal=True, nowait=True)
         await below.queue_bind(self._queue_name, self._mark, nowait=True)
@@ -312,7 +317,22 @@ class AmqpAccess(Line):
             raise UsageError(f"{topic!r:.80} is no AMQP topic: {reason}")
         message = aio_pika.Message(publication.payload, headers=table(publication))
         self.alive()
-        await self._asked(self._exchange.publish(message, topic, mandatory=False))
+        told = len(message.properties.marshal()) + FRAME_BYTES
+        if 0 < self._frame_max < told:
+            raise UsageError(
+                f"{self.place} takes {self._frame_max} bytes of properties, not {told}"
+            )
+        await self._asked(self._publish(message, topic))
+
+    async def _publish(self, message: aio_pika.Message, topic: str) -> None:
+        try:
+            await self._exchange.publish(message, topic, mandatory=False)
+        except AMQPError as error:
+            # The channel is closed. Others that were under way are not to blame: they are asked for again.
+            limit, size = TOO_LARGE.search(str(error)), len(message.body)
+            if limit is not None and size > int(limit[1]):
+                raise UsageError(f"{self.place} takes {limit[1]} bytes, not {size}") from None
+            raise
 
 
 def table(publication: Publication) -> dict[str, Any]:

@@ -54,6 +54,9 @@ BRIDGE_MAX = 1_000  # frames between the thread that reads and the event loop
 SEEN_MAX = 10_000  # publications whose copies are known
 NOTES_MAX = 1_000  # notes that were left behind
 TEXT_MAX = 8_000  # characters of a destination or a subscription: below the 10 KB of a header
+HEADER_MAX = 10_240  # bytes of a property with its name
+HEADERS_MAX = 990  # properties; a broker takes 1,000 headers
+TOO_LARGE = re.compile("maximum .* exceeded")  # as ActiveMQ says it
 BEAT_MS = 10_000
 NOTES_ID = "notes"
 NOTE_HEADER = "wayfare-note"
@@ -188,6 +191,7 @@ class StompAccess(Line):
         self._subscribed: dict[str, str] = {}  # subscription -> its id in this connection
         self._seen: dict[str, None] = {}  # publications that came last
         self._unacknowledged = 0
+        self._sizes: dict[int, int] = {}  # bytes of publications that are not answered
         self._notes: list[Noted] = []
         self._notes_at = f"/queue/wayfare.{digest(f'{name}@{place}')}"
         self._own = Note(0)  # the last one that we wrote
@@ -482,11 +486,28 @@ class StompAccess(Line):
             (PREFIX + name if RESERVED.fullmatch(name) else name).replace("\\", "\\\\"): value
             for name, value in headers(publication)
         }
-        made["content-length"] = len(publication.payload)
+        if len(made) > HEADERS_MAX:
+            raise UsageError(f"STOMP carries at most {HEADERS_MAX} properties, not {len(made)}")
+        for name, value in made.items():
+            text = f"{name}{value}"
+            # Those two are written as two characters each.
+            if 1 + len(text.encode()) + text.count(":") + text.count("\\") > HEADER_MAX:
+                raise UsageError(f"the property {name:.60} has more than {HEADER_MAX} bytes")
+        made["content-length"] = size = len(publication.payload)
+        self.alive()
+        number = next(self._numbers)
+        self._sizes[number] = size
         try:
             await self._ask(self._connection.send, topic, publication.payload, None, made)
         except Refused as error:
+            del self._sizes[number]
             raise Refused(f"{self.place} refuses {topic!r:.80}: {error}") from None
+        except Closed:
+            # Which one it was the broker does not say; the largest is too large in any case.
+            if TOO_LARGE.search(self.gone or "") and size == max(self._sizes.values()):
+                raise UsageError(f"{self.place} takes no {size} bytes: {self.gone}") from None
+            raise
+        del self._sizes[number]
 
 
 class Bridge:
