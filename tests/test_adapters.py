@@ -909,6 +909,9 @@ def counted(data: bytes) -> bytes:
     return len(data).to_bytes(2, "big") + data
 
 
+PUBLISH_MQTT = 0x30  # and 0x31, if it is to be retained
+
+
 def speak_mqtt(topic: bytes, payload: bytes, pairs: dict[str, str]) -> tuple[bytes, bytes]:
     """With quality of service 0."""
     properties = b"".join(
@@ -916,7 +919,7 @@ def speak_mqtt(topic: bytes, payload: bytes, pairs: dict[str, str]) -> tuple[byt
     )
     size = packet(0, properties)[1 : -len(properties)] if properties else b"\x00"
     hello = packet(0x10, counted(b"MQTT"), b"\x05\x02\x00\x3c\x00", counted(b""))
-    return hello, packet(0x30, counted(topic), size, properties, payload)
+    return hello, packet(PUBLISH_MQTT, counted(topic), size, properties, payload)
 
 
 def speak_nats(topic: bytes, payload: bytes, pairs: dict[str, str]) -> tuple[bytes, bytes]:

@@ -508,6 +508,32 @@ def test_what_no_header_can_say_is_refused(overlay_of: Nodes, system: str, word:
 
 
 @on_mqtt
+def test_what_is_retained_comes_once_for_each_server_and_is_not_kept_by_proxies(
+    overlay_of: Nodes, system: str, word: str
+) -> None:
+    async def story() -> None:
+        a, _, c = overlay_of(system).addresses
+        topic = f"{word}/state"
+        with mock.patch("test_adapters.PUBLISH_MQTT", 0x31):
+            await others_publish(adapter(a), a, topic.encode(), b"on")
+        await asyncio.sleep(0.5)  # until the bridges have told
+        async with proxy(a) as first, proxy(c) as third, connect(f"ann{word}", first) as ann:
+            await ann.subscribe(f"{word}/#")
+            assert await payloads(ann, 1) == [b"on"]
+            await ann.subscribe(f"{word}/#")
+            await ann.move_out()
+            await ann.move_in(third)
+            assert await payloads(ann, 1) == [b"on"]
+            await ann.move_out(suspend=True)
+            await ann.move_in()
+            await quiet(ann)
+        with mock.patch("test_adapters.PUBLISH_MQTT", 0x31):
+            await others_publish(adapter(a), a, topic.encode(), b"")  # it is forgotten
+
+    run(story())
+
+
+@on_mqtt
 def test_a_client_may_have_any_name(overlay_of: Nodes, system: str, word: str) -> None:
     async def story() -> None:
         a, _, _ = overlay_of(system).addresses

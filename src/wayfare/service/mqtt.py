@@ -10,6 +10,10 @@ are to outlive a restart of it begin without: if there is one left of before, it
 The server sends at most `RECEIVED_MAX` publications ahead of acknowledgements, and all of them have
 a place in the inbox. Those that others published with quality of service 0 can be more: they are
 dropped when the inbox is full, for the server would drop them, too, if it was not read.
+
+Retained publications come with a subscription that is new at its server. Client proxies get none: whoever they
+stand in for gets them.
+
 What a server holds back for a slow client is its own choice: mosquitto keeps 1,000 publications
 (max_queued_messages) beyond those that are not acknowledged, and drops the rest.
 """
@@ -32,6 +36,7 @@ from paho.mqtt.exception import MalformedPacket, MQTTException
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties, VariableByteIntegers
 from paho.mqtt.reasoncodes import ReasonCode
+from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from wayfare.errors import Closed, Refused, UsageError
 from wayfare.service import line
@@ -102,6 +107,7 @@ class Mqtt:
         lasting: bool = False,
     ) -> Access:
         access = MqttAccess(place(address, SCHEMES, self.trust), name, deliver, lost)
+        access.retained = not lasting
         await access.connect(resume, clean=not (resume or lasting))
         if access.resumed and not resume:
             await access.close()  # which ends it
@@ -211,6 +217,7 @@ class MqttAccess(Line):
         self._answers: dict[int, asyncio.Future[Sequence[ReasonCode]]] = {}
         self._sending = asyncio.Semaphore(SENT_MAX)
         self._packet_max = 0
+        self.retained = True  # whether what was retained is wanted
         self.resumed = False  # whether the server had kept the session
         self._resume = False  # else it is to be forgotten
         self._dropped = 0
@@ -424,7 +431,13 @@ class MqttAccess(Line):
         self.alive()
         if subscriptions:
             self._check_size(3 + sum(3 + len(text.encode()) for text in subscriptions))
-            _, number = self._client.subscribe([(text, 1) for text in subscriptions])
+            asked = SubscribeOptions(
+                qos=1,
+                retainHandling=SubscribeOptions.RETAIN_SEND_IF_NEW_SUB
+                if self.retained
+                else SubscribeOptions.RETAIN_DO_NOT_SEND,
+            )
+            _, number = self._client.subscribe([(text, asked) for text in subscriptions])
             await self._settled(number, subscriptions)
 
     async def unsubscribe(self, subscriptions: Sequence[str]) -> None:
