@@ -520,7 +520,7 @@ def test_what_was_not_given_on_comes_again(system, address, word, way):
             anna.got.clear()
             before = anna.access
             await anna.open(resume=True, address=relay.address)
-            kept = sent[1:] if system.traits.keeps else []
+            kept = sent[1:] if system.traits.suspends else []
             assert await anna.has(len(kept)) == kept
             await anna.access.close()
             await before.close()

@@ -91,7 +91,7 @@ decode.METHODS |= {
 class Amqp:
     scheme = "amqp"
     trust = ANYBODY
-    traits = Traits(suspends=True, keeps=True)
+    traits = Traits(suspends=True)
 
     def check(self, subscription: str) -> None:
         reason = complaint(subscription)

@@ -78,7 +78,7 @@ library.readUTF = any_text
 class Mqtt:
     scheme = "mqtt"
     trust = ANYBODY
-    traits = Traits(suspends=True, keeps=True)
+    traits = Traits(suspends=True)
 
     def check(self, subscription: str) -> None:
         reason = complaint(subscription)

@@ -101,7 +101,7 @@ class Noted(NamedTuple):
 class Stomp:
     scheme = "stomp"
     trust = ANYBODY
-    traits = Traits(suspends=True, keeps=True)
+    traits = Traits(suspends=True)
 
     def check(self, subscription: str) -> None:
         destination, mark, selector = split(subscription)

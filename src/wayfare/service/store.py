@@ -53,10 +53,6 @@ class Store(Database):
         except (msgspec.MsgspecError, UnicodeDecodeError):
             raise self.damaged(client) from None
 
-    @property
-    def unsafe(self) -> bool:
-        return bool(self._noted)
-
     def note(self, effect: Stored) -> None:
         self._noted.append(effect)
 

@@ -56,10 +56,10 @@ class Traits(msgspec.Struct, frozen=True):
     """What a system gives beside publish and subscribe."""
 
     carries_ids: bool = True  # publications can have an id that leaves their payload alone
-    suspends: bool = False  # keeps subscriptions, and what comes, of a client that is not connected
-    keeps: bool = False  # gives again what `deliver` has not returned from
+    # Keeps subscriptions, and what comes, of a client that is not connected; and gives again what
+    # `deliver` has not returned from.
+    suspends: bool = False
     mesh: bool = False  # access points talk to each other directly, not along a tree
-    ordered: bool = True  # publications of one sender arrive in the order in which they were sent
 
 
 class Trust(msgspec.Struct, frozen=True):
