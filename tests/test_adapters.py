@@ -800,7 +800,8 @@ WRONG = {
         "/topic/a,/topic/b": "comma",
         "/topic/a\n\nb": "control character",
         "/topic/\ud800": "UTF-8",
-        "/topic/" + "a" * 8_000: "8000",
+        "/topic/" + "a" * 5_000: "5000",
+        "/topic/" + "ä" * 2_500: "5000",
     },
     "wayfare": {
         "": "column 1",

@@ -38,7 +38,7 @@ from wayfare.service.addresses import ANYBODY, Place, Scheme, place
 from wayfare.service.headers import headers, read
 from wayfare.service.inbox import Inbox
 from wayfare.service.line import CLOSING_S, Line
-from wayfare.service.system import Access, Deliver, Lost, Publication, Traits
+from wayfare.service.system import Access, Deliver, Lost, Publication, Traits, unfit
 
 SCHEMES = {"amqp": Scheme(5672, safe="amqps"), "amqps": Scheme(5671, tls=True)}
 EXCHANGE = "amq.topic"
@@ -94,7 +94,7 @@ class Amqp:
     traits = Traits(suspends=True)
 
     def check(self, subscription: str) -> None:
-        reason = complaint(subscription)
+        reason = unfit(subscription, TEXT_MAX)
         words = subscription.split(".")
         if any(len(word) > 1 and ("#" in word or "*" in word) for word in words):
             reason = "# and * stand alone between dots"
@@ -122,17 +122,6 @@ class Amqp:
         return access
 
 
-def complaint(text: str) -> str | None:
-    """Say why this can be neither topic nor subscription."""
-    if not text:
-        return "it is empty"
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        return "it cannot be written in UTF-8"
-    return f"it has more than {TEXT_MAX} bytes" if size > TEXT_MAX else None
-
-
 class AmqpAccess(Line):
     _connection: AbstractConnection
     _channel: AbstractChannel
@@ -144,7 +133,7 @@ class AmqpAccess(Line):
         super().__init__(place, lost)
         self._queue_name = f"wayfare.{name}"
         self._mark = f"mark.{self._queue_name}"
-        if reason := complaint(self._mark):
+        if reason := unfit(self._mark, TEXT_MAX):
             raise UsageError(f"{name!r:.80} cannot be the name of a client here: {reason}")
         self._deliver = deliver
         self.resumed = False  # whether the server had kept the queue, and what was in it
@@ -257,7 +246,7 @@ class AmqpAccess(Line):
         if self._inbox is None or self.gone is not None:
             return
         topic = message.routing_key or ""
-        if topic and complaint(topic):
+        if topic and unfit(topic, TEXT_MAX):
             await message.ack()
             return
         self._unacknowledged += 1
@@ -311,7 +300,7 @@ class AmqpAccess(Line):
 
     async def publish(self, publication: Publication) -> None:
         topic = publication.topic
-        reason = complaint(topic)
+        reason = unfit(topic, TEXT_MAX)
         if reason or "#" in topic or "*" in topic:
             reason = reason or "# and * are for subscriptions"
             raise UsageError(f"{topic!r:.80} is no AMQP topic: {reason}")

@@ -44,7 +44,7 @@ from wayfare.service.addresses import ANYBODY, Place, Scheme, place
 from wayfare.service.headers import headers, read
 from wayfare.service.inbox import Inbox
 from wayfare.service.line import CLOSING_S, Line
-from wayfare.service.system import Access, Deliver, Lost, Publication, Traits
+from wayfare.service.system import Access, Deliver, Lost, Publication, Traits, unfit
 
 SCHEMES = {"mqtt": Scheme(1883, safe="mqtts"), "mqtts": Scheme(8883, tls=True)}
 SESSION_S = 86_400  # that a server keeps the session of a client that is not connected
@@ -117,15 +117,7 @@ class Mqtt:
 
 def complaint(text: str) -> str | None:
     """Say why this can be neither topic nor subscription."""
-    if not text:
-        return "it is empty"
-    if "\0" in text:
-        return "it has a zero character"
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        return "it cannot be written in UTF-8"
-    return f"it has more than {TEXT_MAX} bytes" if size > TEXT_MAX else None
+    return "it has a zero character" if "\0" in text else unfit(text, TEXT_MAX)
 
 
 def packed(kind: int, **values: object) -> Properties:

@@ -23,7 +23,7 @@ from wayfare.service.addresses import ANYBODY, Place, Scheme, context_of, place
 from wayfare.service.headers import headers, read
 from wayfare.service.inbox import Inbox
 from wayfare.service.line import CLOSING_S, Line
-from wayfare.service.system import Access, Deliver, Lost, Publication, Traits
+from wayfare.service.system import Access, Deliver, Lost, Publication, Traits, unfit
 
 SCHEMES = {"nats": Scheme(4222), "nats+tls": Scheme(4222, tls=True)}
 TEXT_MAX = 4_000  # bytes of a subject: a server cuts off who sends a line of more than 4,096
@@ -71,15 +71,11 @@ class Nats:
 
 def complaint(text: str) -> str | None:
     """Say why this can be neither subject nor subscription."""
-    if not all(text.split(".")):
-        return "there is nothing before, after or between its dots" if text else "it is empty"
+    if text and not all(text.split(".")):
+        return "there is nothing before, after or between its dots"
     if any(character.isspace() or character < " " for character in text):
         return "it has spaces or control characters"
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        return "it cannot be written in UTF-8"
-    return f"it has more than {TEXT_MAX} bytes" if size > TEXT_MAX else None
+    return unfit(text, TEXT_MAX)
 
 
 class NatsClient(Client):

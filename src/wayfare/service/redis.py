@@ -28,7 +28,7 @@ from wayfare.service import line
 from wayfare.service.addresses import ANYBODY, Place, Scheme, place
 from wayfare.service.inbox import Inbox
 from wayfare.service.line import Line
-from wayfare.service.system import Access, Deliver, Id, Lost, Property, Publication, Traits
+from wayfare.service.system import Access, Deliver, Id, Lost, Property, Publication, Traits, unfit
 
 SCHEMES = {
     "redis": Scheme(6379, safe="rediss"),
@@ -41,7 +41,7 @@ MAGIC = b"\x00wayfare\x01"
 # power was cut would wait for hours.
 KEEP_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 PRIMARIES_MAX = 8  # replicas of replicas, up to the primary
-BULK_MAX = 512 * 1024 * 1024  # bytes of a payload that a server takes unless it says otherwise
+BULK_MAX = 512 * 1024 * 1024  # bytes of anything that a server takes unless it says otherwise
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 SPECIAL = re.compile(r"([*?\[\]\\])")
@@ -68,13 +68,9 @@ class Redis:
         self.traits = Traits(carries_ids=envelope, mesh=True)  # a cluster is one
 
     def check(self, subscription: str) -> None:
-        reason = None
-        if not subscription:
-            reason = "it is empty"
-        elif sum(map(len, PATTERN.findall(subscription))) != len(subscription):
+        reason = unfit(subscription, BULK_MAX)
+        if sum(map(len, PATTERN.findall(subscription))) != len(subscription):
             reason = "a [ has no ], or a \\ has nothing behind it; a \\ before it makes it ordinary"
-        elif not encodes(subscription):
-            reason = "it cannot be written in UTF-8"
         if reason:
             raise UsageError(f"{subscription!r:.80} is no Redis subscription: {reason}")
 
@@ -101,14 +97,6 @@ class Redis:
 
 def enveloped() -> Redis:
     return Redis(envelope=True)
-
-
-def encodes(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def is_pattern(subscription: str) -> bool:
@@ -362,8 +350,8 @@ class RedisAccess(Line):
             self.alive()
 
     def _packed(self, publication: Publication) -> bytes:
-        if not publication.topic or not encodes(publication.topic):
-            raise UsageError(f"{publication.topic!r:.80} is no channel of Redis")
+        if reason := unfit(publication.topic, BULK_MAX):
+            raise UsageError(f"{publication.topic!r:.80} is no channel of Redis: {reason}")
         if not self._envelope:
             if publication.properties:
                 raise UsageError(

@@ -44,7 +44,7 @@ from wayfare.service.addresses import ANYBODY, Place, Scheme, place
 from wayfare.service.headers import headers, read
 from wayfare.service.inbox import Inbox
 from wayfare.service.line import CLOSING_S, Line
-from wayfare.service.system import Access, Deliver, Lost, Publication, Traits
+from wayfare.service.system import Access, Deliver, Lost, Publication, Traits, unfit
 
 SCHEMES = {"stomp": Scheme(61613, safe="stomp+ssl"), "stomp+ssl": Scheme(61612, tls=True)}
 TOPIC = "/topic/"
@@ -53,15 +53,14 @@ CROSS_MAX = 100  # frames that are taken before others have their turn
 BRIDGE_MAX = 1_000  # frames between the thread that reads and the event loop
 SEEN_MAX = 10_000  # publications whose copies are known
 NOTES_MAX = 1_000  # notes that were left behind
-TEXT_MAX = 8_000  # characters of a destination or a subscription: below the 10 KB of a header
 HEADER_MAX = 10_240  # bytes of a property with its name
+TEXT_MAX = 5_000  # bytes of a destination or a subscription: some characters are written as two
 HEADERS_MAX = 990  # properties; a broker takes 1,000 headers
 TOO_LARGE = re.compile("maximum .* exceeded")  # as ActiveMQ says it
 BEAT_MS = 10_000
 NOTES_ID = "notes"
 NOTE_HEADER = "wayfare-note"
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-SURROGATE = re.compile("[\ud800-\udfff]")
 LITERAL = re.compile(r"'(?:[^']|'')*'")
 # Headers that STOMP and JMS have themselves. Properties of such a name get a prefix: some of
 # them, with a value that makes no sense, cost the publisher its connection.
@@ -144,15 +143,11 @@ def complaint(text: str, destination: str | None = None) -> str | None:
     name = (text if destination is None else destination).removeprefix(TOPIC)
     if CONTROL.search(text):
         return "it has a control character"
-    if SURROGATE.search(text):
-        return "it cannot be written in UTF-8"
-    if len(text) > TEXT_MAX:
-        return f"it has more than {TEXT_MAX} characters"
     if not (destination or text).startswith(TOPIC) or not name:
         return f"its destination is empty: write {TOPIC}name"
     if "," in name:
         return "its destination has a comma: ActiveMQ takes that for several"
-    return None
+    return unfit(text, TEXT_MAX)
 
 
 def digest(text: str) -> str:

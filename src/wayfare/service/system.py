@@ -70,6 +70,17 @@ class Trust(msgspec.Struct, frozen=True):
     cert: tuple[str, str] | None = None
 
 
+def unfit(text: str, most: int) -> str | None:
+    """Say why this can be no topic or subscription of at most so many bytes."""
+    if not text:
+        return "it is empty"
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        return "it cannot be written in UTF-8"
+    return f"it has more than {most} bytes" if size > most else None
+
+
 # Called in order; the next one may be given before this has returned. A system that keeps gives a
 # publication again until it has.
 Deliver = Callable[[Publication], Coroutine[Any, Any, None]]
