@@ -207,8 +207,8 @@ class StompAccess(Line):
             await self._pick_up(resume)
             self.welcome()
         except (StompException, OSError, TypeError):  # the last one, when it is closed at once
+            why = await self._loop.run_in_executor(self._sender, self._why)
             await self._hang_up("nobody answers")
-            why = await self._loop.run_in_executor(None, self._why)
             raise self.place.unanswered(why) from None
         except (Closed, Refused) as error:
             await self._hang_up("given up")
