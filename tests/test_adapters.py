@@ -1514,7 +1514,7 @@ def test_stomp_goes_on_after_notes_of_somebody_else(system, address, word):
     async def story():
         async with clients(system, address, "anna") as (anna,):
             for body in odd:
-                await others_publish(system, address, anna.access._notes_at.encode(), body)
+                await others_publish(system, address, anna.access._notes.queue.encode(), body)
             await anna.access.subscribe([topic])
             await anna.access.close(suspend=True)
             await anna.open(resume=True)

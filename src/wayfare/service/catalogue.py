@@ -48,6 +48,8 @@ QUIET = frozenset(
     }
 )
 
+PARTS = {"stomp": ["stomp_notes"]}  # of an adapter, beside the module of its name
+
 
 class Entry(msgspec.Struct, frozen=True):
     """One adapter."""
@@ -78,7 +80,8 @@ def _entry(module: str) -> Entry:
     traits = {scheme: adapter(f"{scheme}://localhost").traits for scheme in schemes}
     with_ids = [scheme for scheme, gives in traits.items() if gives.carries_ids]
     library, server = LIBRARIES[module], SERVERS[module].package
-    return Entry(module, schemes, with_ids, traits[schemes[0]], _lines(module), library, server)
+    lines = sum(map(_lines, [module, *PARTS.get(module, [])]))
+    return Entry(module, schemes, with_ids, traits[schemes[0]], lines, library, server)
 
 
 def _lines(module: str) -> int:

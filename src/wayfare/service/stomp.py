@@ -6,9 +6,8 @@ with: `price > 40` matches 41, and `price > 40.0` also 40.5.
 
 All subscriptions are durable ones of JMS, acknowledged one by one when `deliver` has returned. So
 the broker keeps what comes for a client that is away, as long as it runs itself: publications
-are not written to its disk. Nobody can ask it which subscriptions a client has; so they are
-noted in a queue at the broker, of which the newest note counts. Notes survive a restart of the
-broker, in which what waited is lost: a note's number says which process of the broker took it.
+are not written to its disk. Nobody can ask it which subscriptions a client has; so there are notes
+of them (`stomp_notes`).
 
 A broker sends a copy for each subscription that matches, and in a network of brokers each hop
 makes more of them, if topics of one client overlap: only the first one counts.
@@ -32,9 +31,8 @@ from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
-import msgspec
 from stomp import StompConnection12
 from stomp.exception import StompException
 
@@ -44,6 +42,7 @@ from wayfare.service.addresses import ANYBODY, Place, Scheme, place
 from wayfare.service.headers import headers, read
 from wayfare.service.inbox import Inbox
 from wayfare.service.line import CLOSING_S, Line
+from wayfare.service.stomp_notes import Notes
 from wayfare.service.system import Access, Deliver, Lost, Publication, Traits, unfit
 
 SCHEMES = {"stomp": Scheme(61613, safe="stomp+ssl"), "stomp+ssl": Scheme(61612, tls=True)}
@@ -70,31 +69,11 @@ RESERVED = re.compile(
     r"|redelivered|reply-to|selector|subscription|timestamp|transaction|transformation.*|type"
 )
 PREFIX = "wayfare."
-# How ActiveMQ calls a message: the machine, a port and the time when the broker began, then more.
-PROCESS = re.compile(r"ID:[^:]+-\d+-\d+-\d+(?=:)")
 
 # What goes wrong is told in a sentence, where it matters.
 logging.getLogger("stomp.py").setLevel(logging.CRITICAL)
 
 Frame = Any  # of the library: cmd, headers, body
-
-
-class Note(msgspec.Struct, frozen=True):
-    """Which subscriptions a client has. Later ones have a higher number."""
-
-    number: int
-    subscriptions: list[str] | None = None
-
-
-NOT_OURS = Note(-1)
-
-
-class Noted(NamedTuple):
-    """A note that came from the broker."""
-
-    note: Note
-    acknowledgement: str
-    process: str | None  # of the broker that took it
 
 
 class Stomp:
@@ -187,10 +166,7 @@ class StompAccess(Line):
         self._seen: dict[str, None] = {}  # publications that came last
         self._unacknowledged = 0
         self._sizes: dict[int, int] = {}  # bytes of publications that are not answered
-        self._notes: list[Noted] = []
-        self._notes_at = f"/queue/wayfare.{digest(f'{name}@{place}')}"
-        self._own = Note(0)  # the last one that we wrote
-        self._noted: asyncio.Future[None] = self._loop.create_future()  # when that has come
+        self._notes = Notes(f"/queue/wayfare.{digest(f'{name}@{place}')}")
         self._noting = asyncio.Lock()
         # Whether the broker had kept what was subscribed to, and what came; None: nobody knows.
         self.resumed: bool | None = False
@@ -246,21 +222,15 @@ class StompAccess(Line):
         """Find out what was left by an earlier connection, and go on or clean up."""
         await self._ask(
             self._connection.subscribe,
-            self._notes_at,
+            self._notes.queue,
             NOTES_ID,
             "client-individual",
             {"activemq.prefetchSize": NOTES_MAX},
         )
         await self._note(None)
-        process = self._notes[-1].process
-        found = max(
-            (one for one in self._notes if one.note.subscriptions is not None),
-            key=lambda one: one.note.number,
-            default=Noted(NOT_OURS, "", None),
-        )
-        left = found.note.subscriptions or []
+        left, kept = self._notes.left()
         if left and resume:
-            self.resumed = None if process is None else process == found.process
+            self.resumed = kept
             await self._begin(left)
             await self._note(left)
         elif left:
@@ -274,8 +244,8 @@ class StompAccess(Line):
             with suppress(Closed, Refused, TimeoutError):
                 if not suspend:
                     await self._unsubscribe(list(self._subscribed))
-                    for one in self._notes:
-                        self._send(self._connection.ack, one.acknowledgement)
+                    for one in self._notes.all():
+                        self._send(self._connection.ack, one)
                 async with asyncio.timeout(CLOSING_S):
                     self.leave("it was closed")
                     self._send(self._connection.disconnect)
@@ -335,7 +305,7 @@ class StompAccess(Line):
     def _on_message(self, found: dict[str, str], body: bytes) -> None:
         acknowledgement = found.get("ack", "")
         if found.get("subscription") == NOTES_ID:
-            self._on_note(acknowledgement, found.get("message-id", ""), body)
+            self._notes.take(acknowledgement, found.get("message-id", ""), body)
             return
         if self.gone is not None:
             return
@@ -394,35 +364,19 @@ class StompAccess(Line):
         finally:
             self._answers.pop(receipt, None)
 
-    # ---- notes ------------------------------------------------------------------------
-
-    def _on_note(self, acknowledgement: str, number: str, body: bytes) -> None:
-        try:
-            note = msgspec.json.decode(body, type=Note)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            note = NOT_OURS  # it goes with the next of ours that comes
-        process = PROCESS.match(number)
-        self._notes.append(Noted(note, acknowledgement, process and process[0]))
-        if note == self._own and not self._noted.done():
-            self._noted.set_result(None)
-
     async def _note(self, subscriptions: list[str] | None) -> None:
         """Write down what is subscribed to, and drop what was written before.
 
         Without any, this only tells that all there was has been read.
         """
         async with self._noting:
-            self._own = Note(time.time_ns(), subscriptions)
-            self._noted = self._loop.create_future()
-            body = msgspec.json.encode(self._own)
+            body, came = self._notes.write(subscriptions)
             asked = {"persistent": "true"}
-            await self._ask(self._connection.send, self._notes_at, body, None, asked)
-            await self.answer(self._noted)
+            await self._ask(self._connection.send, self._notes.queue, body, None, asked)
+            await self.answer(came)
         if subscriptions is not None:
-            *old, newest = self._notes
-            self._notes = [newest]
-            for one in old:
-                self._send(self._connection.ack, one.acknowledgement)
+            for one in self._notes.older():
+                self._send(self._connection.ack, one)
 
     # ---- what the service calls -------------------------------------------------------
 
