@@ -196,7 +196,8 @@ class NatsAccess(Line):
             log.warning("%s refuses a publication: %s", self.place, error)
 
     async def closed(self) -> None:
-        self.end(f"the server closed the connection: {self._client.last_error or self._error}")
+        why = self._client.last_error or self._error or "it cannot be read"
+        self.end(f"the server closed the connection: {why}")
 
     async def received(self, subject: bytes, payload: bytes, lines: bytes | None) -> None:
         try:
