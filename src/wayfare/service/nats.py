@@ -98,7 +98,9 @@ class NatsClient(Client):
     async def _read_loop(self) -> None:
         """It stops for errors of any kind, without a word for some of them."""
         await super()._read_loop()
-        await self.access.closed()
+        task = asyncio.current_task()
+        if task is not None and not task.cancelling():
+            await self.access.closed()
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         """A server that wants no TLS gets none of the library, which would say the password to it."""
