@@ -773,7 +773,11 @@ WRONG = {
         "a/#/b": "at the end",
         "a/b#": "alone",
         "a+/b": "alone",
-        "a\0": "zero",
+        "a\0": "control character",
+        "a\tb": "control character",
+        "a\x85": "control character",
+        "a\ufffe": "a code that is none",
+        "/".join("a" * 201): "200 levels",
         "\ud800": "UTF-8",
         "a" * 65_536: "65535",
     },
@@ -812,7 +816,7 @@ WRONG = {
 }
 RIGHT = {
     "amqp": ["a", "a.b", "*.b", "a.#.b", "#", "a..b", "ä b"],
-    "mqtt": ["a", "/", "a/b", "+/b", "a/+/#", "#", "$share/x/a/#", "ä b"],
+    "mqtt": ["a", "/", "a/b", "+/b", "a/+/#", "#", "$share/x/a/#", "ä b", "/".join("a" * 200)],
     "nats": ["a", "a.b", "*.b", "a.*.>", ">", "ä"],
     "redis": ["a", "a*", "a?[bc]", "a\\[", "a b", "[a\\]]", "]", "ä"],
     "stomp": [

@@ -156,6 +156,43 @@ def test_a_proxy_that_is_killed_with_a_full_buffer_loses_nothing(
     run(story())
 
 
+@pytest.mark.parametrize("system", ["mqtt", "amqp", "stomp", "nats", "redis", "wayfare"])
+def test_what_waits_for_a_busy_proxy_is_in_front_of_a_ping(
+    overlay_of: Nodes, system: str, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a proxy has not taken yet, it has when it answers."""
+
+    def busy(
+        client: str, name: str, system: Any, step: Any, deliver: Any, *more: Any, **options: Any
+    ) -> Errands:
+        async def slowly(publication: Publication) -> None:
+            await asyncio.sleep(0.05)
+            await deliver(publication)
+
+        return Errands(client, name, system, step, slowly, *more, **options)
+
+    monkeypatch.setattr("wayfare.service.proxy_server.Errands", busy)
+
+    async def story() -> None:
+        a, b, _ = addresses(overlay_of(system))
+        language = adapter(a)
+        topic = language.topic(word)
+        async with (
+            proxy(a) as here,
+            proxy(b) as there,
+            connect(f"bob{word}", here) as bob,
+            connect(f"ann{word}", here) as ann,
+        ):
+            await ann.subscribe(language.subscription(topic))
+            await ann.move_out()
+            published = [b"%d" % number for number in range(1000)]
+            await asyncio.gather(*(bob.publish(topic, payload) for payload in published))
+            await ann.move_in(there)
+            assert await payloads(ann, 1000) == published
+
+    run(story())
+
+
 async def known_to(bob: Client, ann: Client, topic: str) -> None:
     """Systems that propagate subscriptions take a moment until somebody elsewhere knows of one."""
     async with asyncio.timeout(20):

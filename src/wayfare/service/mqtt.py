@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import socket
 import ssl
 import struct
@@ -51,11 +52,18 @@ SESSION_S = 86_400  # that a server keeps the session of a client that is not co
 KEEP_ALIVE_S = 30
 RECEIVED_MAX = 500  # publications that the server sends ahead of our acknowledgements
 SENT_MAX = 100  # ... and we ahead of the server's
+LEVELS_MAX = 200  # of a topic or subscription, at mosquitto
 TEXT_MAX = 65_535  # bytes of a topic, a subscription or a property
 READ_MAX = 100  # packets that are read before others have their turn
 PACKET_MAX = 268_435_455  # bytes behind the length of a packet
 
 log = logging.getLogger(__name__)
+# What MQTT 5 advises against (1.5.4), and mosquitto takes for a malformed packet.
+NO_CHARACTER = re.compile(
+    r"[\0-\x1f\x7f-\x9f\ufdd0-\ufdef"
+    + "".join(chr((plane << 16) + code) for plane in range(17) for code in (0xFFFE, 0xFFFF))
+    + "]"
+)
 
 
 # The library ends the connection when it cannot read something. Anybody could publish that, and it
@@ -116,8 +124,12 @@ class Mqtt:
 
 
 def complaint(text: str) -> str | None:
-    """Say why this can be neither topic nor subscription."""
-    return "it has a zero character" if "\0" in text else unfit(text, TEXT_MAX)
+    """Say why this can be neither topic nor subscription: a server may hang up on who says it all the same."""
+    if text.count("/") >= LEVELS_MAX:
+        return f"it has more than {LEVELS_MAX} levels"
+    if NO_CHARACTER.search(text):
+        return "it has a control character, or a code that is none"
+    return unfit(text, TEXT_MAX)
 
 
 def packed(kind: int, **values: object) -> Properties:

@@ -47,7 +47,9 @@ from wayfare.service.system import Access, Deliver, Lost, Publication, Traits, u
 
 SCHEMES = {"stomp": Scheme(61613, safe="stomp+ssl"), "stomp+ssl": Scheme(61612, tls=True)}
 TOPIC = "/topic/"
-AHEAD_MAX = 100  # publications of a subscription that are sent ahead of acknowledgements
+# Publications of a subscription that are sent ahead of acknowledgements: as many as ActiveMQ allows. If some waited
+# at the broker, those of another subscription would overtake them, and a ping would prove nothing.
+AHEAD_MAX = 32_766
 CROSS_MAX = 100  # frames that are taken before others have their turn
 BRIDGE_MAX = 1_000  # frames between the thread that reads and the event loop
 SEEN_MAX = 10_000  # publications whose copies are known
