@@ -12,7 +12,16 @@ from wayfare.core.codec import encode
 from wayfare.core.messages import Ack, LinkId
 from wayfare.errors import UsageError
 from wayfare.sim import World, check
-from wayfare.sim.links import MS_NS, Agenda, LinkSpec, Pipe, wireless
+from wayfare.sim.links import (
+    MS_NS,
+    WINDOW_FIRST,
+    WINDOW_MOST,
+    Agenda,
+    LinkSpec,
+    Pipe,
+    Stream,
+    wireless,
+)
 
 SIZE = len(encode(Ack(1)))  # the same for all numbers below 128
 
@@ -580,3 +589,89 @@ def test_between_brokers_up_is_from_the_one_named_later():
     down.send(Ack(1))
     up.send(Ack(1))
     assert down.worst_ns < 400 * MS_NS < 1000 * MS_NS < up.worst_ns
+
+
+# TCP
+
+
+def stream_over(*settings):
+    """A stream over a channel without errors, and what arrived of it when."""
+    agenda, came = Agenda(), []
+    channel = wireless(find("gprs", ["error=0", *settings])).channels(Random(1))[1]
+    stream = Stream(agenda, channel, 300 * MS_NS)
+
+    def send(name, size):
+        stream.send(size, lambda name: came.append((name, agenda.now)), name)
+
+    return agenda, channel, stream, send, came
+
+
+def test_messages_that_wait_together_share_packets():
+    agenda, channel, _, send, came = stream_over()
+    for number in range(20):
+        send(number, 150)
+    agenda.run_until(60_000 * MS_NS)
+    assert [name for name, _ in came] == [*range(20)]
+    assert (channel.bytes, channel.packets) == (3000, 3)  # 1452, 1452 and 96
+    assert len({time for _, time in came}) == 3
+
+
+def test_what_comes_later_takes_a_packet_of_its_own():
+    agenda, channel, _, send, _ = stream_over()
+    for number in range(3):
+        send(number, 150)
+        agenda.run_until(agenda.now + 5000 * MS_NS)
+    assert channel.packets == 3
+
+
+def test_a_window_is_of_packets_and_grows_with_every_acknowledgement():
+    agenda, channel, stream, send, came = stream_over("bps=100000000")
+    for number in range(200):
+        send(number, 1452)
+    agenda.run_until(0)
+    sent = [channel.packets]
+    for _ in range(8):  # round trips
+        agenda.run_until(agenda.now + 610 * MS_NS)
+        sent.append(channel.packets)
+    steps = [b - a for a, b in zip([0, *sent], sent, strict=False)]
+    assert steps[:5] == [WINDOW_FIRST * 2**trip for trip in range(4)] + [WINDOW_MOST]
+    assert sent[-1] == 200
+    agenda.run_until(60_000 * MS_NS)
+    assert [name for name, _ in came] == [*range(200)]
+    assert len(stream) == 0
+
+
+def test_of_a_stream_that_was_cut_nothing_arrives():
+    agenda, _, stream, send, came = stream_over()
+    for number in range(10):
+        send(number, 1000)
+    agenda.run_until(1500 * MS_NS)
+    arrived = len(came)
+    assert 0 < arrived < 10
+    stream.cut()
+    agenda.run_until(60_000 * MS_NS)
+    assert len(came) == arrived
+
+
+def test_a_client_with_tcp_by_radio_gets_what_waits_in_few_packets_and_nothing_when_it_is_gone():
+    world = World()
+    world.add_brokers([("porto", "faro")])
+    ticker = world.add_client("ticker", "faro")
+    anna = world.add_client("anna", "porto", link=wireless(find("gprs"), tcp=True))
+    ticker.advertise("price > 0")
+    anna.subscribe("price > 0")
+    world.run_until(10_000 * MS_NS)
+    down = anna.channels[1]
+    before = down.packets
+    for price in range(1, 401):
+        ticker.publish({"price": price})
+    world.run_until(world.now + 3000 * MS_NS)
+    got = len(anna.received)
+    assert 0 < got < 400
+    anna.disconnect()
+    world.run_until(world.now + 20_000 * MS_NS)
+    assert len(anna.received) == got
+    anna.attach("faro")
+    world.run_until(world.now + 60_000 * MS_NS)
+    assert [one.notification.number for one in anna.received] == [*range(1, 401)]
+    assert down.packets - before < 60

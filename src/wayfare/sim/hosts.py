@@ -208,8 +208,9 @@ class Connection:
         world = client.world
         self.world, self.client, self.broker, self.link = world, client, broker, link
         up, down = client.channels
-        self.up = Pipe(world.agenda, world.random, spec, link, broker.receive, up)
-        self.down = Pipe(world.agenda, world.random, spec, link, client.receive, down)
+        streams = spec.streams(world.agenda, client.channels)
+        self.up = Pipe(world.agenda, world.random, spec, link, broker.receive, up, streams[0])
+        self.down = Pipe(world.agenda, world.random, spec, link, client.receive, down, streams[1])
         client.pipes[link] = self.up
         broker.pipes[link] = self.down
         world.connections[link] = self

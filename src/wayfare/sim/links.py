@@ -7,6 +7,7 @@ breaks, what was on its way is gone.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from math import inf
@@ -24,6 +25,9 @@ from wayfare.errors import UsageError
 
 MS_NS = 1_000_000
 SECOND_NS = 1000 * MS_NS
+# Packets of a TCP connection on their way. RFC 3390, of 2002, lets 4380 bytes leave at first; 64 KiB is what a
+# receiver can offer without further options.
+WINDOW_FIRST, WINDOW_MOST = 3, 45
 
 
 class LinkSpec(msgspec.Struct, frozen=True):
@@ -36,6 +40,7 @@ class LinkSpec(msgspec.Struct, frozen=True):
     retransmit_ns: int = 40 * MS_NS  # until a lost one is sent again
     least_bytes: int = 0  # that a message takes of the bandwidth, however short it is
     profile: Profile | None = None  # of a wireless link; all of the above comes on top of it
+    tcp: bool = False  # by that link, messages go as in a Stream; else each is a packet, at once
 
     def __post_init__(self) -> None:
         times = (self.latency_ns, self.jitter_ns, self.retransmit_ns)
@@ -58,10 +63,17 @@ class LinkSpec(msgspec.Struct, frozen=True):
         up, down = (Channel(way, Random(random.getrandbits(64))) for way in ways)
         return up, down
 
+    def streams(self, agenda: Agenda, channels: Channels) -> tuple[Stream | None, Stream | None]:
+        """A connection over it, up and down, where there is TCP."""
+        up, down = channels
+        if not self.tcp or up is None or down is None:
+            return None, None
+        return connection(agenda, up, down)
 
-def wireless(profile: Profile) -> LinkSpec:
+
+def wireless(profile: Profile, *, tcp: bool = False) -> LinkSpec:
     """A link that is this and nothing else."""
-    return LinkSpec(latency_ns=0, profile=profile)
+    return LinkSpec(latency_ns=0, profile=profile, tcp=tcp)
 
 
 Channels = tuple[Channel | None, Channel | None]
@@ -127,6 +139,91 @@ def _nothing(argument: Any) -> None:
     pass
 
 
+class Stream:
+    """One direction of a TCP connection over a wireless link: some packets on their way, the rest waits.
+
+    What waits together shares packets, and what another connection sends has its turn in between. The window is that
+    of slow start, and nothing shrinks it: the link loses nothing. Acknowledgements take time, and no bandwidth.
+    """
+
+    __slots__ = (
+        "_agenda",
+        "_back_ns",
+        "_called",
+        "_channel",
+        "_dead",
+        "_left",
+        "_waiting",
+        "_window",
+        "under_way",
+    )
+
+    def __init__(self, agenda: Agenda, channel: Channel, back_ns: int) -> None:
+        self._agenda, self._channel, self._back_ns = agenda, channel, back_ns
+        self._waiting: deque[tuple[int, Action]] = deque()  # how many bytes, and what to call
+        self._left = 0  # bytes of the first one that have left already
+        self._window = WINDOW_FIRST
+        self._called = self._dead = False
+        self.under_way = 0  # packets that are not acknowledged
+
+    def send(self, size: int, then: Callable[[Any], None], argument: Any) -> None:
+        """So many bytes wait to leave; `then` is called when the last of them is there."""
+        self._waiting.append((size, (then, argument)))
+        if not self._called:  # what is sent at the same time goes together
+            self._called = True
+            self._agenda.at(self._agenda.now, self._go_on)
+
+    def cut(self) -> None:
+        """Nothing arrives any more."""
+        self._dead = True
+        self._waiting.clear()
+
+    def __len__(self) -> int:
+        return len(self._waiting) + self.under_way
+
+    def _go_on(self, _: None) -> None:
+        self._called = False
+        while self._waiting and self.under_way < self._window:
+            size, ended = self._packet()
+            self.under_way += 1
+            self._agenda.at(self._channel.send(self._agenda.now, size), self._arrived, ended)
+
+    def _packet(self) -> tuple[int, list[Action]]:
+        """As many of the bytes that wait as fit, and whose last one is among them."""
+        filled, most = 0, self._channel.direction.payload
+        ended: list[Action] = []
+        while self._waiting:
+            size, action = self._waiting[0]
+            rest = size - self._left
+            if filled + rest > most:
+                self._left += most - filled
+                return most, ended
+            filled += rest
+            self._left = 0
+            ended.append(action)
+            self._waiting.popleft()
+        return filled, ended
+
+    def _arrived(self, ended: list[Action]) -> None:
+        if not self._dead:
+            self._agenda.at(self._agenda.now + self._back_ns, self._acknowledged)
+            for then, argument in ended:
+                then(argument)
+
+    def _acknowledged(self, _: None) -> None:
+        self.under_way -= 1
+        self._window = min(self._window + 1, WINDOW_MOST)
+        self._go_on(None)
+
+
+def connection(agenda: Agenda, up: Channel, down: Channel) -> tuple[Stream, Stream]:
+    """Both directions of a TCP connection over these channels."""
+    return (
+        Stream(agenda, up, down.direction.latency_ns),
+        Stream(agenda, down, up.direction.latency_ns),
+    )
+
+
 class Pipe:
     """One direction of a link.
 
@@ -147,6 +244,7 @@ class Pipe:
         "_last_arrival",
         "_latency_ns",
         "_random",
+        "_stream",
         "_times",
         "bytes",
         "link",
@@ -164,6 +262,7 @@ class Pipe:
         link: LinkId,
         receive: Callable[[Received], None],
         channel: Channel | None = None,
+        stream: Stream | None = None,
     ) -> None:
         self._agenda = agenda
         self._actions, self._times = agenda.actions, agenda.times  # at hand, for `send`
@@ -171,6 +270,7 @@ class Pipe:
         self.link = link  # what the receiving end calls it
         self.receive = receive
         self._channel = channel
+        self._stream = stream  # over the channel; who has one is never cut, only dropped
         # Not on the agenda, because the link is down: what, and since when at the latest.
         self._held: list[tuple[Received, int]] = []
         self._free_at = 0  # when the last byte put on the line has left
@@ -224,6 +324,9 @@ class Pipe:
         if self._down:
             self._held.append((event, since))
             return
+        if self._stream is not None:
+            self._stream.send(len(encode(event.message)), self.receive, event)
+            return
         arrival = self._arrival(event.message)
         if arrival < self._last_arrival:
             arrival = self._last_arrival
@@ -270,7 +373,9 @@ class Pipe:
         return not self.messages or (self._knows_last and self._last_arrival < self._agenda.now)
 
     def __len__(self) -> int:
-        """How many messages are on their way."""
+        """How many messages are on their way; of a stream, how many wait, and how many packets are."""
+        if self._stream is not None:
+            return len(self._stream)
         if self._is_empty():
             return len(self._held)
         ahead = self._ahead()
@@ -278,6 +383,7 @@ class Pipe:
 
     def cut(self) -> None:
         """Go down; what is on its way stays with the sender. Who goes down twice comes up twice."""
+        assert self._stream is None, "a client's connection is dropped"
         self._down += 1
         self._careful = True
         self._held += self._recall()
@@ -300,6 +406,8 @@ class Pipe:
         """Go down for good; what is on its way is gone."""
         self._gone = self._careful = True
         self._recall()
+        if self._stream is not None:
+            self._stream.cut()
         self._held.clear()
         self._clear_channel()
 

@@ -42,7 +42,7 @@ class Handoff(Experiment):
         self.publisher.advertise(f"topic = '{TOPIC}'")
         self.world.settle()
         self.mobile: ClientHost = self.world.add_client(
-            MOBILE, OLD, attach=False, link=wireless(parameters.profile())
+            MOBILE, OLD, attach=False, link=wireless(parameters.profile(), tcp=True)
         )
         self.world.watchers.append(self._saw)
         self._step, self.mobile.step = self.mobile.step, self._mobile_step

@@ -32,11 +32,10 @@ import msgspec
 
 from wayfare.channel import Channel, Profile
 from wayfare.service.system import Publication, Traits
-from wayfare.sim.links import MS_NS, Agenda
+from wayfare.sim.links import MS_NS, Agenda, connection
 
 LAN_NS = MS_NS // 5  # one way on a wire: as the profile `lan`, whose bytes take hardly any time
 MATCH_NS = MS_NS // 5  # that an access point takes for a publication
-WINDOW_FIRST, WINDOW_MOST = 2, 16  # packets of a TCP connection on their way: slow start
 NOTICE_NS = 1000 * MS_NS  # until an access point notices that a client was cut off
 NOTHING = 0  # bytes of a packet that only sets up, acknowledges or ends a connection
 
@@ -132,10 +131,10 @@ class Radio:
 
     def __init__(self, agenda: Agenda, profile: Profile, random: Random) -> None:
         self.agenda = agenda
-        self.profile = profile
-        self.channels = tuple(
+        up, down = (
             Channel(way, Random(random.getrandbits(64))) for way in (profile.up, profile.down)
         )
+        self.channels = up, down
 
     def up(self, size: int, then: Then, argument: Any) -> None:
         self.agenda.at(self.channels[0].send(self.agenda.now, size), then, argument)
@@ -144,52 +143,11 @@ class Radio:
         self.agenda.at(self.channels[1].send(self.agenda.now, size), then, argument)
 
     def connection(self) -> tuple[Way, Way]:
-        return (
-            Stream(self.agenda, self.up, self.profile.down.latency_ns),
-            Stream(self.agenda, self.down, self.profile.up.latency_ns),
-        )
+        return connection(self.agenda, *self.channels)
 
     def clear(self) -> None:
         for channel in self.channels:
             channel.clear(self.agenda.now)
-
-
-class Stream:
-    """One direction of a TCP connection by radio: some messages on their way, the rest waits.
-
-    So what another connection sends has its turn in between. Acknowledgements take no bandwidth here.
-    """
-
-    def __init__(
-        self, agenda: Agenda, send: Callable[[int, Then, Any], None], back_ns: int
-    ) -> None:
-        self._agenda, self._send, self._back_ns = agenda, send, back_ns
-        self._waiting: deque[tuple[int, Then, Any]] = deque()
-        self._under_way = 0
-        self._window = WINDOW_FIRST
-
-    def send(self, size: int, then: Then, argument: Any) -> None:
-        self._waiting.append((size, then, argument))
-        self._go_on(None)
-
-    def cut(self) -> None:
-        self._waiting.clear()
-
-    def _go_on(self, _: None) -> None:
-        while self._waiting and self._under_way < self._window:
-            size, then, argument = self._waiting.popleft()
-            self._under_way += 1
-            self._send(size, self._arrived, (then, argument))
-
-    def _arrived(self, what: tuple[Then, Any]) -> None:
-        then, argument = what
-        self._agenda.at(self._agenda.now + self._back_ns, self._acknowledged)
-        then(argument)
-
-    def _acknowledged(self, _: None) -> None:
-        self._under_way -= 1
-        self._window = min(self._window + 1, WINDOW_MOST)
-        self._go_on(None)
 
 
 # Access points
