@@ -8,6 +8,7 @@ import pytest
 
 from wayfare.channel import PROFILES
 from wayfare.errors import UsageError
+from wayfare.moves import judge_move
 from wayfare.service import arrival as service_arrival
 from wayfare.service.merging import Seen
 from wayfare.service.pinging import Waiting
@@ -197,6 +198,24 @@ def test_everybody_has_the_same_tcp_by_radio(monkeypatch: pytest.MonkeyPatch) ->
         slower = run(network="gprs", **given)
         assert slower.delay_ms is not None and quicker.delay_ms is not None
         assert slower.delay_ms > quicker.delay_ms + 1000
+
+
+def test_what_is_lost_counts_where_it_was_published_and_is_the_same_word_live() -> None:
+    """Between the call of move-out and its end, while away, and since move-in."""
+    sent = {number: 10 * number for number in range(1, 11)}
+    got = [(1, 11), (2, 21), (3, 31), (5, 73), (5, 74), (6, 75), (8, 81), (8, 82), (8, 83), (9, 95)]
+    moved = judge_move(sent, got, out=35, gone=45, back=70)
+    assert (moved.missed, moved.lost_out, moved.lost_away, moved.lost_in) == (2, 1, 0, 2)
+    assert (moved.duplicates_away, moved.duplicates_in) == (1, 2)
+    assert (moved.first_ns, moved.delay_ns) == (3, 5)
+    bare = judge_move(sent, [(1, 11), (9, 95)], out=35, gone=35, back=70)
+    assert (bare.missed, bare.lost_away, bare.first_ns, bare.delay_ns) == (3, 3, 25, 25)
+    assert judge_move(sent, [], out=35, gone=35, back=70).delay_ns is None
+
+
+def test_publications_between_brokers_are_no_control_messages() -> None:
+    few, many = (run(system="wayfare", support="own", p=p).control for p in (1.0, 10.0))
+    assert 0 < few == many
 
 
 def test_the_same_seed_is_the_same_run_and_the_log_says_all_of_it() -> None:

@@ -63,7 +63,10 @@ def _rows(f: one_move.Figures) -> tuple[str, list[tuple[str, str]]]:
     )
     return title, [
         ("deliveries", f"{f.delivered} of {f.expected} expected"),
-        ("lost", f"{f.lost}: {f.lost_away} while away, {f.lost_in} at reattach"),
+        (
+            "lost",
+            f"{f.lost}: {f.lost_out} while moving out, {f.lost_away} while away, {f.lost_in} at reattach",
+        ),
         (
             "twice",
             f"{f.duplicates}: {f.duplicates_away} from before, {f.duplicates_in} at reattach",

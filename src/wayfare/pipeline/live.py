@@ -178,6 +178,7 @@ def _figures(outcome: Outcome) -> dict[str, float | None]:
         "order_violations": outcome.disordered,
         "gaps": outcome.gaps,
         "missed": outcome.missed,
+        "lost_out": outcome.lost_out,
         "lost_away": outcome.lost_away,
         "lost_in": outcome.lost_in,
         "duplicates_in": outcome.duplicates_in,

@@ -20,6 +20,7 @@ import msgspec
 from wayfare.channel import find, floor
 from wayfare.core.filters import Filter
 from wayfare.eventlog import Event
+from wayfare.moves import judge_move
 from wayfare.net import client as wayfare
 from wayfare.net.emulator import Emulator
 from wayfare.net.recording import CLOCK_NS
@@ -68,14 +69,17 @@ class Outcome(msgspec.Struct):
     duplicates: int = 0
     disordered: int = 0  # came after one that was published later
     missed: int = 0  # published while the client was away
-    lost_away: int = 0  # ... and lost
+    lost_out: int = 0  # published while it moved out, and lost
+    lost_away: int = 0  # ... while it was away, and lost
     lost_in: int = 0  # published since it appeared, and lost
     duplicates_in: int = 0  # ... and copies of those
     gaps: int = 0  # the client was told that something is missing
     moving_out_s: float = 0.0
     moving_in_s: float = 0.0  # until all that was kept was there
     reattached_s: float | None = None  # from appearing until the first message
-    delay_s: float | None = None  # ... until the last of those that it missed, and that come
+    delay_s: float | None = (
+        None  # ... until the last of those that it missed, and that come; else the first
+    )
     floor_s: float | None = (
         None  # of that, by such a link: a round trip, and the bytes that it missed
     )
@@ -127,7 +131,7 @@ class _Run:
         self.sent: list[int] = []  # when, in nanoseconds
         self.got: list[tuple[int, int]] = []  # number, and when
         self.result = Outcome(missing=[], events=[])
-        self.left_ns = self.appeared_ns = 0
+        self.out_ns = self.left_ns = self.appeared_ns = 0
         self.heard: set[str] = set()  # topics that are known to reach the client
         self.ready = asyncio.Event()
         self.publisher: Access | _Publisher
@@ -241,12 +245,12 @@ class _Run:
         self.ready.set()
         await asyncio.sleep(plan.before_s)
         self.note("detached", broker=old.address)
-        begin = time.monotonic()
+        self.out_ns = time.monotonic_ns()
         if plan.graceful:
             await move_out()
-        self.result.moving_out_s = time.monotonic() - begin
         old.cut()
         self.left_ns = time.monotonic_ns()
+        self.result.moving_out_s = (self.left_ns - self.out_ns) / 1e9
         await asyncio.sleep(plan.away_s)
         self.appeared_ns = time.monotonic_ns()
         self.note("attached", broker=new.address)
@@ -299,11 +303,8 @@ class _Run:
         self.heard.add(topic)
         if number == WARM:
             return
-        now = time.monotonic_ns()
-        self.got.append((number, now))
+        self.got.append((number, time.monotonic_ns()))
         self.note("delivered", publisher=f"{self.word}p", number=number, delivery=len(self.got))
-        if self.appeared_ns and self.result.reattached_s is None:
-            self.result.reattached_s = (now - self.appeared_ns) / 1e9
 
     # ---- what came of it ---------------------------------------------------------------
 
@@ -336,22 +337,20 @@ class _Run:
             result.disordered += number < highest and number not in seen
             highest = max(highest, number)
             seen.add(number)
-        self._judge_move(seen)
+        self._judge_move()
         return result
 
-    def _judge_move(self, came: set[int]) -> None:
-        result, back_ns = self.result, self.appeared_ns
-        missed = [n for n, at in enumerate(self.sent) if self.left_ns <= at < back_ns]
-        result.missed, result.lost_away = len(missed), len(set(missed) - came)
-        result.lost_in = sum(at >= back_ns and n not in came for n, at in enumerate(self.sent))
-        late = [n for n, _ in self.got if self.sent[n] >= back_ns]
-        result.duplicates_in = len(late) - len(set(late))
-        first = dict(reversed(self.got))  # when each came at first
-        ends = [first[n] for n in missed if n in first]
-        if ends:
-            result.delay_s = (max(ends) - back_ns) / 1e9
+    def _judge_move(self) -> None:
+        result = self.result
+        moved = judge_move(
+            dict(enumerate(self.sent)), self.got, self.out_ns, self.left_ns, self.appeared_ns
+        )
+        for name in ("missed", "lost_out", "lost_away", "lost_in", "duplicates_in"):
+            setattr(result, name, getattr(moved, name))
+        result.reattached_s = None if moved.first_ns is None else moved.first_ns / 1e9
+        result.delay_s = None if moved.delay_ns is None else moved.delay_ns / 1e9
         if self.plan.link:
-            size = len(missed) * (self.plan.payload + len(self.topics[0]))
+            size = moved.missed * (self.plan.payload + len(self.topics[0]))
             result.floor_s = floor(find(self.plan.link), size) / 1e9
 
 

@@ -29,6 +29,7 @@ from wayfare.channel import PROFILES, Profile, floor
 from wayfare.core.filters import Filter
 from wayfare.errors import UsageError
 from wayfare.eventlog import Event
+from wayfare.moves import judge_move
 from wayfare.sim import topology
 from wayfare.sim.deliveries import judge
 from wayfare.sim.links import MS_NS, SECOND_NS, Agenda
@@ -94,7 +95,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What came out; `in` is of what was published since move-in, `away` of before, since move-out."""
+    """What came out; `out`, `away` and `in` as `wayfare.moves` has them."""
 
     system: str
     support: str
@@ -117,12 +118,15 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     delay_ms: float | None  # ... to the last one that was missed, and comes
     floor_ms: float  # of that: one round trip, and the bytes that were missed
     missed: int  # published while the client was away
+    lost_out: int
     lost_away: int
     lost_in: int
     duplicates_away: int
     duplicates_in: int
     service_messages: int  # between library and proxies
-    control: int  # subscriptions between access points
+    control: (
+        int  # subscriptions between access points, or what brokers say about them and the client
+    )
     radio_bytes: int  # by radio, both ways, without the headers of packets
     seconds: float  # of virtual time
 
@@ -244,24 +248,10 @@ class Experiment:
     def _figures(self, subscribe_ns: int) -> Figures:
         given, events = self.parameters, self.events
         found = judge(events, [MOBILE])
-        sent = {one.number: one.time_ns for one in events if one.kind == "published"}
-        came: dict[int, list[int]] = {}
-        for one in events:
-            if one.kind == "delivered":
-                came.setdefault(one.number or 0, []).append(one.time_ns)
-        out, back = self.out_ns, self.in_ns
-        lost_in = lost_away = twice_in = twice_away = 0
-        for number, time in sent.items():
-            copies = len(came.get(number or 0, ()))
-            lost_in += not copies and time >= back
-            lost_away += not copies and out <= time < back
-            twice_in += max(0, copies - 1) if time >= back else 0
-            twice_away += max(0, copies - 1) if time < back else 0
-        gone = self.gone_ns or out
-        missed = [number for number, time in sent.items() if gone <= time < back]
-        first = min((t for times in came.values() for t in times if t >= back), default=None)
-        last = max((came[n][0] for n in missed if n in came), default=first)
-        profile = given.profile()
+        sent = {one.number or 0: one.time_ns for one in events if one.kind == "published"}
+        got = [(one.number or 0, one.time_ns) for one in events if one.kind == "delivered"]
+        out, gone = self.out_ns, self.gone_ns or self.out_ns
+        moved = judge_move(sent, got, out, gone, self.in_ns)
         return Figures(
             system=given.system,
             support=given.support,
@@ -279,15 +269,16 @@ class Experiment:
             moves=len(found.moves),
             subscribe_ms=_ms(subscribe_ns),
             move_out_ms=None if given.abrupt else _ms(gone - out),
-            move_in_ms=None if self.up_ns is None else _ms(self.up_ns - back),
-            first_ms=None if first is None else _ms(first - back),
-            delay_ms=None if last is None else _ms(max(last, first or 0) - back),
-            floor_ms=_ms(floor(profile, self.missed_bytes(len(missed)))),
-            missed=len(missed),
-            lost_away=lost_away,
-            lost_in=lost_in,
-            duplicates_away=twice_away,
-            duplicates_in=twice_in,
+            move_in_ms=None if self.up_ns is None else _ms(self.up_ns - self.in_ns),
+            first_ms=None if moved.first_ns is None else _ms(moved.first_ns),
+            delay_ms=None if moved.delay_ns is None else _ms(moved.delay_ns),
+            floor_ms=_ms(floor(given.profile(), self.missed_bytes(moved.missed))),
+            missed=moved.missed,
+            lost_out=moved.lost_out,
+            lost_away=moved.lost_away,
+            lost_in=moved.lost_in,
+            duplicates_away=moved.duplicates_away,
+            duplicates_in=moved.duplicates_in,
             **self.costs(),
             seconds=round(self.agenda.now / SECOND_NS, 3),
         )

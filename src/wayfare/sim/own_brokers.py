@@ -7,7 +7,7 @@ from typing import Any
 from wayfare.core.codec import encode
 from wayfare.core.effects import Effect, Received
 from wayfare.core.effects import Event as CoreEvent
-from wayfare.core.messages import Deliver, Welcome
+from wayfare.core.messages import Ack, Deliver, Welcome
 from wayfare.eventlog import Event
 from wayfare.sim.hosts import ClientHost
 from wayfare.sim.links import LinkSpec, wireless
@@ -24,7 +24,8 @@ from wayfare.sim.one_move import (
     Parameters,
 )
 from wayfare.sim.systems import LAN_NS
-from wayfare.sim.world import World
+from wayfare.sim.traffic import CARRIED
+from wayfare.sim.world import World, innermost
 
 
 class Handoff(Experiment):
@@ -58,7 +59,7 @@ class Handoff(Experiment):
         elif receiver == MOBILE and isinstance(message, Welcome) and self.subscribed_ns is None:
             self.subscribed_ns = self.agenda.now
         elif sender in self.world.brokers and receiver in self.world.brokers:
-            self.control += not isinstance(message, Deliver)
+            self.control += not isinstance(innermost(message), (*CARRIED, Ack))
 
     def _happened(self, event: Event) -> None:
         if event.client == MOBILE and event.kind == "delivered":
