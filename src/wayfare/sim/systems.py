@@ -297,13 +297,12 @@ class Access:
                 self.up.send(size, self._take, (text, wanted))
             self.agenda.at(self.agenda.now, self._call, subscribed)
             return
-        for text in texts:
-            self._ask(size, self._worker(text, wanted), lambda: None)
-        if texts:
-            work, last = self._asked[-1][1], subscribed
-            self._asked[-1] = (size, work, last)
-        else:
+        if not texts:
             self.agenda.at(self.agenda.now, self._call, subscribed)
+        for at, text in enumerate(texts, 1):
+            self._ask(
+                size, self._worker(text, wanted), subscribed if at == len(texts) else lambda: None
+            )
 
     def publish(self, publication: Publication) -> None:
         def published() -> None:
