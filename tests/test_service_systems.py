@@ -18,7 +18,7 @@ from wayfare.service.overlapping import overlapping
 from wayfare.service.overlays import Overlay
 from wayfare.service.servers import SERVERS
 from wayfare.service.system import Publication
-from wayfare.studies.service import BEST_PUBLISHED_MS
+from wayfare.studies.service import AIM_MS, BEST_PUBLISHED_MS
 
 SYSTEMS = ["mqtt", "nats", "redis", "stomp", "wayfare", "amqp"]
 SYNCS = ["ping", "none", "delay 200"]
@@ -144,10 +144,11 @@ def test_wayfares_own_network_needs_no_service(overlay_of: Nodes, system: str) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("system", ["wayfare"])
-def test_wayfares_own_network_is_back_by_gprs_in_a_third_of_the_best_published_time(
+def test_wayfares_own_network_is_back_by_gprs_in_three_seconds(
     overlay_of: Nodes, system: str
 ) -> None:
-    """100 subscriptions, 2 publications a second, 10 s away. The study has 3 s as its promise: here others run, too."""
+    """100 subscriptions, 2 publications a second, 10 s away: mostly, and never in more than half of the best published
+    time. A radio with a single channel takes nearly 2 s for what was missed, and here others run, too."""
     usual = Plan(own=True, link="gprs", subscriptions=100, overlap=True, rate=2, payload=64)
     tried = [msgspec.structs.replace(usual, away_s=10, seed=seed) for seed in range(5)]
     outcomes = roam_all(overlay_of(system), tried)
@@ -157,7 +158,8 @@ def test_wayfares_own_network_is_back_by_gprs_in_a_third_of_the_best_published_t
     delays = [outcome.delay_s for outcome in outcomes if outcome.delay_s is not None]
     assert len(delays) == len(tried)
     assert min(delays) > 0.9  # it is by GPRS
-    assert median(delays) < BEST_PUBLISHED_MS / 1000 / 3
+    assert median(delays) < AIM_MS / 1000
+    assert max(delays) < BEST_PUBLISHED_MS / 1000 / 2
 
 
 # ---- what was found by these runs ------------------------------------------------------

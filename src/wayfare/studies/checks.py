@@ -12,8 +12,8 @@ def never(metric: str, series: str) -> Check:
     """A promise of ours."""
 
     def verdict(rows: Rows) -> Verdict:
-        count = rows.total(metric, series)
-        return Verdict(count == 0, f"{count} in {len(rows.of(series))} runs")
+        count, runs = rows.total(metric, series), len(rows.of(series))
+        return Verdict(runs > 0 and count == 0, f"{count} in {runs} runs")
 
     return Check(f"{series}: {metric.replace('_', ' ')} never", verdict, "ours")
 

@@ -7,10 +7,12 @@ network, which needs no service.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+
+import msgspec
 
 from wayfare.studies.checks import never
-from wayfare.studies.service import printed
+from wayfare.studies.service import AIM_MS, BEST_PUBLISHED_MS, printed
 from wayfare.studies.study import Check, Experiment, Metric, Picture, Rows, Study, Verdict
 
 NAME = "service-live"
@@ -53,27 +55,34 @@ def _loses_the_time_away(rows: Rows) -> Verdict:
 
 
 def _none_lost_with_ping(rows: Rows) -> Verdict:
-    lost = rows.total("lost", "ping")
-    return Verdict(lost == 0, f"{lost} in {len(rows.of('ping'))} runs")
+    lost, runs = rows.total("lost", "ping"), len(rows.of("ping"))
+    return Verdict(runs > 0 and lost == 0, f"{lost} in {runs} runs")
 
 
-def _faster_than(seconds: float) -> Callable[[Rows], Verdict]:
-    def verdict(rows: Rows) -> Verdict:
-        s = max(rows.xs())
-        here, floor = rows.mean("delay_ms", "own", s), rows.mean("floor_ms", "own", s)
-        words = f"{here / 1000:.2f} s with {s} subscriptions; the link needs {floor / 1000:.2f} s"
-        return Verdict(here < seconds * 1000, words)
-
-    return verdict
+def _quicker(rows: Rows) -> Verdict:
+    s = max(rows.xs())
+    floor, mean = rows.mean("floor_ms", "own", s), rows.mean("delay_ms", "own", s)
+    worst = max(row["delay_ms"] or float("inf") for row in rows.of("own", s))
+    return Verdict(
+        mean < AIM_MS and worst < BEST_PUBLISHED_MS / 3,
+        f"{mean / 1000:.2f} s on average, {worst / 1000:.2f} s at worst, with {s} subscriptions;"
+        f" the link needs {floor / 1000:.2f} s",
+    )
 
 
 AWAY = Check(
     "without support, what is published while the client is away is lost", _loses_the_time_away
 )
 NONE_LOST = Check("with ping, none are lost", _none_lost_with_ping)
-IDS = tuple(never(metric, "ids") for metric in ("lost", "duplicates", "order_violations"))
-BY_ITSELF = tuple(never(metric, "own") for metric in ("lost", "duplicates", "order_violations"))
-QUICKER = Check("Wayfare's own network has all after less than 3 s", _faster_than(3), "ours")
+NEVER = ("lost", "duplicates", "order_violations", "gaps")
+IDS = tuple(never(metric, "ids") for metric in NEVER)
+BY_ITSELF = tuple(never(metric, "own") for metric in NEVER)
+# What was missed takes nearly 2 s alone if the radio has a single channel meanwhile.
+QUICKER = Check(
+    "Wayfare's own network has all after less than 3 s on average, at worst in a third of the best published time",
+    _quicker,
+    "ours",
+)
 
 
 def _on_systems(name: str, title: str, network: str, systems: Sequence[str]) -> Experiment:
@@ -142,11 +151,4 @@ def only(names: set[str]) -> Study:
     """The study with these experiments, for its report."""
     whole = live()
     kept = tuple(one for one in whole.experiments if one.name in names)
-    return Study(
-        name=whole.name,
-        title=whole.title,
-        about=whole.about,
-        kind=whole.kind,
-        by=whole.by,
-        experiments=kept,
-    )
+    return msgspec.structs.replace(whole, experiments=kept)

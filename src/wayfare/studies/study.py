@@ -83,6 +83,8 @@ class Metric(msgspec.Struct, frozen=True):
     unit: str
     log: bool = False  # better seen on a logarithmic axis
     drawn: bool = True  # else it is in the table only
+    crossed: bool = True  # else it is the same whatever is crossed, and drawn once
+    note: str = ""  # what has to be known to read it
 
 
 class Picture(msgspec.Struct, frozen=True):
@@ -91,11 +93,13 @@ class Picture(msgspec.Struct, frozen=True):
     kind: str  # probes: by index; delivery: the distribution of its time; traces: of a client that moves
     at: int = 10**6  # which of the values that are varied it is of: the first is 0; else the last
     x: Any = None  # ... or the value itself, where that is one of them
+    but: dict[str, Any] = {}  # in place of what `at` says
 
 
 class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     title: str
+    where: str = ""  # what its figures are of, for their titles
     kind: str = ""  # of its simulations, if it is not that of the study
     by: str = ""  # the parameter whose values are compared, likewise
     replayed: bool = False  # on the ways of a file, which has to be given
@@ -130,6 +134,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     kind: str  # of its simulations
     by: str  # the parameter whose values are compared
     experiments: tuple[Experiment, ...]
+    # What the paper shows, and the figures here that show it, by name; or, of what has none, a sentence.
+    shows: dict[str, tuple[str, ...] | str] = {}
 
     def points(
         self, quick: bool = False, ways: str | None = None
