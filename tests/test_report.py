@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,6 +21,7 @@ from wayfare.errors import PipelineError
 from wayfare.pipeline import charts, figures, report, results, traces
 from wayfare.pipeline.figures import Figure, Line, Panel
 from wayfare.pipeline.page import Cell, Table
+from wayfare.studies import STUDIES
 from wayfare.studies.study import Check, Experiment, Metric, Picture, Rows, Study, Verdict
 
 S_NS = 10**9
@@ -516,6 +518,75 @@ def test_what_is_crossed_has_panels_and_what_is_published_stands_beside_it() -> 
     assert "naive, published" in [text.get_text() for text in sheet.legends[0].get_texts()]
     table = report.figure_table(CROSSED, CROSSED_ROWS, names)
     assert table.rows[1][2:] == [Cell("25", "published: 77"), Cell("25")]
+
+
+def test_what_is_the_same_whatever_is_crossed_is_drawn_once() -> None:
+    once = msgspec.structs.replace(COST, crossed=False, note="read this")
+    one = msgspec.structs.replace(CROSSED, metrics=(once,), where="on a LAN")
+    (figure,) = charts.of_experiment(one, CROSSED_ROWS, ["naive", "handoff"], lambda *_: [])
+    assert [panel.title for panel in figure.panels] == [""]
+    assert figure.panels[0].lines[0] == Line("naive", [1, 10], [7, 25], [7, 25], [7, 25])
+    assert (figure.title, figure.note) == ("Cost of a move: on a LAN", "read this")
+
+
+def trace_of(panels: int) -> Figure:
+    shown = [Panel([Line("a", [0, 1, 2], [0.5, None, 2.5])], "a: 1 of 3 lost")] * panels
+    title = "Departure and arrival at one client that moves, delay: 200 ms: Siena on a LAN"
+    return charts.trace_figure("t", title, shown, ["a"])
+
+
+def test_the_title_of_a_single_panel_is_not_cut_off_and_says_how_many_were_lost() -> None:
+    sheet = figures.draw(trace_of(1))
+    sheet.canvas.draw()
+    right = sheet.get_window_extent().x1
+    texts = [sheet._suptitle, sheet.axes[0].title, sheet.axes[0]._left_title]  # type: ignore[attr-defined]
+    assert max(text.get_window_extent().x1 for text in texts) <= right
+    assert "1 of 3 lost" in " ".join(text.get_text() for text in texts)
+
+
+def test_every_publication_of_a_trace_is_a_point() -> None:
+    (axes,) = figures.draw(trace_of(1)).axes
+    (line,) = axes.get_lines()
+    assert line.get_marker() == "."
+
+
+def test_with_an_odd_number_of_panels_every_column_has_its_x_axis() -> None:
+    axes = figures.draw(trace_of(3)).axes
+    assert [one.get_xlabel() != "" for one in axes[:3]] == [False, True, True]
+    assert [one.xaxis.get_tick_params()["labelbottom"] for one in axes[1:3]] == [True, True]
+
+
+def test_an_axis_of_nothing_but_zeros_begins_at_zero() -> None:
+    zeros = Panel([Line("a", [1, 2], [0.0, 0.0])])
+    figure = Figure(name="f", title="F", x="x", y="y", panels=[zeros], names=["a"], log=True)
+    (axes,) = figures.draw(figure).axes
+    assert axes.get_ylim() == (0, 1)
+
+
+def test_what_the_paper_shows_is_drawn_under_the_names_that_the_report_gives() -> None:
+    """Figures 8 to 17, and both tables of results."""
+    study = STUDIES["service"]
+    drawn = set()
+    for name, points in study.points(quick=True).items():
+        one = study.experiment(name)
+        usual = dict.fromkeys((metric.name for metric in one.metrics), 0.0)
+        facts = [
+            msgspec.to_builtins(point.parameters()) | usual | {one.varied: x, "run": "r"}
+            for x, point in points
+        ]
+        rows = Rows(facts, study.by_of(one), one.varied)
+        drawn |= {
+            each.name
+            for each in charts.of_experiment(one, rows, [*charts.series(study)], lambda *_: [])
+        }
+    assert [*study.shows] == [*(f"figure {n}" for n in range(8, 18)), "table 4", "table 5"]
+    for files in study.shows.values():
+        assert isinstance(files, str) or set(files) <= drawn
+    page = Path("docs/pipeline.md").read_text()
+    for published, files in study.shows.items():
+        (line,) = [one for one in page.splitlines() if one.startswith(f"| {published} |")]
+        for file in [files] if isinstance(files, str) else files:
+            assert file.strip("`") in line
 
 
 def test_panels_share_an_axis_that_all_of_them_fit_on() -> None:

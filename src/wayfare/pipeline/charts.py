@@ -13,7 +13,7 @@ MS_NS, S_NS = 10**6, 10**9
 OURS = "handoff"
 RUNS_MAX = 6  # of a log that are drawn: as many as there are colours
 TRACE_NOTE = (
-    "Dashed, with grey between: the client leaves a broker, and reaches the next one. The line is broken"
+    "A point is a notification that arrived. Dashed, with grey between: the client leaves a broker, and reaches the next one. The line is broken"
     " where a notification was lost."
 )
 Read = Callable[[str, Iterable[str]], list[Row]]  # a table of the analysis, of these runs
@@ -78,19 +78,22 @@ def against(one: Experiment, rows: Rows, metric: Metric, names: list[str]) -> Fi
     words = isinstance(xs[0], str)
     return Figure(
         name=f"{one.name}-{metric.name}".replace("_", "-"),
-        title=metric.title,
+        title=_titled(one, metric.title),
         x=axis(one, xs),
         y=metric.unit or "share",
-        panels=panels(one, rows, metric.name, names),
+        panels=panels(one, rows, metric, names),
         names=names,
         kind="dots" if words else "curves",
         log=metric.log,
+        note=metric.note,
     )
 
 
-def panels(one: Experiment, rows: Rows, metric: str, names: list[str]) -> list[Panel]:
+def panels(one: Experiment, rows: Rows, of: Metric, names: list[str]) -> list[Panel]:
     """One, or one for each value of the first parameter that is crossed with what is varied."""
-    if not one.crossed:
+    metric = of.name
+    if not (one.crossed and of.crossed):
+        rows = rows.where(**one.at)
         return [Panel([*lines(one, rows, metric, names), *published(one, metric, names)])]
     first = next(iter(one.crossed))
     found = []
@@ -163,16 +166,21 @@ def distribution(name: str, rows: list[Row]) -> Line:
     return Line(name, [mean(times[share]) for share in shares], [*shares])
 
 
-def traces(one: Experiment, rows: Rows, at: Any, names: list[str], read: Read) -> Figure:
+def traces(
+    one: Experiment, rows: Rows, at: Any, names: list[str], read: Read, more: str = ""
+) -> Figure:
     """When what was published then arrived at one client that moves."""
     drawn = []
     for name in compared(rows, names):
         runs = _runs(rows, name, at)[:1]
         drawn.append(trace(name, read("traces", runs), read("moves", runs)))
-    title = f"Departure and arrival at one client that moves{_where(one, rows, at)}"
+    title = f"Departure and arrival at one client that moves{_where(one, rows, at)}{more}"
     many = sum(each.kind == "traces" for each in one.pictures) > 1
-    value = f"-{shown(one.varied, [at])[0]:g}" if many else ""
-    return trace_figure(f"{one.name}-traces{value}", title, drawn, names)
+    (value,) = shown(one.varied, [at])
+    value = value if isinstance(value, str) else f"{value:g}"
+    return trace_figure(
+        f"{one.name}-traces{f'-{value}' if many else ''}", _titled(one, title), drawn, names
+    )
 
 
 def trace_figure(name: str, title: str, panels: list[Panel], names: list[str]) -> Figure:
@@ -224,7 +232,11 @@ def of_runs(runs: list[str], read: Read) -> list[Figure]:
     return figures
 
 
-PICTURES = {"probes": probes, "delivery": delivery, "traces": traces}
+PICTURES: dict[str, Callable[[Experiment, Rows, Any, list[str], Read], Figure]] = {
+    "probes": probes,
+    "delivery": delivery,
+    "traces": traces,
+}
 
 
 def of_experiment(one: Experiment, rows: Rows, names: list[str], read: Read) -> list[Figure]:
@@ -238,14 +250,22 @@ def of_experiment(one: Experiment, rows: Rows, names: list[str], read: Read) -> 
 
 
 def _picture(one: Experiment, rows: Rows, each: Picture, names: list[str], read: Read) -> Figure:
-    rows = rows.where(**one.at)
+    rows = rows.where(**one.at | each.but)
     xs = rows.xs()
     at = each.x if each.x in xs else xs[min(each.at, len(xs) - 1)]
+    if each.kind == "traces" and each.but:
+        more = "".join(f", {name} = {number(value)}" for name, value in each.but.items())
+        return traces(one, rows, at, names, read, more)
     return PICTURES[each.kind](one, rows, at, names, read)
 
 
 def _runs(rows: Rows, name: str, at: Any) -> list[str]:
     return [row["run"] for row in sorted(rows.of(name, at), key=lambda row: int(row["seed"]))]
+
+
+def _titled(one: Experiment, title: str) -> str:
+    """With what it is of, where the experiment says that."""
+    return f"{title}: {one.where}" if one.where else title
 
 
 def _where(one: Experiment, rows: Rows, at: Any) -> str:

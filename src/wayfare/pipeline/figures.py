@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import matplotlib as mpl
@@ -32,6 +33,7 @@ INCHES = {1: (4.8, 3.3), 2: (9.6, 3.3)}  # of one panel, and of a row of them
 PANEL_ROW_INCHES = 2.7
 PUBLISHED = ", published"  # lines of this name are dots in the colour of what they are beside
 AWAY = "move-out"  # from such a mark to the next one, the background is darker
+TITLE_MAX = {1: 48, 2: 105}  # characters in a line of it, by columns of panels
 LEGEND_MAX = 60  # characters in a row of a legend, with 6 for the line beside each
 TICKS_MAX = 10  # values that are written at the x axis one by one
 DODGE = 0.14  # between the dots of a category
@@ -169,14 +171,16 @@ def draw(figure: Figure) -> Sheet:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
     for axes in list(grid.flat)[count:]:
         axes.set_visible(False)
-    for axes in grid[-1]:
+    for axes in list(grid.flat)[max(0, count - columns) : count]:  # with nothing below
+        axes.xaxis.set_tick_params(labelbottom=True)
         axes.set_xlabel(figure.x)
     for axes in grid[:, 0]:
         axes.set_ylabel(figure.y)
-    if count == 1:
-        grid[0, 0].set_title(figure.title)
+    title = fill(figure.title, TITLE_MAX[columns])
+    if count == 1 and not figure.panels[0].title:
+        grid[0, 0].set_title(title)
     else:
-        sheet.suptitle(figure.title, x=0.01, ha="left", fontsize=10, fontweight="bold")
+        sheet.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
     _draw_legend(sheet, list(grid.flat), figure)
     return sheet
 
@@ -195,6 +199,9 @@ def _draw_panel(axes: Axes, figure: Figure, panel: Panel) -> None:
 def _scale(axes: Axes, figure: Figure, values: list[float]) -> None:
     """The y axis: logarithmic if that is wanted and worth it, from 0 if that is not far away, no share above 1."""
     low, high = min(values), max(values)
+    if low == high == 0:
+        axes.set_ylim(0, 1)
+        return
     least = min((value for value in values if value > 0), default=high)
     wide = figure.log and high > LOG_FROM * least
     if wide and low > 0:
@@ -272,20 +279,8 @@ def _draw_steps(axes: Axes, figure: Figure, panel: Panel) -> None:
 
 def _draw_traces(axes: Axes, figure: Figure, panel: Panel) -> None:
     for line in panel.lines:
-        style = _style(figure, line.name) | {"marker": "", "linestyle": "-"}
-        axes.plot(line.x, _gaps(line.y), **style, zorder=3)
-        ends = [None, *line.y, None]
-        alone = [
-            at
-            for at, (before, y, after) in enumerate(zip(ends, line.y, ends[2:], strict=False))
-            if before is None and after is None and y is not None
-        ]  # a line of one point would not be seen
-        axes.plot(
-            [line.x[at] for at in alone],
-            _gaps(line.y[at] for at in alone),
-            **style | {"marker": ".", "linestyle": "none"},
-            zorder=3,
-        )
+        style = _style(figure, line.name) | {"marker": ".", "markersize": 4, "linestyle": "-"}
+        axes.plot(line.x, _gaps(line.y), **style, linewidth=1.1, zorder=3)
     axes.xaxis.set_major_locator(MaxNLocator(8))
 
 

@@ -105,6 +105,8 @@ def of_study(out: Path, study: Study, about: results.About) -> Page:
         figures = charts.of_experiment(one, of_one, names, read)
         blocks += of_experiment(one, of_one, names, _of(checks, one.name), figures, command)
     blocks += [Heading("All runs", "all-runs"), *_verdicts(_of(checks, EVERYWHERE))]
+    if study.shows:
+        blocks += [Heading("Where what the paper shows is", "published"), shown_table(study)]
     cpu = sum(run["cpu_s"] for run in runs.values())
     what = (
         "live runs" if study.kind == service_live.KIND else f"simulations, {cpu:,.0f} s of CPU time"
@@ -160,6 +162,15 @@ def summary(
         for one in study.experiments
     ]
     return [*blocks, Table(["experiment", *sources], rows, 1)]
+
+
+def shown_table(study: Study) -> Table:
+    """By what the paper calls it: the figures here, or what else shows it."""
+    rows = []
+    for published, here in study.shows.items():
+        files = here if isinstance(here, str) else ", ".join(f"`figures/{one}.svg`" for one in here)
+        rows.append([Cell(published), Cell(files)])
+    return Table(["published", "here"], rows)
 
 
 def _held(checks: list[Row]) -> Cell:

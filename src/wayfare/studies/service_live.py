@@ -92,6 +92,7 @@ def _on_systems(name: str, title: str, network: str, systems: Sequence[str]) -> 
     return Experiment(
         name=name,
         title=title,
+        where="on a wire, live" if wired else "by GPRS, live",
         varied="system",
         axis="system",
         values=tuple(systems),
@@ -111,6 +112,7 @@ def _varied(system: str, varied: str, values: tuple[float, ...], axis: str) -> E
     return Experiment(
         name=f"{varied}-{system}",
         title=f"{system} by GPRS: {axis}",
+        where=f"{system} by GPRS, live",
         varied=varied,
         axis=axis,
         values=values,
