@@ -4,15 +4,17 @@ import asyncio
 import json
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import product
+from itertools import product, zip_longest
+from pathlib import Path
 from statistics import median
 
 import msgspec
 import pytest
 
+from test_layers import SERVICE_CORE
 from wayfare.cli import main
 from wayfare.service.adapters import ADAPTERS, adapter, alike
-from wayfare.service.catalogue import catalogue, lines_of_code
+from wayfare.service.catalogue import catalogue, core_modules, lines_of_code
 from wayfare.service.experiment import Outcome, Plan, roam
 from wayfare.service.overlapping import overlapping
 from wayfare.service.overlays import Overlay
@@ -20,6 +22,7 @@ from wayfare.service.servers import SERVERS
 from wayfare.service.system import Publication
 from wayfare.studies.service import AIM_MS, BEST_PUBLISHED_MS
 
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 SYSTEMS = ["mqtt", "nats", "redis", "stomp", "wayfare", "amqp"]
 SYNCS = ["ping", "none", "delay 200"]
 AT_ONCE = 8  # clients that move at the same time
@@ -197,6 +200,42 @@ def test_the_catalogue_has_every_adapter_and_server() -> None:
     (redis,) = [one for one in found.adapters if one.name == "redis"]
     assert not redis.traits.carries_ids
     assert redis.with_ids == ["redis+envelope", "rediss+envelope"]
+
+
+def test_the_core_that_is_counted_is_the_part_that_decides() -> None:
+    assert {f"wayfare.service.{name}" for name in core_modules()} == SERVICE_CORE
+
+
+NAMES = {"amqp": "AMQP", "mqtt": "MQTT", "nats": "NATS", "stomp": "STOMP"}
+
+
+def test_the_page_has_the_lines_of_code_as_they_are_counted(rewrite: bool) -> None:
+    """`pytest tests/test_service_systems.py -k lines_of_code --rewrite` writes the table anew."""
+    found = catalogue()
+    ours = [
+        ("core: what proxy and library decide", found.core_lines),
+        ("hosts: what performs it, and the agent", found.host_lines),
+        ("shared by adapters", found.shared_lines),
+        *sorted(
+            ((NAMES.get(one.name, one.name.title()), one.lines) for one in found.adapters),
+            key=lambda pair: pair[1],
+        ),
+    ]
+    nothing = ("", 0)
+    theirs = [("core: proxy and library", 639), nothing, nothing]
+    theirs += [("Siena", 755), ("Elvin", 797), ("FioranoMQ", 936)]
+    assert {lines for _, lines in theirs} - {0} == set(found.published.values())
+    table = "| | lines | published | lines |\n| --- | --: | --- | --: |\n"
+    for (name, lines), (other, more) in zip_longest(ours, theirs, fillvalue=nothing):
+        table += f"| {name} | {lines:,} | {other} | {more or ''} |\n".replace("  ", " ")
+    path = DOCS / "service.md"
+    page = path.read_text("utf-8")
+    begin = page.index("| | lines | published | lines |")
+    end = page.index("\n\n", begin) + 1
+    if rewrite:
+        path.write_text(page[:begin] + table + page[end:], "utf-8")
+    else:
+        assert page[begin:end] == table, "look at it, then: pytest --rewrite"
 
 
 def test_adapters_are_listed_for_people_and_for_programs(

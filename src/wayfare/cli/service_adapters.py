@@ -42,6 +42,8 @@ def run(a: argparse.Namespace) -> int:
             f"| {one.name} | {schemes} | {_given(one)} | {one.lines} | {one.library} | {one.server} |"
         )
     print(f"| core | | | {found.core_lines} | | |")
+    print(f"| hosts | | | {found.host_lines} | | |")
+    print(f"| shared by adapters | | | {found.shared_lines} | | |")
     published = ", ".join(f"{name} {lines}" for name, lines in found.published.items())
     print(f"\nPublished (table 5): {published}.")
     return 0
