@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,8 +40,6 @@ QUIET = frozenset(
     }
 )
 
-PARTS = {"stomp": ["stomp_notes"]}  # of an adapter, beside the module of its name
-
 
 class Entry(msgspec.Struct, frozen=True):
     """One adapter."""
@@ -67,9 +66,11 @@ def catalogue() -> Catalogue:
     modules = dict.fromkeys(module for module, _ in ADAPTERS.values())
     core = core_modules()
     hosts = _with_imports(PERFORMING) - core - modules.keys()
-    shared = _with_imports(modules) - core - hosts - modules.keys()
+    parts = {module: _with_imports([module]) - core - hosts for module in modules}
+    users = Counter(part for of_one in parts.values() for part in of_one)
+    shared = {part for part, count in users.items() if count > 1}
     return Catalogue(
-        [_entry(module) for module in modules],
+        [_entry(module, sum(map(_lines, parts[module] - shared))) for module in modules],
         sum(map(_lines, core)),
         sum(map(_lines, hosts)),
         sum(map(_lines, shared)),
@@ -103,12 +104,11 @@ def _imports(module: str) -> Iterator[str]:
             yield node.module.removeprefix("wayfare.service.")
 
 
-def _entry(module: str) -> Entry:
+def _entry(module: str, lines: int) -> Entry:
     schemes = [scheme for scheme, (of, _) in ADAPTERS.items() if of == module]
     traits = {scheme: adapter(f"{scheme}://localhost").traits for scheme in schemes}
     with_ids = [scheme for scheme, gives in traits.items() if gives.carries_ids]
     library, server = LIBRARIES[module], SERVERS[module].package
-    lines = sum(map(_lines, [module, *PARTS.get(module, [])]))
     return Entry(module, schemes, with_ids, traits[schemes[0]], lines, library, server)
 
 
