@@ -50,6 +50,7 @@ TOPIC = "/topic/"
 # Publications of a subscription that are sent ahead of acknowledgements: as many as ActiveMQ allows. If some waited
 # at the broker, those of another subscription would overtake them, and a ping would prove nothing.
 AHEAD_MAX = 32_766
+AHEAD_BYTES_MAX = 64 * 1024 * 1024  # of them: then the broker is not read on
 CROSS_MAX = 100  # frames that are taken before others have their turn
 BRIDGE_MAX = 1_000  # frames between the thread that reads and the event loop
 SEEN_MAX = 10_000  # publications whose copies are known
@@ -156,8 +157,8 @@ class StompAccess(Line):
         if place.tls:
             cert, key = place.trust.cert or (None, None)
             self._connection.set_ssl([(place.host, place.port)], key, cert, place.trust.ca or None)
-        bridge = Bridge(self._loop, self._on_frame, failed=self.confused)
-        self._connection.set_listener("wayfare", bridge)
+        self._bridge = Bridge(self._loop, self._on_frame, failed=self.confused, full=self._is_ahead)
+        self._connection.set_listener("wayfare", self._bridge)
         self._sender = ThreadPoolExecutor(1, "stomp-sender")
         self._unsent: deque[Callable[[], object]] = deque()
         self._connected: asyncio.Future[None] = self._loop.create_future()
@@ -167,6 +168,8 @@ class StompAccess(Line):
         self._subscribed: dict[str, str] = {}  # subscription -> its id in this connection
         self._seen: dict[str, None] = {}  # publications that came last
         self._unacknowledged = 0
+        self._ahead_bytes = 0  # of payloads that were not given on
+        self._ends = False  # what comes is of no interest any more
         self._sizes: dict[int, int] = {}  # bytes of publications that are not answered
         self._notes = Notes(f"/queue/wayfare.{digest(f'{name}@{place}')}")
         self._noting = asyncio.Lock()
@@ -241,7 +244,7 @@ class StompAccess(Line):
             await self._note([])
 
     async def close(self, *, suspend: bool = False) -> None:
-        self._inbox.stop()
+        self._take_no_more()
         if self.gone is None:
             with suppress(Closed, Refused, TimeoutError):
                 if not suspend:
@@ -262,8 +265,17 @@ class StompAccess(Line):
         assert self._stopping is not None
         await self._stopping
 
-    def cut(self) -> None:
+    def _take_no_more(self) -> None:
+        """Give nothing on any more, but hear what is said of the end."""
+        self._ends = True
         self._inbox.stop()
+        self._bridge.resume()
+
+    def _is_ahead(self) -> bool:
+        return self._ahead_bytes > AHEAD_BYTES_MAX and not self._ends
+
+    def cut(self) -> None:
+        self._take_no_more()
         self._stopping = self._loop.run_in_executor(None, self._stop)
 
     def _stop(self) -> None:
@@ -315,6 +327,7 @@ class StompAccess(Line):
             self._send(self._connection.ack, acknowledgement)
             return
         self._unacknowledged += 1
+        self._ahead_bytes += len(body)
         if self._unacknowledged > AHEAD_MAX * (len(self._subscribed) + 1):
             self.end("the broker sends more than was asked for")
             return
@@ -338,6 +351,8 @@ class StompAccess(Line):
     async def _give(self, item: tuple[Publication, str]) -> None:
         publication, acknowledgement = item
         await self._deliver(publication)
+        self._ahead_bytes -= len(publication.payload)
+        self._bridge.resume()
         if self.gone is None:
             self._unacknowledged -= 1
             self._send(self._connection.ack, acknowledgement)
@@ -470,9 +485,11 @@ class Bridge:
         take: Callable[[str, Frame], None],
         *,
         failed: Callable[[Exception], None],
+        full: Callable[[], bool],
     ) -> None:
-        self._loop, self._take, self._failed = loop, take, failed
+        self._loop, self._take, self._failed, self._full = loop, take, failed, full
         self._frames: deque[tuple[str, Frame]] = deque()
+        self._waits = False  # until there is room for more
 
     def on_connected(self, frame: Frame) -> None:
         self._put("connected", frame)
@@ -505,9 +522,17 @@ class Bridge:
 
     def _cross(self) -> None:
         for _ in range(min(len(self._frames), CROSS_MAX)):
+            if self._full():
+                self._waits = True
+                return
             try:
                 self._take(*self._frames.popleft())
             except Exception as error:
                 self._failed(error)
         if self._frames:
+            self._loop.call_soon(self._cross)
+
+    def resume(self) -> None:
+        if self._waits and not self._full():
+            self._waits = False
             self._loop.call_soon(self._cross)
