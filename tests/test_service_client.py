@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -279,3 +280,24 @@ def test_of_two_processes_with_one_key_the_older_one_ends(
                 assert (older.state, later.state) == ("away", "attached")
 
     run(story())
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"last": "x"}, "last is a number, and not 'x'"),
+        ({"last": True}, "last is a number, and not True"),
+        ({"lease": "x"}, "lease is a number of seconds, and not 'x'"),
+        ({"lease": 0.01}, "lease cannot be 0.01"),
+        ({"sync": None}, "sync is ping, none, or delay and milliseconds, and not None"),
+        ({"duplicates": "yes"}, "duplicates is True or False, and not 'yes'"),
+        ({"cert": "a"}, "cert is a pair of files"),
+        ({"key": 5}, "key is a text, and not 5"),
+        ({"name": None}, "name is a text, and not None"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_told_when_it_is_given(
+    options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        connect(**{"name": "ann", "proxy": "127.0.0.1:7500", **options})

@@ -103,7 +103,7 @@ def _sentence(what: dict[str, Any]) -> str:
         return f"{what['client']} has left"
     if "moved" in what:
         return (
-            f"{what['client']} {'is there' if what['moved'] else 'could not move: ' + what['why']}"
+            f"{what['client']} {'has moved' if what['moved'] else 'could not move: ' + what['why']}"
         )
     return f"{what['client']} is a client of this machine"
 

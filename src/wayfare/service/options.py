@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from os import PathLike
+from types import NoneType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -36,6 +37,25 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     record: Record | None
 
 
+# What an option is, in words; where nothing is usual, it may also be None.
+KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "name": ((str,), "a text"),
+    "proxy": ((str,), "an address"),
+    "agent": ((str, NoneType), "an address"),
+    "key": ((str, NoneType), "a text"),
+    "login": ((str,), "user:password"),
+    "ca": ((str,), "a file"),
+    "sync": ((str, Sync), "ping, none, or delay and milliseconds"),
+    "move_out_sync": ((str, Sync, NoneType), "ping, none, or delay and milliseconds"),
+    "duplicates": ((bool,), "True or False"),
+    "standby": ((bool,), "True or False"),
+    "last": ((int, NoneType), "a number"),
+    "age": ((int, float, NoneType), "a number of seconds"),
+    "lease": ((int, float), "a number of seconds"),
+    "patience": ((int, float), "a number of seconds"),
+}
+
+
 def options(
     name: str,
     proxy: str,
@@ -56,6 +76,14 @@ def options(
     record: Record | None,
 ) -> Options:
     """Raises UsageError: what makes no sense, and what to write."""
+    given: dict[str, object] = {"name": name, "proxy": proxy, "agent": agent, "key": key}
+    given |= {"login": login, "sync": sync}
+    given |= {"move_out_sync": move_out_sync, "duplicates": duplicates, "standby": standby}
+    given |= {"last": last, "age": age, "lease": lease, "patience": patience, "ca": trust.ca}
+    for option, said in given.items():
+        _check_kind(option, said)
+    if trust.cert is not None and (isinstance(trust.cert, str) or len(trust.cert) != 2):
+        raise UsageError("cert is a pair of files: (certificate, key)")
     if bool(proxy) == (agent is not None):
         raise UsageError("say where the client is: by `proxy`, or by the `agent` of its machine")
     if proxy:
@@ -91,6 +119,12 @@ def options(
         trust=trust,
         record=record,
     )
+
+
+def _check_kind(what: str, value: object) -> None:
+    kinds, words = KINDS[what]
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        raise UsageError(f"{what} is {words}, and not {value!r:.60}")
 
 
 def _sync(given: str | Sync) -> Sync:
