@@ -75,7 +75,7 @@ LAYERS = {
 # The part of the service that decides. It is as pure as core, and the simulator plays it too.
 SERVICE_CORE = frozenset(
     f"wayfare.service.{name}"
-    for name in "system messages effects pinging merging buffer relays client_proxy proxy arrival library".split()
+    for name in "system messages effects pinging merging buffer relays client_proxy proxy arrival standing releases library".split()
 )
 SERVICE_CORE_LAYER = Layer("errors")
 

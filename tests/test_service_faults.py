@@ -412,12 +412,12 @@ def test_who_is_on_its_way_back_does_not_mind_that_it_was_not_known() -> None:
 def test_an_old_proxy_is_told_again_to_let_go() -> None:
     world, ann = here()
     world.do("ann", ann.move_in("proxy1", world.now))
-    while ann.state != "attached" or not ann._release_at:
+    while ann.state != "attached" or not ann._releases.due_at:
         world.run(1)
     world.break_connection("ann")
     world.wait(60_000)
     assert not world.proxies["proxy0"].clients
-    assert (ann.behind.keys(), ann._release_at) == ({"proxy1"}, None)
+    assert (ann.behind.keys(), ann._releases.due_at) == ({"proxy1"}, None)
 
 
 def test_an_old_proxy_that_stays_away_is_asked_less_and_less_often() -> None:
@@ -447,7 +447,7 @@ def test_a_client_that_leaves_lets_all_old_proxies_go() -> None:
     world.wait(20_000)
     world.down.clear()
     assert "proxy0" in ann.behind
-    ann._releases.clear()  # it had nothing to give
+    ann._releases.begin({})  # it had nothing to give
     world.do("ann", ann.leave(world.now))
     world.wait(100)
     assert not any(proxy.clients for proxy in world.proxies.values())

@@ -26,6 +26,8 @@ from wayfare.service.arrival import Arrival
 from wayfare.service.merging import Seen
 from wayfare.service.messages import DEFAULT_TERMS, PING, SECOND_NS, Sync, Terms
 from wayfare.service.pinging import UNANSWERED, Ping, Waiting
+from wayfare.service.releases import Releases
+from wayfare.service.standing import Standing
 from wayfare.service.system import Id, Language, Publication
 
 OUTBOX_MAX = 10_000  # publications that wait until the client is attached
@@ -36,8 +38,6 @@ MESH_NS = SECOND_NS // 10  # that one link of a mesh may be slower than others
 SILENT_NS = 30 * SECOND_NS  # beyond patience, of a proxy that can be reached, and says nothing
 LAG_NS = SECOND_NS // 50  # until one is asked again that was slower still
 PATIENCE_NS = 5 * SECOND_NS  # with an old proxy that cannot be reached
-RELEASE_NS = 3 * SECOND_NS  # until an old proxy is told again to let go, which doubles each time
-RELEASE_SLOWEST_NS = 3600 * SECOND_NS
 
 
 class Library:
@@ -61,8 +61,6 @@ class Library:
         self.state = "away"
         self.stay = 0
         self.subscriptions: dict[str, bool] = {}  # and whether it is local
-        self.changes = 0  # of subscriptions
-        self.confirmed = 0  # until which change the proxy has them, too
         self.proxy = ""  # where it is, or moves in, as the application calls it
         self.at = ""  # ... and as the proxy itself does
         self.access = ""
@@ -81,7 +79,6 @@ class Library:
         self._suspended = ""  # the access point where the client is suspended
         self._suspended_with: tuple[str, ...] = ()
         self._open = False
-        self._active: set[str] = set()  # subscriptions that the access point has
         self._connected = False  # to its proxy
         self._gone_since: int | None = None  # since when that cannot be reached
         self._renew_at: int | None = None
@@ -91,16 +88,10 @@ class Library:
         self.arrival: Arrival | None = None  # while it moves in; None: it will try again
         self._given_up: list[e.Gap] = []  # by proxies that it went on without; not told yet
         self._downloads = 0  # the last one
-        # What its proxy knows:
         self._registered = 0  # the last stay that a proxy stands in for
         self._fresh = False  # as of the last `Arrival`
-        self._told: set[str] = set()  # subscriptions
-        self._told_upto = 0  # the change that these have
-        self._told_at_first = 0  # ... had when the stay began
-        # What its old proxies are to know:
-        self._releases: dict[str, m.Release] = {}
-        self._release_at: int | None = None
-        self._release_every_ns = RELEASE_NS
+        self._standing = Standing()
+        self._releases = Releases()
         self._out: list[e.Effect] = []
 
     # ---- what applications call ----------------------------------------------------------
@@ -145,7 +136,7 @@ class Library:
         if not all(0 < len(text) <= m.SUBSCRIPTION_MAX for text in asked):
             raise UsageError(f"a subscription has 1 to {m.SUBSCRIPTION_MAX} characters")
         self.subscriptions |= dict.fromkeys(asked, local)
-        self.changes += 1
+        self._standing.changes += 1
         if self._open:
             self._out.append(e.Subscribe(self.client, asked))
         self._tell_changes()
@@ -156,8 +147,8 @@ class Library:
         if subscription not in self.subscriptions:
             raise UsageError(f"the client has not subscribed to {subscription!r:.200}")
         del self.subscriptions[subscription]
-        self._active.discard(subscription)
-        self.changes += 1
+        self._standing.active.discard(subscription)
+        self._standing.changes += 1
         if self._open:
             self._out.append(e.Unsubscribe(self.client, (subscription,)))
         self._tell_changes()
@@ -226,7 +217,7 @@ class Library:
         return self._out
 
     def next_deadline(self) -> int | None:
-        times = [self._renew_at, self._retry_at, self._release_at, self._silent_at]
+        times = [self._renew_at, self._retry_at, self._releases.due_at, self._silent_at]
         if self.arrival is not None:
             times.append(self.arrival.stalled_at)
             if self.arrival.waiting is not None:
@@ -239,7 +230,7 @@ class Library:
         if self._renew_at is not None and now >= self._renew_at:
             self._renew_at = now + self.terms.lease_ns // 3
             self._say(m.Renew(self.client, self._key, self.stay, self._seen.settle()))
-        if self._release_at is not None and now >= self._release_at:
+        if is_due(self._releases.due_at, now):
             self._release(now)
         if self._retry_at is not None and now >= self._retry_at:
             self._retry_at = None
@@ -304,7 +295,7 @@ class Library:
         self._open, self._suspended, arrival.step = True, "", "subscribing"
         before = suspended if resumed else ()
         removed = tuple(text for text in suspended if text not in self.subscriptions)
-        self._active = {text for text in before if text in self.subscriptions}
+        self._standing.active = {text for text in before if text in self.subscriptions}
         added = [text for text in self.subscriptions if text not in before]
         if self.terms.sync.kind == "ping":
             added.append(self._asked.requests)
@@ -317,7 +308,7 @@ class Library:
         self._out.append(e.Subscribe(self.client, tuple(added)))
 
     def _subscribed(self, subscriptions: tuple[str, ...], now: int) -> None:
-        self._active.update(text for text in subscriptions if text in self.subscriptions)
+        self._standing.active.update(text for text in subscriptions if text in self.subscriptions)
         arrival = self.arrival
         if arrival is not None and arrival.step == "subscribing":
             arrival.step = "waiting"
@@ -475,91 +466,60 @@ class Library:
         self._given_up.clear()
         for publication in publications:
             self._hand_out(publication)
-        self._releases, self._release_every_ns = arrival.releases, RELEASE_NS
+        self._releases.begin(arrival.releases)
         if arrival.adopted is None:
             self._register()
         else:
-            self._begin_as(arrival.adopted)
+            self._standing.begin(arrival.adopted, self._moving)
+            self._tell_changes()
+            if self._registered == self.stay:
+                self._stands()
         self._renew_at = now + self.terms.lease_ns // 3
         self._out.append(e.Moved(attached=True))
         self._release(now)
 
     # ---- what the proxy knows ---------------------------------------------------------------------
 
-    def _register(self) -> None:
-        self._registered, standing = 0, self._standing
-        change = self._begin_with(standing)
-        self._say(
-            m.Register(self.client, self._key, self.stay, standing, self.terms, self._fresh, change)
-        )
+    @property
+    def changes(self) -> int:
+        """Of subscriptions."""
+        return self._standing.changes
 
-    def _begin_with(self, subscriptions: tuple[str, ...]) -> int:
-        """What the proxy begins the stay with, and which change that is."""
-        self._told = set(subscriptions)
-        self._told_upto = self._told_at_first = self.changes if self._is_all_told else 0
-        return self._told_upto
-
-    def _begin_as(self, adopted: tuple[str, ...]) -> None:
-        """The proxy stands in, or will, with what an old one had."""
-        self._begin_with(adopted)
-        self._tell_changes()
-        if self._registered == self.stay:
-            self._confirm(self._told_at_first)
+    @property
+    def confirmed(self) -> int:
+        """Until which change the proxy has them, too."""
+        return self._standing.confirmed
 
     @property
     def _moving(self) -> tuple[str, ...]:
         return tuple(text for text, local in self.subscriptions.items() if not local)
 
-    @property
-    def _standing(self) -> tuple[str, ...]:
-        """What a proxy may stand in for: before the client itself hears it, it would come too late."""
-        return tuple(text for text in self._moving if text in self._active or text in self._told)
-
-    @property
-    def _is_all_told(self) -> bool:
-        return self._told == set(self._moving)
+    def _register(self) -> None:
+        self._registered, told = 0, self._standing.fit(self._moving)
+        change = self._standing.begin(told, self._moving)
+        self._say(
+            m.Register(self.client, self._key, self.stay, told, self.terms, self._fresh, change)
+        )
 
     def _tell_changes(self) -> None:
-        if self.state != "attached":
-            return
-        standing = self._standing
-        added = tuple(text for text in standing if text not in self._told)
-        removed = tuple(sorted(self._told.difference(standing)))
-        self._told = set(standing)
-        if added or removed:
-            change = self.changes if self._is_all_told else 0
-            self._told_upto = change or self._told_upto
-            self._say(m.Change(self.client, self._key, self.stay, added, removed, change))
-        elif self._is_all_told and self.confirmed == self._told_upto:
-            self.confirmed = self._told_upto = self.changes  # they are the same as before
+        if self.state == "attached" and (change := self._standing.tell(self._moving)) is not None:
+            self._say(m.Change(self.client, self._key, self.stay, *change))
 
-    def _confirm(self, change: int) -> None:
-        self.confirmed = max(self.confirmed, change)
+    def _stands(self) -> None:
+        self._standing.stands()
         self._tell_changes()
 
     def _release(self, now: int) -> None:
-        """The client has it all, and somebody else stands in: the old proxies may forget it.
-
-        Until they have said that they do, it is said again, less and less often.
-        """
-        self._release_at = None
+        """The client has it all, and somebody else stands in: the old proxies may forget it."""
         stands_in = self._registered == self.stay or not self.terms.standby
-        if self.state != "attached" or not stands_in:
-            return
-        for release in self._releases.values():
-            self._say(release)
-            if release.at != self.at:
-                self.behind[release.at] = (release.stay, False)
-        if self._releases:
-            self._release_at = now + self._release_every_ns
-            self._release_every_ns = min(2 * self._release_every_ns, RELEASE_SLOWEST_NS)
+        if self.state == "attached" and stands_in:
+            for release in self._releases.say(now):
+                self._say(release)
+                if release.at != self.at:
+                    self.behind[release.at] = (release.stay, False)
 
     def _on_released(self, released: m.Released) -> None:
-        told = self._releases.get(released.at)
-        if told is not None and told.stay <= released.stay:
-            del self._releases[released.at]
-            if not self._releases:
-                self._release_at = None
+        self._releases.done(released)
         stay, _ = self.behind.get(released.at, (released.stay + 1, False))
         if stay <= released.stay and released.at != self.at:
             del self.behind[released.at]
@@ -583,8 +543,8 @@ class Library:
 
     def _go_away(self) -> None:
         self.state = "away"
-        self._renew_at = self._release_at = self._silent_at = self.arrival = None
-        self._releases = {}
+        self._renew_at = self._silent_at = self.arrival = None
+        self._releases.begin({})
         self._heard = self._seen.marks
 
     def _shut_if_open(self) -> None:
@@ -613,7 +573,8 @@ class Library:
             case m.Registered(_, stay):
                 self._on_registered(stay, now)
             case m.Changed(_, change):
-                self._confirm(change)
+                self._standing.confirm(change)
+                self._tell_changes()
             case m.Released():
                 self._on_released(message)
             case m.MovedOut(_, stay):
@@ -627,7 +588,7 @@ class Library:
         if self.state == "attached" and stay == self.stay:
             if self._renew_at is None:  # it was refused before
                 self._renew_at = now + self.terms.lease_ns // 3
-            self._confirm(self._told_at_first)
+            self._stands()
             self._release(now)
 
     def _arrived(self, publication: Publication, now: int) -> None:
