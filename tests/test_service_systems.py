@@ -20,7 +20,7 @@ from wayfare.service.overlapping import overlapping
 from wayfare.service.overlays import Overlay
 from wayfare.service.servers import SERVERS
 from wayfare.service.system import Publication
-from wayfare.studies.service import AIM_MS, BEST_PUBLISHED_MS
+from wayfare.studies.service_published import AIM_MS, BEST_PUBLISHED_MS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 SYSTEMS = ["mqtt", "nats", "redis", "stomp", "wayfare", "amqp"]

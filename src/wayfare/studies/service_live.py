@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from wayfare.studies.checks import never
-from wayfare.studies.service import AIM_MS, BEST_PUBLISHED_MS, printed
+from wayfare.studies.service_published import AIM_MS, BEST_PUBLISHED_MS, printed
 from wayfare.studies.study import Check, Experiment, Metric, Picture, Rows, Study, Verdict
 
 NAME = "service-live"
