@@ -239,6 +239,27 @@ def test_who_does_not_wait_for_the_end_leaves_nothing_open(
     run(story())
 
 
+@on_mqtt
+def test_who_publishes_what_a_server_hangs_up_for_is_told_and_goes_on(
+    overlay_of: Nodes, system: str, word: str
+) -> None:
+    """mosquitto refuses, and ends the connection: the refusal counts, though both come together."""
+
+    async def story() -> None:
+        a, _, _ = overlay_of(system).addresses
+        async with proxy(a) as here, connect(f"ann{word}", here) as ann:
+            await ann.subscribe(f"{word}/#")
+            for _ in range(3):
+                with pytest.raises(Refused, match="Not authorized"):
+                    await ann.publish("$SYS/x", b"")
+                await until(lambda: ann.state != "attached")
+                await until(lambda: ann.state == "attached")
+            await ann.publish(f"{word}/x", b"1")
+            assert await payloads(ann, 1) == [b"1"]
+
+    run(story())
+
+
 # ---- leaving --------------------------------------------------------------------------------
 
 

@@ -195,9 +195,19 @@ class Errands:
         opening = self._opening = object()
 
         def lost(reason: str) -> None:
-            if self._opening is opening:
-                self._access, self._opening = None, object()
-                self._tell(e.AccessGone(self._client, reason))
+            if self._opening is not opening:
+                return
+            self._access = None
+            gone = self._opening = object()
+
+            def tell(_: object = None) -> None:
+                if self._opening is gone:
+                    self._tell(e.AccessGone(self._client, reason))
+
+            if self._confirming is None:
+                tell()
+            else:  # what was answered before it broke is told first
+                self._confirming.add_done_callback(tell)
 
         try:
             access = await self._system.open(
