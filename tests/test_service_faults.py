@@ -356,6 +356,81 @@ def test_what_was_unsubscribed_while_the_access_came_back_is_not_heard_again(bre
     assert e.Unsubscribe("ann", ("*1",)) in effects
 
 
+def test_what_is_lost_is_told_each_time() -> None:
+    """Without standby, at the same proxy again: what was told once must not count against what comes."""
+    world, ann = here(terms=Terms(standby=False))
+    world.proxies["proxy0"].limits = Limits(count=3)
+    for _ in range(2):
+        world.do("ann", ann.move_out(world.now))
+        world.wait(10)
+        world.proxies["proxy0"].clients["ann"].buffer.limits = Limits(count=3)
+        for _ in range(8):
+            world.publish(2)
+        world.wait(10)
+        world.do("ann", ann.move_in("proxy0", world.now))
+        world.wait(1000)
+    told = [one.lost for one in world.delivered["ann"] if isinstance(one, e.Gap)]
+    assert told == [5, 5]
+
+
+@pytest.mark.parametrize("at", ["", "proxy0"])
+def test_who_left_drops_nothing_that_is_kept_for_the_next_process(at: str) -> None:
+    proxy = registered(Terms(sync=NO_SYNC), "news")
+    proxy.clients["ann"].stay = 1000  # of a later process
+    proxy.step(e.Arrived("ann", Publication("news", id=Id("pub", 1))), 0)
+    proxy.step(e.Received("#late", m.Release("ann", "key", at, 1, m.ALL)), 0)
+    assert len(proxy.clients["ann"].buffer.kept) == 1
+
+
+def test_what_comes_while_away_is_left_to_the_proxy() -> None:
+    """After a move that failed, something may still come from an access that is being shut."""
+    world, ann = here()
+    world.do("ann", ann.move_out(world.now))
+    world.wait(10)
+    assert ann.step(e.Arrived("ann", Publication("news", id=Id("pub", 2))), world.now) == []
+
+
+def test_a_ping_of_an_earlier_stay_is_not_answered_from_elsewhere() -> None:
+    """The old proxy would take it that the client has everything, and drop what has no id."""
+    world, ann = here()
+    ping = ann._asked.request("0.1")
+    assert ann.step(e.Arrived("ann", ping), world.now) == []
+    assert len(ann.step(e.Arrived("ann", ann._asked.request(f"{ann.stay}.7")), world.now)) == 1
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_what_changes_while_moving_out_counts_when_the_client_is_resumed(back: bool) -> None:
+    world, ann = here()
+    ann.language = Suspending()
+    world.do("ann", ann.move_out(world.now, suspend=True))
+    if back:
+        world.do("ann", ann.unsubscribe("*1", world.now))
+    else:
+        world.do("ann", ann.subscribe("more", False, world.now))
+    world.wait(10)
+    if back:
+        ann.subscribe("*1", False, world.now)
+    else:
+        ann.unsubscribe("more", world.now)
+    ann.move_in("proxy0", world.now)
+    ann.step(e.Received("proxy0", m.Welcome("proxy0", "node0")), world.now)
+    effects = ann.step(e.Opened("ann", resumed=True), world.now)
+    (asked,) = [effect for effect in effects if isinstance(effect, e.Subscribe)]
+    assert ("*1" in asked.subscriptions) == back
+    assert (e.Unsubscribe("ann", ("more",)) in effects) == (not back)
+
+
+def test_a_connection_that_breaks_late_in_a_move_is_waited_for_as_long_as_any() -> None:
+    world, ann = away_from_proxy0()
+    world.do("ann", ann.move_in("proxy1", world.now))
+    while ann.arrival is None or ann.arrival.step != "subscribing":
+        world.run(1)
+    world.now += 6 * SECOND_NS  # a slow link
+    world.break_connection("ann")
+    world.wait(5000)
+    assert ann.state == "attached"
+
+
 # ---- for ever --------------------------------------------------------------------------------------
 
 
@@ -418,6 +493,25 @@ def test_an_old_proxy_is_told_again_to_let_go() -> None:
     world.wait(60_000)
     assert not world.proxies["proxy0"].clients
     assert (ann.behind.keys(), ann._releases.due_at) == ({"proxy1"}, None)
+
+
+@pytest.mark.parametrize("what", ["moving out", "registering again"])
+def test_nobody_is_woken_for_what_cannot_be_said_yet(what: str) -> None:
+    world, ann = here()
+    world.do("ann", ann.move_in("proxy1", world.now))
+    while ann.state != "attached":
+        world.run(1)
+    world.down.add("proxy0")
+    world.wait(1000)
+    assert ann._releases.due_at is not None
+    if what == "moving out":
+        ann.move_out(world.now)
+    else:
+        ann.step(e.Received("proxy1", m.Welcome("proxy1", "node1")), world.now)
+    later = ann._releases.due_at + 1
+    ann.step(e.Tick(), later)
+    deadline = ann.next_deadline()
+    assert deadline is not None and deadline > later
 
 
 def test_an_old_proxy_that_stays_away_is_asked_less_and_less_often() -> None:

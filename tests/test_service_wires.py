@@ -233,6 +233,7 @@ def test_who_speaks_for_no_client_may_not_stay_for_ever(monkeypatch: pytest.Monk
 def test_a_proxy_that_has_too_many_connections_says_so_once_and_serves_those_it_has(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("WARNING", "wayfare")  # other tests make it quiet
     monkeypatch.setattr(resource, "getrlimit", lambda _: (6, 6))
 
     async def is_served(talk: Talk) -> bool:
@@ -262,6 +263,8 @@ def test_a_proxy_that_has_too_many_connections_says_so_once_and_serves_those_it_
 def test_whatever_is_wrong_with_the_system_is_told_when_a_proxy_is_started(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("WARNING", "wayfare")  # other tests make it quiet
+
     async def breaks(*_: Any, **__: Any) -> None:
         raise RuntimeError("a bug of a library")
 

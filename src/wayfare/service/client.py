@@ -69,6 +69,7 @@ class Client:
         self._closed = False
         self._closing: asyncio.Task[int] | None = None
         self._delivered = 0
+        self._told_upto = 0  # the last change of which who waits for it was told
         self.system: System
         self._kind: str  # an address of that system
         self._library: Library
@@ -333,14 +334,17 @@ class Client:
                 self._answers.answer("published", id(publication))
             case e.Received(_, m.Registered()):
                 self._answers.answer("known")
-        before = self._library.confirmed
         self._perform(self._library.step(event, now()))
         if type(event) is not e.Arrived:
-            for change in range(before, min(self._library.confirmed, self._library.changes)):
-                self._answers.answer("changed", change + 1)
+            self._tell_confirmed()
             self._arm()
             if isinstance(event, e.AccessGone):
                 self._settle()
+
+    def _tell_confirmed(self) -> None:
+        while self._told_upto < min(self._library.confirmed, self._library.changes):
+            self._told_upto += 1
+            self._answers.answer("changed", self._told_upto)
 
     def _arm(self) -> None:
         if not self._closed:
@@ -430,6 +434,7 @@ class Client:
             told = self._answers.answer("subscribed", what, error)
             if told and what in self._library.subscriptions:  # its caller knows that there is none
                 self._perform(self._library.unsubscribe(what, now()))
+                self._tell_confirmed()
         else:
             told = self._answers.answer("published", id(what), error)
         if not told:  # of a subscription, another access point may

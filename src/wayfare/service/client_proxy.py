@@ -92,7 +92,7 @@ class ClientProxy:
         """What it has kept, and what is missing."""
         self.told_hole, self.told_lost = self.hole, self.buffer.tell_lost(download.heard)
         reason, lost = self.hole, None if self.hole else self.told_lost
-        if self.access == "none":
+        if self.access == "none" or (self.state == "out" and not self.terms.standby):
             reason, lost = CUT_OFF, None
         elif not reason and lost:
             reason = "the proxy keeps no more for one client"

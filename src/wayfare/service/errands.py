@@ -21,6 +21,7 @@ from wayfare.service.system import Access, Deliver, Publication, System
 
 PLAIN_MAX = 64  # characters of a client's name that are told to the system
 AHEAD_MAX = 100  # publications that the access point has not answered yet
+ANSWERED_S = 1.0  # until all that was answered has been told, when an access breaks
 TOGETHER_MAX = 100  # subscriptions in one request: by a slow link, a larger one takes too long
 LEFT_S = 1.0  # until what was asked of an access has noticed that it is closed
 
@@ -202,12 +203,14 @@ class Errands:
 
             def tell(_: object = None) -> None:
                 if self._opening is gone:
+                    self._opening = object()
                     self._tell(e.AccessGone(self._client, reason))
 
             if self._confirming is None:
                 tell()
             else:  # what was answered before it broke is told first
                 self._confirming.add_done_callback(tell)
+                asyncio.get_running_loop().call_later(ANSWERED_S, tell)
 
         try:
             access = await self._system.open(

@@ -124,7 +124,6 @@ class Library:
         self._give_up_at = self._silent_at
         self._gone_since = None
         self._suspended = self.access if suspend and self.language.traits.suspends else ""
-        self._suspended_with = tuple(self.subscriptions)
         self._ask_to_move_out()
         return self._out
 
@@ -217,7 +216,9 @@ class Library:
         return self._out
 
     def next_deadline(self) -> int | None:
-        times = [self._renew_at, self._retry_at, self._releases.due_at, self._silent_at]
+        times = [self._renew_at, self._retry_at, self._silent_at]
+        if self._may_release:
+            times.append(self._releases.due_at)
         if self.arrival is not None:
             times.append(self.arrival.stalled_at)
             if self.arrival.waiting is not None:
@@ -230,7 +231,7 @@ class Library:
         if self._renew_at is not None and now >= self._renew_at:
             self._renew_at = now + self.terms.lease_ns // 3
             self._say(m.Renew(self.client, self._key, self.stay, self._seen.settle()))
-        if is_due(self._releases.due_at, now):
+        if self._may_release and is_due(self._releases.due_at, now):
             self._release(now)
         if self._retry_at is not None and now >= self._retry_at:
             self._retry_at = None
@@ -391,9 +392,9 @@ class Library:
     def _adopts(self, arrival: Arrival, at: str) -> bool:
         """Whether the new proxy stands in from now on with what that one has subscribed to.
 
-        That is what the client had last. What the new proxy itself has kept is of an earlier stay there.
+        That is what the client had last.
         """
-        return self.terms.standby and (at == arrival.old[-1] or at == self.at)
+        return self.terms.standby and at == arrival.old[-1]
 
     def _stall(self, arrival: Arrival, now: int) -> None:
         """Somebody on the way is there, and says nothing."""
@@ -408,7 +409,7 @@ class Library:
         arrival = self.arrival
         if arrival is None or arrival.step != "downloading" or batch.download != self._downloads:
             return
-        arrival.stalled_at = now + STALLED_NS
+        arrival.stalled_at, arrival.forgo_at = now + STALLED_NS, now + self.patience_ns
         arrival.take(batch)
         self._say(m.Got(self.client, batch.download, batch.number))
 
@@ -460,7 +461,8 @@ class Library:
     def _arrive(self, arrival: Arrival, now: int) -> None:
         """Steps 5 and 6: what is in the queue, merged; then what is received."""
         self.state, self.arrival = "attached", None
-        self.behind[self.at] = (self.stay, True)
+        _, promised = self.behind.get(self.at, (0, False))
+        self.behind[self.at] = (self.stay, promised or self._may_release)
         gaps, publications = arrival.end(self._ids)
         self._out.extend((*self._given_up, *gaps))
         self._given_up.clear()
@@ -509,10 +511,14 @@ class Library:
         self._standing.stands()
         self._tell_changes()
 
+    @property
+    def _may_release(self) -> bool:
+        stands_in = self._registered == self.stay or not self.terms.standby
+        return self.state == "attached" and stands_in
+
     def _release(self, now: int) -> None:
         """The client has it all, and somebody else stands in: the old proxies may forget it."""
-        stands_in = self._registered == self.stay or not self.terms.standby
-        if self.state == "attached" and stands_in:
+        if self._may_release:
             for release in self._releases.say(now):
                 self._say(release)
                 if release.at != self.at:
@@ -527,9 +533,11 @@ class Library:
     # ---- moving out ------------------------------------------------------------------------------
 
     def _ask_to_move_out(self) -> None:
-        self._say(m.MoveOut(self.client, self._key, self.stay, self._moving, self.terms))
+        told = self._standing.fit(self._moving)
+        self._say(m.MoveOut(self.client, self._key, self.stay, told, self.terms))
 
     def _moved_out(self) -> None:
+        self._suspended_with = tuple(self.subscriptions)
         self._shut(suspend=bool(self._suspended))
         self._go_away()
         self._hang_up()
@@ -586,6 +594,7 @@ class Library:
     def _on_registered(self, stay: int, now: int) -> None:
         self._registered = stay
         if self.state == "attached" and stay == self.stay:
+            self.behind[self.at] = (stay, True)
             if self._renew_at is None:  # it was refused before
                 self._renew_at = now + self.terms.lease_ns // 3
             self._stands()
@@ -593,16 +602,17 @@ class Library:
 
     def _arrived(self, publication: Publication, now: int) -> None:
         if (answer := self._asked.answer(publication, self.client)) is not None:
-            self._out.append(e.Publish(self.client, answer))
+            if publication.payload.startswith(b"%d." % self.stay):  # else it is not for who is here
+                self._out.append(e.Publish(self.client, answer))
         elif self._asking.is_response(publication):
             waiting = None if self.arrival is None else self.arrival.waiting
             if self.arrival is not None and waiting is not None and waiting.hear(publication, now):
                 self._wait(self.arrival, waiting, now)
         elif self._asked.is_of_the_service(publication):
             pass
-        elif self.state != "moving-in":
+        elif self.state in ("attached", "moving-out"):
             self._hand_out(publication)
-        elif self.arrival is not None:
+        elif self.arrival is not None:  # who is away has left it to a proxy
             self.arrival.receive(publication)
 
     def _hand_out(self, publication: Publication) -> None:
@@ -627,6 +637,7 @@ class Library:
         self._retry_at = self._silent_at = None
         if self.state == "moving-out":
             self.state, self._suspended = "attached", ""
+            self._tell_changes()
         else:
             self._abandon()
             self._hang_up()
@@ -638,8 +649,9 @@ class Library:
         self._connected = False
         if self._gone_since is None:
             self._gone_since = now
-        is_gone = self.state == "moving-out" and now >= self._gone_since + self.patience_ns
-        if self.state in ("moving-in", "moving-out") and (is_gone or self._is_late(now)):
+        is_gone, is_late = now >= self._gone_since + self.patience_ns, self._is_late(now)
+        ends = {"moving-in": is_gone and is_late, "moving-out": is_gone or is_late}
+        if ends.get(self.state):
             self._fail(f"the proxy at {self.proxy} cannot be reached: {reason}")
         if self.state != "away":
             self._retry_at = now + RETRY_NS

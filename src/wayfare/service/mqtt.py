@@ -172,13 +172,16 @@ async def reach(place: Place) -> socket.socket:
         made = socket.socket(family, kind, protocol)
         made.setblocking(False)
         try:
-            await loop.sock_connect(made, address)
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if (security := place.security()) is not None:
-                made = security.wrap_socket(
-                    made, server_hostname=place.host, do_handshake_on_connect=False
-                )
-                await shake_hands(made)
+            async with asyncio.timeout(
+                line.ANSWER_S
+            ):  # each: one of them may be of a network that is gone
+                await loop.sock_connect(made, address)
+                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if (security := place.security()) is not None:
+                    made = security.wrap_socket(
+                        made, server_hostname=place.host, do_handshake_on_connect=False
+                    )
+                    await shake_hands(made)
             return made
         except BaseException as error:
             made.close()
@@ -247,8 +250,7 @@ class MqttAccess(Line):
             PacketTypes.CONNECT, SessionExpiryInterval=SESSION_S, ReceiveMaximum=RECEIVED_MAX
         )
         try:
-            async with asyncio.timeout(line.ANSWER_S):
-                client.connection = await reach(self.place)
+            client.connection = await reach(self.place)
         except TimeoutError:
             raise self.place.unanswered(f"no answer within {line.ANSWER_S:g} s") from None
         except OSError as error:
@@ -302,6 +304,8 @@ class MqttAccess(Line):
         # goodbye may be lost by that; with a copy of the socket we can wait for the server. With TLS,
         # it is one of the socket below, which gives what nobody reads.
         copy = None if self._socket is None else socket.socket(fileno=os.dup(self._socket.fileno()))
+        if copy is not None:
+            copy.setblocking(False)
         self._client.disconnect(properties=left)
         self._write()
         if copy is not None:

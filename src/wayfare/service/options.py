@@ -44,7 +44,7 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "agent": ((str, NoneType), "an address"),
     "key": ((str, NoneType), "a text"),
     "login": ((str,), "user:password"),
-    "ca": ((str,), "a file"),
+    "ca": ((str, PathLike), "a file"),
     "sync": ((str, Sync), "ping, none, or delay and milliseconds"),
     "move_out_sync": ((str, Sync, NoneType), "ping, none, or delay and milliseconds"),
     "duplicates": ((bool,), "True or False"),
@@ -82,7 +82,7 @@ def options(
     given |= {"last": last, "age": age, "lease": lease, "patience": patience, "ca": trust.ca}
     for option, said in given.items():
         _check_kind(option, said)
-    if trust.cert is not None and (isinstance(trust.cert, str) or len(trust.cert) != 2):
+    if trust.cert is not None and not (isinstance(trust.cert, tuple) and len(trust.cert) == 2):
         raise UsageError("cert is a pair of files: (certificate, key)")
     if bool(proxy) == (agent is not None):
         raise UsageError("say where the client is: by `proxy`, or by the `agent` of its machine")
@@ -98,6 +98,8 @@ def options(
             raise UsageError(f"{what} cannot be {value}: give {least} to 1,000,000,000")
     if isinstance(subscriptions, str):
         raise UsageError(f"several subscriptions are wanted: write [{subscriptions!r:.60}]")
+    if not isinstance(subscriptions, Sequence):
+        raise UsageError(f"subscriptions are a list of texts, and not {subscriptions!r:.60}")
     context_of(trust)  # so that it is told at once what is wrong with its files
     moving_in = _sync(sync)
     return Options(

@@ -139,6 +139,8 @@ class Proxy:
         one.hole, one.stood_in = record.hole, record.stood_in
         if not self.language.traits.suspends:
             one.hole = "the mobility proxy was down for a while"
+        elif not one.terms.standby and not one.stood_in:
+            one.hole = CUT_OFF
         self._stand_in(one, resume=True)
         return self._out
 
@@ -165,9 +167,10 @@ class Proxy:
         self, one: ClientProxy, peer: str, message: m.Register | m.Download, now: int
     ) -> None:
         stay = message.stay
-        if one.stay < stay and (message.fresh or not one.terms.standby):
+        is_back = one.stay < stay or (isinstance(message, m.Register) and one.state == "away")
+        if (one.stay < stay and message.fresh) or (is_back and not one.terms.standby):
             self._forget(one)
-        if one.stay < stay and not one.terms.standby:
+        if is_back and not one.terms.standby:
             self._stand_down(one)
         one.stay, one.state, one.since, one.waiting = stay, "here", now, None
         one.pings += 1
@@ -185,6 +188,7 @@ class Proxy:
         self._trim(one, one.buffer.drop_upto(one.buffer.last))
         one.buffer.tell_lost({})
         one.hole, one.buffer.lost = "", 0
+        one.told_hole, one.told_lost = "", 0
 
     def _on_change(self, peer: str, message: m.Change, now: int) -> None:
         one = self._known(peer, message, now)
@@ -271,7 +275,7 @@ class Proxy:
         elif one.key != message.key:
             self._refuse(peer, message.client, TAKEN)
         elif message.stay < one.stay:
-            pass  # it has moved on since it said so
+            pass  # it has moved on since it said so, or another process has
         else:
             return self._touch(one)
         return None
@@ -318,7 +322,7 @@ class Proxy:
 
     def _stand_down(self, one: ClientProxy) -> None:
         if one.access != "none":
-            one.access, one.waiting = "none", None
+            one.access, one.waiting, one.stood_in = "none", None, False
             one.removed.clear()
             self._out.append(e.Shut(one.client))
 
@@ -529,7 +533,8 @@ class Proxy:
             self._relay_to(message.at, peer, message, now)
             return
         one = self.clients.get(message.client)
-        if one is not None and one.key == message.key:
+        is_over = one is not None and message.upto == m.ALL and message.stay < one.stay
+        if one is not None and one.key == message.key and not is_over:  # or another process goes on
             self._trim(one, one.buffer.drop_upto(message.upto))
             self._forgive(one)
             is_elsewhere = not message.at  # and says so by way of the proxy there

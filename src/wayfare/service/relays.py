@@ -59,10 +59,11 @@ class Relays:
             return TAKEN  # or it would hear what is not for it
         if before is None and len(self) >= RELAYS_MAX:
             return "the proxy has too many questions open: try again"
-        if self._listeners[listener] >= LISTENER_MAX:
+        is_again = before is not None and before.listener == listener
+        if not is_again and self._listeners[listener] >= LISTENER_MAX:
             return f"a client asks {LISTENER_MAX} questions at once: wait for answers"
         if before is not None:
-            self._listeners[before.listener] -= 1
+            self._discount(before)
         self._listeners[listener] += 1
         self._open.setdefault(at, {})[asked] = Relay(question, listener, now)
         if self.look_at is None:

@@ -19,6 +19,7 @@ class Standing:
         self._told: set[str] = set()
         self._told_upto = 0  # the change that these have
         self._told_at_first = 0  # ... had when the stay began
+        self._partial = False  # the proxy was told of some, not of all, and of no change
 
     def fit(self, wanted: Collection[str]) -> tuple[str, ...]:
         """Those of them that a proxy may stand in for."""
@@ -27,7 +28,8 @@ class Standing:
     def begin(self, told: Collection[str], wanted: Collection[str]) -> int:
         """A stay begins, and this is what the proxy knows: which change it is, if it is all that is wanted."""
         self._told = set(told)
-        self._told_upto = self._told_at_first = self.changes if self._told == set(wanted) else 0
+        self._partial = self._told != set(wanted)
+        self._told_upto = self._told_at_first = 0 if self._partial else self.changes
         return self._told_upto
 
     def tell(self, wanted: Collection[str]) -> Change | None:
@@ -37,7 +39,8 @@ class Standing:
         removed = tuple(sorted(self._told.difference(fit)))
         self._told = set(fit)
         is_all = self._told == set(wanted)
-        if added or removed:
+        if added or removed or (is_all and self._partial):
+            self._partial = not is_all
             change = self.changes if is_all else 0
             self._told_upto = change or self._told_upto
             return added, removed, change

@@ -47,13 +47,14 @@ from wayfare.service.system import Access, Deliver, Lost, Publication, Traits, u
 
 SCHEMES = {"stomp": Scheme(61613, safe="stomp+ssl"), "stomp+ssl": Scheme(61612, tls=True)}
 TOPIC = "/topic/"
-# Publications of a subscription that are sent ahead of acknowledgements: as many as ActiveMQ allows. If some waited
-# at the broker, those of another subscription would overtake them, and a ping would prove nothing.
-AHEAD_MAX = 32_766
-AHEAD_BYTES_MAX = 64 * 1024 * 1024  # of them: then the broker is not read on
+AHEAD_MAX = 100  # publications of a subscription that are sent ahead of acknowledgements
+# ... to a client proxy, which takes all that comes: as many as ActiveMQ allows. If some waited at the broker, those of
+# another subscription would overtake them, and a ping would prove nothing.
+PROXY_AHEAD_MAX = 32_766
+AHEAD_BYTES_MAX = 64 * 1024 * 1024  # of them: then the broker is not read on until a disk has some
 CROSS_MAX = 100  # frames that are taken before others have their turn
 BRIDGE_MAX = 1_000  # frames between the thread that reads and the event loop
-SEEN_MAX = 10_000  # publications whose copies are known
+SEEN_MAX = 32_766  # publications whose copies are known: all of one subscription may come first
 NOTES_MAX = 1_000  # notes that were left behind
 HEADER_MAX = 10_240  # bytes of a property with its name
 TEXT_MAX = 5_000  # bytes of a destination or a subscription: some characters are written as two
@@ -61,7 +62,6 @@ HEADERS_MAX = 990  # properties; a broker takes 1,000 headers
 TOO_LARGE = re.compile("maximum .* exceeded")  # as ActiveMQ says it
 BEAT_MS = 10_000
 NOTES_ID = "notes"
-NOTE_HEADER = "wayfare-note"
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 LITERAL = re.compile(r"'(?:[^']|'')*'")
 # Headers that STOMP and JMS have themselves. Properties of such a name get a prefix: some of
@@ -110,7 +110,8 @@ class Stomp:
         resume: bool = False,
         lasting: bool = False,
     ) -> Access:
-        access = StompAccess(place(address, SCHEMES, self.trust), name, deliver, lost)
+        ahead = PROXY_AHEAD_MAX if lasting else AHEAD_MAX
+        access = StompAccess(place(address, SCHEMES, self.trust), name, deliver, lost, ahead)
         await access.connect(resume)
         return access
 
@@ -137,7 +138,7 @@ def digest(text: str) -> str:
 
 
 class StompAccess(Line):
-    def __init__(self, place: Place, name: str, deliver: Deliver, lost: Lost) -> None:
+    def __init__(self, place: Place, name: str, deliver: Deliver, lost: Lost, ahead: int) -> None:
         super().__init__(place, lost)
         for text in (name, place.user or "", place.password or ""):
             if CONTROL.search(text):
@@ -167,6 +168,7 @@ class StompAccess(Line):
         self._numbers = count(1)
         self._subscribed: dict[str, str] = {}  # subscription -> its id in this connection
         self._seen: dict[str, None] = {}  # publications that came last
+        self._ahead = ahead  # publications of one subscription
         self._unacknowledged = 0
         self._ahead_bytes = 0  # of payloads that were not given on
         self._ends = False  # what comes is of no interest any more
@@ -188,8 +190,10 @@ class StompAccess(Line):
             await self._pick_up(resume)
             self.welcome()
         except (StompException, OSError, TypeError):  # the last one, when it is closed at once
-            why = await self._loop.run_in_executor(self._sender, self._why)
-            await self._hang_up("nobody answers")
+            try:
+                why = await self._loop.run_in_executor(self._sender, self._why)
+            finally:
+                await self._hang_up("nobody answers")
             raise self.place.unanswered(why) from None
         except (Closed, Refused) as error:
             await self._hang_up("given up")
@@ -328,7 +332,7 @@ class StompAccess(Line):
             return
         self._unacknowledged += 1
         self._ahead_bytes += len(body)
-        if self._unacknowledged > AHEAD_MAX * (len(self._subscribed) + 1):
+        if self._unacknowledged > self._ahead * (len(self._subscribed) + 1):
             self.end("the broker sends more than was asked for")
             return
         properties, mark = read(
@@ -415,7 +419,7 @@ class StompAccess(Line):
     async def _begin_one(self, text: str) -> None:
         destination, _, selector = split(text)
         number = self._subscribed[text] = f"s{next(self._numbers)}"
-        asked = {"activemq.subscriptionName": digest(text), "activemq.prefetchSize": AHEAD_MAX}
+        asked = {"activemq.subscriptionName": digest(text), "activemq.prefetchSize": self._ahead}
         if selector:
             asked["selector"] = selector
         try:

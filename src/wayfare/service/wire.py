@@ -184,7 +184,7 @@ class Dialling:
         """A question that is asked again takes the place of the first."""
         key: object = object()
         if isinstance(message, m.Reach | m.Download | m.Release):
-            key = type(message), message.client
+            key = type(message), message.client, message.at
         frame = m.encode(message)
         self.size += len(frame) - len(self._frames.pop(key, b""))
         self._frames[key] = frame

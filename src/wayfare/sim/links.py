@@ -177,6 +177,7 @@ class Stream:
         """Nothing arrives any more."""
         self._dead = True
         self._waiting.clear()
+        self.under_way = 0
 
     def __len__(self) -> int:
         return len(self._waiting) + self.under_way
@@ -211,6 +212,8 @@ class Stream:
                 then(argument)
 
     def _acknowledged(self, _: None) -> None:
+        if self._dead:
+            return
         self.under_way -= 1
         self._window = min(self._window + 1, WINDOW_MOST)
         self._go_on(None)
