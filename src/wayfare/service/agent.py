@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import ipaddress
 import itertools
 import logging
 import os
@@ -28,6 +27,7 @@ from typing import Any, Protocol
 import msgspec
 
 from wayfare.errors import CannotConnect, UsageError, WayfareError
+from wayfare.net.security import is_loopback
 from wayfare.service.addresses import ANYBODY, context_of
 from wayfare.service.proxy_addresses import where
 from wayfare.service.system import Trust
@@ -67,20 +67,13 @@ def control_place(text: str) -> str | tuple[str, int]:
         return text
     if text:
         host, port = where(text)
-        if not _is_here(host):
+        if not is_loopback(host):
             raise UsageError(
                 f"whoever reaches {text} could move the clients of this machine: give a port, or a path"
             )
         return host, port
     folder = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     return str(Path(folder) / f"wayfare-agent-{os.getuid()}.sock")
-
-
-def _is_here(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class Choice:
