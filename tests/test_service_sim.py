@@ -285,6 +285,12 @@ def test_whoever_moves_gets_what_it_was_promised(first: int) -> None:
     assert sum(one.verdict.required for one in some) > 1000
 
 
+def test_a_response_does_not_come_by_what_was_subscribed_to_in_an_attempt_before() -> None:
+    """The client moves in, is cut off, and moves in there again, before its first subscriptions are forgotten."""
+    run = fuzz(Job(65728, "simple", mobile="service"))
+    assert run.verdict.violations == ()
+
+
 @pytest.mark.parametrize("first", range(0, 100, BATCH))
 def test_with_faults_it_is_told_what_it_does_not_get(first: int) -> None:
     some = runs(first, faults=True)

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from wayfare.service import effects as e
 from wayfare.service import messages as m
 from wayfare.service.merging import last_numbers, merged
-from wayfare.service.pinging import Waiting
+from wayfare.service.pinging import Ping, Waiting
 from wayfare.service.system import Publication
 
 MERGE_MAX = 200_000  # publications in the merge queue: the oldest are dropped, and a Gap says so
@@ -31,6 +31,7 @@ class Arrival:
         self.step = "dialling"
         self.old = list(old)  # proxies to download from, the one where the client was last behind
         self.fresh = False  # nothing that the new proxy may have kept is wanted
+        self.asking: Ping | None = None  # of this attempt
         self.waiting: Waiting | None = None
         self.forgo_at = 0  # what is kept by old proxies that cannot be reached
         self.stalled_at: int | None = None  # when something more of a download should have come

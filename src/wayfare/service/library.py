@@ -300,8 +300,10 @@ class Library:
         added = [text for text in self.subscriptions if text not in before]
         if self.terms.sync.kind == "ping":
             added.append(self._asked.requests)
+        self._pings += 1
+        arrival.asking = self._asking.tagged(f"{self.stay}-{self._pings}")
         if self.sync.kind == "ping" and arrival.old:
-            added.append(self._asking.responses)
+            added.append(arrival.asking.responses)
         for publication in self._outbox:
             self._out.append(e.Publish(self.client, publication))
         if removed:
@@ -311,13 +313,12 @@ class Library:
     def _subscribed(self, subscriptions: tuple[str, ...], now: int) -> None:
         self._standing.active.update(text for text in subscriptions if text in self.subscriptions)
         arrival = self.arrival
-        if arrival is not None and arrival.step == "subscribing":
+        if arrival is not None and arrival.asking is not None and arrival.step == "subscribing":
             arrival.step = "waiting"
             arrival.forgo_at = now + self.patience_ns
             sync = self._sync_by_nature() if arrival.old else m.NO_SYNC
-            self._pings += 1
             nonce = f"{self.stay}.{self._pings}"
-            arrival.waiting = Waiting(sync, self._asking, nonce, arrival.old, now)
+            arrival.waiting = Waiting(sync, arrival.asking, nonce, arrival.old, now)
             self._reach(arrival, now)
             self._wait(arrival, arrival.waiting, now)
         else:
@@ -340,8 +341,8 @@ class Library:
                     arrival.gaps.append(e.Gap(None, f"{at} {UNANSWERED}"))
             if self._connected:
                 self._retry_at = None
-            if self.sync.kind == "ping" and arrival.old:
-                self._out.append(e.Unsubscribe(self.client, (self._asking.responses,)))
+            if self.sync.kind == "ping" and arrival.old and arrival.asking is not None:
+                self._out.append(e.Unsubscribe(self.client, (arrival.asking.responses,)))
             arrival.begin_downloads()
             self._download(arrival, now)
 
@@ -604,12 +605,10 @@ class Library:
         if (answer := self._asked.answer(publication, self.client)) is not None:
             if publication.payload.startswith(b"%d." % self.stay):  # else it is not for who is here
                 self._out.append(e.Publish(self.client, answer))
-        elif self._asking.is_response(publication):
+        elif self._asking.is_of_the_service(publication):
             waiting = None if self.arrival is None else self.arrival.waiting
             if self.arrival is not None and waiting is not None and waiting.hear(publication, now):
                 self._wait(self.arrival, waiting, now)
-        elif self._asked.is_of_the_service(publication):
-            pass
         elif self.state in ("attached", "moving-out"):
             self._hand_out(publication)
         elif self.arrival is not None:  # who is away has left it to a proxy

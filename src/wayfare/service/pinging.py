@@ -6,13 +6,16 @@ ones publishes a response to each. A response has come by the paths that the new
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from copy import copy
 from hashlib import blake2b
 
 from wayfare.service.messages import Sync
 from wayfare.service.system import Language, Publication
 
 SLOWEST = 32  # intervals grow up to so many times the first
+TAG = re.compile("[0-9-]{1,64}")
 UNANSWERED = "did not answer by way of the system"
 UNHEARD = 8  # intervals until a request is repeated of which nobody knows whether it is out
 
@@ -20,7 +23,7 @@ UNHEARD = 8  # intervals until a request is repeated of which nobody knows wheth
 class Ping:
     """The topics of one client's pings, in one direction: `in` or `out`."""
 
-    __slots__ = ("_language", "_prefix", "_request", "_response")
+    __slots__ = ("_language", "_prefix", "_request", "_response", "_tag")
 
     def __init__(self, language: Language, client: str, direction: str) -> None:
         plain = client.isascii() and client.replace("-", "a").replace("_", "a").isalnum()
@@ -29,6 +32,13 @@ class Ping:
         self._prefix = language.topic("wayfare-service", "ping", "")
         self._request = language.topic("wayfare-service", "ping", word, f"{direction}-request")
         self._response = language.topic("wayfare-service", "ping", word, f"{direction}-response")
+        self._tag = ""
+
+    def tagged(self, tag: str) -> Ping:
+        """The same, with responses of its own: a subscription of before must not bring them."""
+        one = copy(self)
+        one._tag, one._response = tag, f"{self._response}-{tag}"
+        return one
 
     @property
     def requests(self) -> str:
@@ -41,13 +51,15 @@ class Ping:
         return self._language.subscription(self._response)
 
     def request(self, nonce: str) -> Publication:
-        return Publication(self._request, nonce.encode())
+        return Publication(self._request, f"{nonce} {self._tag}".rstrip().encode())
 
     def answer(self, publication: Publication, name: str) -> Publication | None:
         """The response to a request, by who has this name; None if it is none."""
         if publication.topic != self._request:
             return None
-        return Publication(self._response, publication.payload[:64] + b" " + name.encode())
+        nonce, _, tag = publication.payload[:128].decode("utf-8", "replace").partition(" ")
+        suffix = f"-{tag}" if TAG.fullmatch(tag) else ""
+        return Publication(self._response + suffix, f"{nonce} {name}".encode())
 
     def is_response(self, publication: Publication) -> bool:
         return publication.topic == self._response
