@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from copy import copy
 from hashlib import blake2b
 
 from wayfare.service.messages import Sync
@@ -23,22 +22,20 @@ UNHEARD = 8  # intervals until a request is repeated of which nobody knows wheth
 class Ping:
     """The topics of one client's pings, in one direction: `in` or `out`."""
 
-    __slots__ = ("_language", "_prefix", "_request", "_response", "_tag")
+    __slots__ = ("_language", "_of", "_prefix", "_request", "_response", "_tag")
 
-    def __init__(self, language: Language, client: str, direction: str) -> None:
+    def __init__(self, language: Language, client: str, direction: str, tag: str = "") -> None:
         plain = client.isascii() and client.replace("-", "a").replace("_", "a").isalnum()
         word = client if plain else blake2b(client.encode(), digest_size=16).hexdigest()
-        self._language = language
+        self._language, self._of, self._tag = language, (client, direction), tag
         self._prefix = language.topic("wayfare-service", "ping", "")
         self._request = language.topic("wayfare-service", "ping", word, f"{direction}-request")
         self._response = language.topic("wayfare-service", "ping", word, f"{direction}-response")
-        self._tag = ""
+        self._response += f"-{tag}" if tag else ""
 
     def tagged(self, tag: str) -> Ping:
         """The same, with responses of its own: a subscription of before must not bring them."""
-        one = copy(self)
-        one._tag, one._response = tag, f"{self._response}-{tag}"
-        return one
+        return Ping(self._language, *self._of, tag)
 
     @property
     def requests(self) -> str:
