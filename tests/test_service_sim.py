@@ -291,6 +291,12 @@ def test_a_response_does_not_come_by_what_was_subscribed_to_in_an_attempt_before
     assert run.verdict.violations == ()
 
 
+def test_the_judge_waits_for_what_a_client_publishes_by_a_slow_line() -> None:
+    """75 publications, one connection after the other by GPRS: the last ones are out two minutes later."""
+    run = fuzz(Job(60368, "simple", faults=True, mobile="service"))
+    assert run.verdict.violations == ()
+
+
 @pytest.mark.parametrize("first", range(0, 100, BATCH))
 def test_with_faults_it_is_told_what_it_does_not_get(first: int) -> None:
     some = runs(first, faults=True)

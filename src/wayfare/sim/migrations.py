@@ -127,14 +127,14 @@ class Migrant:
         run.later(40 * SECOND_NS, self.go)
 
     def insist(self) -> bool:
-        """At the end: is it where it wants to be? If it is nowhere, it comes."""
+        """At the end: is it where it wants to be, and all it published out? If it is nowhere, it comes."""
         if self.host is None:
             return True
         if self.host.core.state == "away":
             self.come(None)
-        proxy = self.host.core.proxy
-        alone = self.run.faults or self.run.holders(self.name) == [proxy]
-        return self.host.core.state == "attached" and alone
+        core = self.host.core
+        alone = self.run.faults or self.run.holders(self.name) == [core.proxy]
+        return core.state == "attached" and alone and not core.unsent
 
     def publish(self, publication: Publication) -> None:
         assert self.host is not None
