@@ -99,7 +99,7 @@ def test_connections_can_be_broken_and_moved_and_what_makes_no_sense_is_told():
             "wayfare: 'jump' does nothing: say cut, cut reset, restore or move HOST:PORT"
         )
         say(one, "move nowhere")
-        assert one.told() == "wayfare: 'nowhere' is no place: give a port, or host:port"
+        assert one.told() == "wayfare: 'nowhere' is no place: write a port, or host:port"
         say(one, f"move {other}")
         done = [json.loads(one.line())["did"] for _ in range(3)]
         assert done == ["cut reset", "restore", f"move {other}"]
@@ -182,7 +182,7 @@ def test_what_makes_no_sense_is_told_in_a_sentence(options, why, capsys):
         ("::1", "it has too many colons; an IPv6 address is in brackets, like [::1]:PORT"),
         ("a..b:80", "names of hosts have 1 to 63 characters between dots"),
         (f"{'x' * 64}:80", "names of hosts have 1 to 63 characters between dots"),
-        ("host", "give a port, or host:port"),
+        ("host", "write a port, or host:port"),
     ],
 )
 def test_where_no_connection_can_go_is_told_before_one_comes(to, why, capsys):

@@ -132,7 +132,7 @@ def test_top_runs_in_a_terminal_until_ctrl_c(tmp_path):
     ("arguments", "says"),
     [
         (["top", "nowhere.toml"], "cannot read nowhere.toml"),
-        (["top", "here"], "'here' is no place: give a port, or host:port, or a configuration"),
+        (["top", "here"], "'here' is no place: write a port, or host:port, or a configuration"),
         (["top", "h:99999"], "'h:99999' is no place"),
         (["top", "a..b:9410"], "'a..b:9410' is no place: names of hosts have 1 to 63 characters"),
     ],

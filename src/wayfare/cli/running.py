@@ -13,7 +13,7 @@ from math import isfinite
 from typing import Any
 
 from wayfare.net import logs
-from wayfare.net.addresses import check_place
+from wayfare.net.addresses import host_and_port
 
 ONCE_S = 0.2  # a signal that comes twice within this time was meant once
 
@@ -152,13 +152,10 @@ def seconds(text: str) -> float:
 def place(text: str) -> tuple[str, int]:
     """`PORT`, here, or `HOST:PORT`."""
     try:
-        check_place(text, "PORT")
+        host, port = host_and_port(text if ":" in text else f":{text}", "a port, or host:port")
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is no place: {error}") from None
-    host, _, port = text.rpartition(":")
-    if not port.isdecimal() or int(port) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no place: give a port, or host:port")
-    return host.strip("[]") or "127.0.0.1", int(port)
+    return host or "127.0.0.1", port
 
 
 def count(text: str) -> int:

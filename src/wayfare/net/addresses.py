@@ -26,6 +26,15 @@ def check_place(place: str, port: int | str = PORT) -> None:
         raise ValueError("names of hosts have 1 to 63 characters between dots") from None
 
 
+def host_and_port(place: str, form: str, port: int | str = "PORT") -> tuple[str, int]:
+    """Read `host:port`, or `:port`. ValueError, with the rest of a sentence, if it is not of this form."""
+    check_place(place, port)
+    host, _, digits = place.rpartition(":")
+    if not digits.isdecimal() or len(digits) > 5 or int(digits) > 65_535 or "/" in host:
+        raise ValueError(f"write {form}")
+    return host.removeprefix("[").removesuffix("]"), int(digits)
+
+
 class Address(msgspec.Struct, frozen=True):
     host: str
     port: int = PORT

@@ -24,7 +24,7 @@ from wayfare.core.codec import decode
 from wayfare.core.messages import PROTOCOL_VERSION, Hello
 from wayfare.errors import CannotConnect, CodecError, ConfigError, UsageError
 from wayfare.net import config, configured, network
-from wayfare.net.addresses import Address, check_place
+from wayfare.net.addresses import Address, host_and_port
 from wayfare.net.checks import (
     EVERYWHERE,
     FAIL,
@@ -431,15 +431,10 @@ def _is_file(place: str) -> bool:
 
 
 def _of_http(place: str) -> tuple[str, int]:
-    there = place.removeprefix("http://").partition("/")[0]
-    host, _, port = there.rpartition(":")
     try:
-        check_place(there, "PORT")
-        if not port.isdecimal() or int(port) > 65535:
-            raise ValueError("write http://host:port")
+        return host_and_port(place.removeprefix("http://").partition("/")[0], "http://host:port")
     except ValueError as error:
         raise UsageError(f"{place!r} is no address: {error}") from None
-    return host.strip("[]"), int(port)
 
 
 async def _tells_status(address: Address) -> bool:

@@ -8,10 +8,11 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 
 from wayfare.errors import UsageError
-from wayfare.net.addresses import check_place
+from wayfare.net.addresses import host_and_port
 
 TLS = "tls://"  # how addresses begin of proxies that speak it
 PORT = 7500
+FORM = f"host:port, or {TLS}host:port"
 # Whom anybody may make a proxy connect to. What else is called private somewhere (link-local and reserved
 # addresses, those of IPv4 within IPv6) may be a door to what only this machine should reach ...
 PRIVATE = tuple(
@@ -30,17 +31,13 @@ Permit = Callable[[str], Awaitable[Place]]
 
 def where(address: str) -> Place:
     """Read `host:port`, or `host`, with or without TLS."""
-    rest = address.removeprefix(TLS)
-    host, _, digits = with_port(rest, PORT).rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    is_port = digits.isdecimal() and len(digits) <= 5 and 0 < int(digits) < 65_536
     try:
-        if not host or not is_port or "/" in host:
-            raise ValueError(f"write host:port, or {TLS}host:port")
-        check_place(rest, PORT)
+        host, port = host_and_port(with_port(address.removeprefix(TLS), PORT), FORM, PORT)
+        if not host or not port:
+            raise ValueError(f"write {FORM}")
     except ValueError as error:
         raise UsageError(f"{address!r:.80} is no address of a mobility proxy: {error}") from None
-    return host, int(digits)
+    return host, port
 
 
 def with_port(address: str, port: int) -> str:
