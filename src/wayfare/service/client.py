@@ -18,10 +18,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wayfare.errors import CannotConnect, Closed, Refused, UsageError
 from wayfare.net.alarm import Alarm
+from wayfare.net.unrecorded import Unrecorded
 from wayfare.service import effects as e
 from wayfare.service import messages as m
 from wayfare.service.adapters import adapter, refusal
@@ -35,9 +36,6 @@ from wayfare.service.options import Options, Record, options
 from wayfare.service.proxy_addresses import where
 from wayfare.service.system import Property, Publication, System, Trust
 from wayfare.service.wire import Wires, ask
-
-if TYPE_CHECKING:
-    from wayfare.net.recording import Recorder
 
 LEAVE_S = 2.0  # that closing waits for a proxy that is to let go of the client
 INBOX_MAX = 1_000  # messages that the application has not taken: then no more is read
@@ -57,7 +55,7 @@ class Client:
         self._registration = None if agent is None else Registration(agent, name)
         self._heeding: asyncio.Task[None] | None = None
         self._first = options.proxy
-        self._recorder: Recorder | None = None
+        self._recorder = Unrecorded()
         self._wires = Wires(self._step, trust=options.trust)
         self._alarm = Alarm(lambda: self._step(e.Tick()))
         self._inbox: deque[Message | Gap] = deque()
@@ -176,10 +174,9 @@ class Client:
         self._wires.close()
         self._changed.set()
         self._room.set()
-        if self._recorder is not None:
-            if was_attached:
-                self._recorder.fact("left", broker=self._library.at, epoch=self._library.stay)
-            await self._recorder.close()
+        if was_attached:
+            self._note("left")
+        await self._recorder.close()
         return left
 
     @property
@@ -253,7 +250,7 @@ class Client:
         change = self._library.changes
         asked = any(isinstance(effect, e.Subscribe) for effect in effects)
         self._perform(effects)
-        if self._recorder is not None and means is not None:
+        if means is not None:
             self._recorder.fact("subscribed", filter=means)
         if asked:
             wait = self._answers.wait
@@ -290,13 +287,8 @@ class Client:
         effects = self._library.publish(Publication(topic, payload, properties), now())
         self._perform(effects)
         sent = next((effect for effect in effects if isinstance(effect, e.Publish)), None)
-        if self._recorder is not None:
-            self._recorder.fact(
-                "published",
-                number=self._library.published,
-                epoch=self._library.stay,
-                attributes={**properties, "topic": topic},
-            )
+        attributes = {**properties, "topic": topic}
+        self._recorder.published(self._library.published, self._library.stay, attributes)
         if sent is not None:
             await self._answers.wait("published", id(sent.publication))
 
@@ -367,8 +359,7 @@ class Client:
                     self._errands.ask(effect)
                 case e.Gap():
                     self._tell(effect)
-                    if self._recorder is not None:
-                        self._recorder.fact("lost", count=effect.lost, reason=effect.reason)
+                    self._recorder.fact("lost", count=effect.lost, reason=effect.reason)
                 case e.Ended(subscription):
                     log.info("%s: the local subscription %s ended", self.name, subscription)
                 case e.Moved(attached):
@@ -414,16 +405,15 @@ class Client:
     def _hand_out(self, publication: Publication) -> None:
         self._tell(publication)
         self._delivered += 1
-        if self._recorder is not None:
-            mark = publication.id
-            self._recorder.fact(
-                "delivered",
-                publisher=None if mark is None else mark.sender.rpartition("~")[0],
-                number=None if mark is None else mark.number,
-                delivery=self._delivered,
-                epoch=self._library.stay,
-                attributes={**publication.properties, "topic": publication.topic},
-            )
+        mark = publication.id
+        self._recorder.fact(
+            "delivered",
+            publisher=None if mark is None else mark.sender.rpartition("~")[0],
+            number=None if mark is None else mark.number,
+            delivery=self._delivered,
+            epoch=self._library.stay,
+            attributes={**publication.properties, "topic": publication.topic},
+        )
 
     def _tell(self, message: Message | Gap) -> None:
         self._inbox.append(message)
@@ -445,8 +435,7 @@ class Client:
         self._answers.settle("subscribed", "changed", "published")
 
     def _note(self, kind: str) -> None:
-        if self._recorder is not None:
-            self._recorder.fact(kind, broker=self._library.at, epoch=self._library.stay)
+        self._recorder.fact(kind, broker=self._library.at, epoch=self._library.stay)
 
     def _check_open(self) -> None:
         if not self._begun:
