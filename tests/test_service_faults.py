@@ -566,7 +566,10 @@ def test_a_client_that_leaves_is_let_go_wherever_it_is(where: str) -> None:
     assert not any(proxy.clients for proxy in world.proxies.values())
 
 
-def test_of_two_processes_of_a_client_the_older_one_is_told() -> None:
+@pytest.mark.parametrize(
+    "finds_out", ["by its access", "by its connection", "by a renewal", "moving out"]
+)
+def test_of_two_processes_of_a_client_the_older_one_is_told(finds_out: str) -> None:
     world, ann = here()
     later = Library("ann", "key", world.language)
     later.stay = 1000  # by a clock
@@ -574,8 +577,14 @@ def test_of_two_processes_of_a_client_the_older_one_is_told() -> None:
     world.do("later", later.move_in("proxy0", world.now))
     world.wait(100)
     assert later.state == "attached"
-    world.break_access("ann", "ann")  # the system knows one of a name
-    world.wait(10_000)
+    match finds_out:
+        case "by its access":  # the system knows one of a name
+            world.break_access("ann", "ann")
+        case "by its connection":
+            world.break_connection("ann")
+        case "moving out":
+            world.do("ann", ann.move_out(world.now))
+    world.wait(4_000)
     failed = world.told["ann"][-1]
     assert isinstance(failed, e.Failed) and failed.refused and "another process" in failed.reason
     assert (ann.state, later.state) == ("away", "attached")

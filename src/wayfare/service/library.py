@@ -272,9 +272,6 @@ class Library:
             self.behind.setdefault(self.at, (self.stay, False))
 
     def _welcomed(self, arrival: Arrival, welcome: m.Welcome) -> None:
-        if welcome.stay > self.stay and self.at:
-            self._fail("another process goes on with this client, and began later", refused=True)
-            return
         arrival.step = "opening"
         self._silent_at = None
         if self.at and self.at != welcome.proxy:
@@ -571,7 +568,9 @@ class Library:
         self._gone_since = None
         match message:
             case m.Welcome():
-                if self.arrival is not None and self.arrival.step == "dialling":
+                if message.stay > self.stay and self.at:
+                    self._give_way()
+                elif self.arrival is not None and self.arrival.step == "dialling":
                     self._welcomed(self.arrival, message)
                 elif self.state == "attached":
                     self._register()  # the connection broke, and the client has not moved
@@ -631,6 +630,13 @@ class Library:
             self._out.append(e.Failed(reason, refused=True))
         elif self.state != "away":
             self._fail(reason, refused=True)
+
+    def _give_way(self) -> None:
+        if self.state in ("attached", "moving-out"):
+            self._cut_off()
+            self.state = "moving-in"
+        if self.state != "away":
+            self._fail("another process goes on with this client, and began later", refused=True)
 
     def _fail(self, reason: str, refused: bool = False) -> None:
         self._retry_at = self._silent_at = None

@@ -275,7 +275,9 @@ class Proxy:
         elif one.key != message.key:
             self._refuse(peer, message.client, TAKEN)
         elif message.stay < one.stay:
-            pass  # it has moved on since it said so, or another process has
+            # It has moved on since it said so, and does not listen here; or another process has.
+            if isinstance(message, m.Renew):
+                self._say(peer, m.Welcome(self.address, self.access, one.stay))
         else:
             return self._touch(one)
         return None
