@@ -415,6 +415,20 @@ def test_an_old_proxy_that_is_gone_is_a_gap_and_the_client_goes_on() -> None:
     assert delivered == after
 
 
+def test_an_old_proxy_that_was_given_up_lets_go_when_it_is_back() -> None:
+    world, ann = here()
+    world.down.add("proxy0")
+    world.do("ann", ann.move_in("proxy1", world.now))
+    world.wait(60_000)
+    assert ann.state == "attached" and "ann" in world.proxies["proxy0"].clients
+    world.do("ann", ann.move_in("proxy2", world.now))
+    world.wait(1000)
+    world.down.clear()
+    world.wait(100_000)
+    assert "ann" not in world.proxies["proxy0"].clients and list(ann.behind) == ["proxy2"]
+    assert ann._releases.due_at is None
+
+
 def test_an_old_proxy_that_is_there_and_says_nothing_is_given_up() -> None:
     world, ann = here()
     world.do("ann", ann.move_out(world.now))

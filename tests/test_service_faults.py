@@ -590,6 +590,52 @@ def test_of_two_processes_of_a_client_the_older_one_is_told(finds_out: str) -> N
     assert (ann.state, later.state) == ("away", "attached")
 
 
+@pytest.mark.parametrize("went", ["elsewhere", "for good"])
+def test_a_late_word_makes_no_client_proxy_anew(went: str) -> None:
+    """By a connection that hangs; it would be stood in for, for a day."""
+    world, ann = here()
+    said = ann.stay
+    if went == "elsewhere":
+        world.do("ann", ann.move_in("proxy1", world.now))
+    else:
+        world.do("ann", ann.leave(world.now))
+    world.wait(1000)
+    late: list[m.Message] = [
+        m.MoveOut("ann", "key", said, ("*0",), Terms()),
+        m.Register("ann", "key", said, ("*0",), Terms()),
+        m.Change("ann", "key", said, ("*1",), (), 2),
+    ]
+    for message in late:
+        assert world.proxies["proxy0"].step(e.Received("hangs", message), world.now) == []
+    assert world.proxies["proxy0"].clients == {}
+
+
+def test_who_left_and_comes_with_the_same_key_begins_a_later_stay() -> None:
+    """Its clock was put back meanwhile."""
+    world, ann = here()
+    world.do("ann", ann.leave(world.now))
+    world.wait(1000)
+    again = world.join("ann")
+    world.do("ann", again.subscribe("*0", False, world.now))
+    world.do("ann", again.move_in("proxy0", world.now))
+    world.wait(1000)
+    assert (again.state, again.stay) == ("attached", 2)
+    assert world.proxies["proxy0"].clients["ann"].state == "here"
+
+
+def test_an_older_process_is_told_where_the_later_one_has_been() -> None:
+    world, ann = here()
+    later = Library("ann", "key", world.language)
+    later.stay = 1000
+    world.libraries["later"], world.told["later"], world.delivered["later"] = later, [], []
+    for proxy in ("proxy0", "proxy1"):
+        world.do("later", later.move_in(proxy, world.now))
+        world.wait(100)
+    assert world.proxies["proxy0"].clients == {}
+    world.wait(4_000)
+    assert (ann.state, later.state) == ("away", "attached")
+
+
 def test_who_has_a_name_that_is_taken_is_refused_before_it_opens_an_access() -> None:
     """Where a system knows one of a name, it would put the other one out."""
     world, _ = here()

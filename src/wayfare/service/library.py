@@ -36,6 +36,7 @@ RETRY_NS = 1 * SECOND_NS  # until a proxy or an access point is tried again
 STALLED_NS = 120 * SECOND_NS
 MESH_NS = SECOND_NS // 10  # that one link of a mesh may be slower than others
 SILENT_NS = 30 * SECOND_NS  # beyond patience, of a proxy that can be reached, and says nothing
+GIVEN_UP_MAX = 100  # old proxies that could not be reached, and are told when they can
 LAG_NS = SECOND_NS // 50  # until one is asked again that was slower still
 PATIENCE_NS = 5 * SECOND_NS  # with an old proxy that cannot be reached
 
@@ -86,7 +87,8 @@ class Library:
         self._give_up_at: int | None = None
         self._silent_at: int | None = None  # when a proxy should have said something
         self.arrival: Arrival | None = None  # while it moves in; None: it will try again
-        self._given_up: list[e.Gap] = []  # by proxies that it went on without; not told yet
+        # Proxies that it went on without, until they know it; with gaps that are not told yet.
+        self._given_up: dict[str, list[e.Gap]] = {}
         self._downloads = 0  # the last one
         self._registered = 0  # the last stay that a proxy stands in for
         self._fresh = False  # as of the last `Arrival`
@@ -278,7 +280,7 @@ class Library:
             for subscription in [text for text, local in self.subscriptions.items() if local]:
                 del self.subscriptions[subscription]
                 self._out.append(e.Ended(subscription))
-        if welcome.stay > self.stay:  # a clock was put back since, from which stays go on
+        if welcome.stay >= self.stay:  # a clock was put back since, from which stays go on
             self.stay = welcome.stay + 1
         self.at, self.access = welcome.proxy, welcome.access
         self._fresh = arrival.fresh = self.at not in self.behind
@@ -362,8 +364,7 @@ class Library:
         """Go on without what this proxy has kept, whatever becomes of this attempt."""
         arrival.old.remove(end.at)
         _, promised = self.behind.pop(end.at, (0, False))  # or it was released meanwhile
-        if promised:
-            self._given_up.append(e.Gap(None, end.reason))
+        self._given_up[end.at] = [e.Gap(None, end.reason)] if promised else []
 
     def _download(self, arrival: Arrival, now: int) -> None:
         """Steps 3 and 4: what the old proxies have kept, one after the other."""
@@ -462,11 +463,11 @@ class Library:
         _, promised = self.behind.get(self.at, (0, False))
         self.behind[self.at] = (self.stay, promised or self._may_release)
         gaps, publications = arrival.end(self._ids)
-        self._out.extend((*self._given_up, *gaps))
-        self._given_up.clear()
+        for untold in (*self._given_up.values(), gaps):
+            self._out.extend(untold)
         for publication in publications:
             self._hand_out(publication)
-        self._releases.begin(arrival.releases)
+        self._releases.begin(self._farewells() | arrival.releases)
         if arrival.adopted is None:
             self._register()
         else:
@@ -519,11 +520,18 @@ class Library:
         if self._may_release:
             for release in self._releases.say(now):
                 self._say(release)
-                if release.at != self.at:
+                if release.at != self.at and release.upto != m.ALL:
                     self.behind[release.at] = (release.stay, False)
 
+    def _farewells(self) -> dict[str, m.Release]:
+        """Who was given up may be back one day, and would stand in for nobody."""
+        given_up = [at for at in self._given_up if at != self.at][-GIVEN_UP_MAX:]
+        self._given_up = {at: [] for at in given_up}
+        return {at: m.Release(self.client, self._key, at, self.stay, m.ALL) for at in given_up}
+
     def _on_released(self, released: m.Released) -> None:
-        self._releases.done(released)
+        if self._releases.done(released):
+            self._given_up.pop(released.at, None)
         stay, _ = self.behind.get(released.at, (released.stay + 1, False))
         if stay <= released.stay and released.at != self.at:
             del self.behind[released.at]

@@ -23,6 +23,7 @@ from wayfare.service.relays import TAKEN, Answer, Question, Relays, not_found
 from wayfare.service.system import Language, Publication
 
 CLIENTS_MAX = 10_000  # client proxies at one proxy
+OVER_MAX = 10_000  # clients that went, of which it is known when
 RETRY_NS = 1000 * MS_NS  # until a broken access is opened again
 _UNKNOWN = "the old proxy does not know the client any more"
 _FORGOTTEN = "the system has forgotten what the proxy was subscribed to"
@@ -45,6 +46,7 @@ class Proxy:
         self.limits = limits
         self.durable = durable
         self.clients: dict[str, ClientProxy] = {}
+        self._over: dict[tuple[str, str], int] = {}  # by client and key, the last stay of who went
         self._downloads: dict[tuple[str, str], Sending] = {}  # by peer and client
         self._relays = Relays()
         self._out: list[e.Effect] = []
@@ -151,7 +153,8 @@ class Proxy:
         if one is not None and message.key not in ("", one.key):
             self._refuse(peer, message.client, TAKEN)  # before it takes the name in the system, too
             return
-        stay = one.stay if one is not None and message.key else 0
+        over = self._over.get((message.client, message.key), 0)
+        stay = one.stay if one is not None and message.key else over
         self._say(peer, m.Welcome(self.address, self.access, stay))
 
     def _on_register(self, peer: str, message: m.Register, now: int) -> None:
@@ -257,13 +260,17 @@ class Proxy:
     def _on_leave(self, peer: str, message: m.Leave, now: int) -> None:
         one = self._known(peer, message, now)
         if one is not None:
-            self._destroy(one)
+            self._let_go(one, message.stay)
 
     def _known(
         self, peer: str, message: Any, now: int, terms: Terms | None = None
     ) -> ClientProxy | None:
         """The client that this is about, and may speak for; made anew if there are terms."""
         one = self.clients.get(message.client)
+        over = self._over.get((message.client, message.key), 0)
+        if one is None and message.stay <= over:
+            self._too_late(peer, message, over)
+            return None
         if one is None and terms is not None:
             if len(self.clients) >= CLIENTS_MAX:
                 self._refuse(peer, message.client, f"a proxy stands in for {CLIENTS_MAX} clients")
@@ -275,18 +282,29 @@ class Proxy:
         elif one.key != message.key:
             self._refuse(peer, message.client, TAKEN)
         elif message.stay < one.stay:
-            # It has moved on since it said so, and does not listen here; or another process has.
-            if isinstance(message, m.Renew):
-                self._say(peer, m.Welcome(self.address, self.access, one.stay))
+            self._too_late(peer, message, one.stay)
         else:
             return self._touch(one)
         return None
+
+    def _too_late(self, peer: str, message: Any, stay: int) -> None:
+        """The client has moved on since it said so, and does not listen here; or another process has."""
+        if isinstance(message, m.Renew):
+            self._say(peer, m.Welcome(self.address, self.access, stay))
 
     def _create(self, client: str, key: str, terms: Terms, now: int) -> ClientProxy:
         one = ClientProxy(client, key, self.limits.within(terms), self.limits, self.language)
         one.state, one.since = "away", now
         self.clients[client] = one
+        self._over.pop((client, key), None)
         return self._touch(one)
+
+    def _let_go(self, one: ClientProxy, stay: int) -> None:
+        """What it said before this stay was over may still be on its way, by a connection that hangs."""
+        self._destroy(one)
+        self._over[one.client, one.key] = stay
+        if len(self._over) > OVER_MAX:
+            del self._over[next(iter(self._over))]
 
     def _destroy(self, one: ClientProxy) -> None:
         if one.access != "none":
@@ -542,7 +560,7 @@ class Proxy:
             is_elsewhere = not message.at  # and says so by way of the proxy there
             is_away = one.stay == message.stay and one.state == "away"
             if is_elsewhere and (is_away or one.stay < message.stay):
-                self._destroy(one)
+                self._let_go(one, message.stay)
         self._say(peer, m.Released(message.client, message.at or self.address, message.stay))
 
     def _forgive(self, one: ClientProxy) -> None:

@@ -25,9 +25,12 @@ class Releases:
         self._every_ns = min(2 * self._every_ns, SLOWEST_NS)
         return list(self._open.values())
 
-    def done(self, released: m.Released) -> None:
+    def done(self, released: m.Released) -> bool:
+        """Whether this proxy was still to be told."""
         told = self._open.get(released.at)
-        if told is not None and told.stay <= released.stay:
-            del self._open[released.at]
-            if not self._open:
-                self.due_at = None
+        if told is None or told.stay > released.stay:
+            return False
+        del self._open[released.at]
+        if not self._open:
+            self.due_at = None
+        return True

@@ -133,7 +133,7 @@ class Migrant:
         if self.host.core.state == "away":
             self.come(None)
         core = self.host.core
-        alone = self.run.faults or self.run.holders(self.name) == [core.proxy]
+        alone = self.run.holders(self.name) == [core.proxy]
         return core.state == "attached" and alone and not core.unsent
 
     def publish(self, publication: Publication) -> None:
@@ -343,7 +343,7 @@ class Migrations:
         elif client.host is not None:
             state, proxy = client.host.core.state, client.host.core.proxy
             holders = self.holders(client.name)
-            if state != "attached" or (holders != [proxy] and not self.faults):
+            if state != "attached" or holders != [proxy]:
                 out.append(("arrives", f"is {state} at {proxy}; {holders} know it"))
         return out
 
