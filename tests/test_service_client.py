@@ -294,11 +294,14 @@ def test_of_two_processes_with_one_key_the_older_one_ends(
             await older.subscribe(f"{word}/x")
             async with connect(f"ann{word}", here, key="secret") as later:
                 await later.subscribe(f"{word}/x")
-                with pytest.raises(Refused, match="another process goes on with this client"):
+                with pytest.raises(Refused, match="another process has gone on with this client"):
                     await asyncio.wait_for(anext(older), 20)
                 await later.publish(f"{word}/x", b"1")
                 assert await payloads(later, 1) == [b"1"]
                 assert (older.state, later.state) == ("away", "attached")
+                for again in (older.move_in(here), anext(older)):  # as an agent has it do
+                    with pytest.raises(Refused, match="another process has gone on"):
+                        await asyncio.wait_for(again, 10)
 
     run(story())
 

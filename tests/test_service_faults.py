@@ -194,6 +194,38 @@ def test_a_gap_is_told_though_the_attempt_that_found_it_failed(moves_again: bool
     assert isinstance(gap, e.Gap) and "proxy0 cannot be reached" in gap.reason
 
 
+def test_a_gap_is_told_though_its_proxy_is_given_up_twice() -> None:
+    world, ann = away_from_proxy0()
+    ann.behind["proxy1"] = (0, False)
+    world.do("ann", ann.move_in("proxy2", world.now))
+    world.down.add("proxy0")
+    world.deaf.add("proxy1")
+    world.wait(9000)
+    world.down.clear()
+    world.do("ann", ann.move_in("proxy0", world.now))
+    world.wait(31_000)
+    assert is_downloading(ann)
+    world.down.add("proxy0")
+    world.deaf.clear()
+    world.do("ann", ann.move_in("proxy2", world.now))
+    world.wait(100_000)
+    assert ann.state == "attached"
+    (gap,) = world.delivered["ann"]
+    assert isinstance(gap, e.Gap) and "proxy0 cannot be reached" in gap.reason
+
+
+def test_a_late_release_drops_nothing_of_what_is_kept_since_the_client_is_back() -> None:
+    proxy = registered(Terms(), "*1")
+    release = e.Received("proxy1", m.Release("ann", "key", "", 2, 10))
+    proxy.step(e.Received("proxy1", m.Download("ann", "key", 2, 1, "", {})), 0)
+    proxy.step(release, 0)
+    assert proxy.clients == {}
+    proxy.step(e.Received("#ann", m.Register("ann", "key", 3, ("*1",), Terms())), 0)
+    proxy.step(e.Arrived("ann", Publication("news", id=Id("pub", 1))), 0)
+    proxy.step(release, 0)
+    assert len(proxy.clients["ann"].buffer.kept) == 1
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_of_two_subscriptions_in_a_row_the_second_is_not_confirmed_with_the_first(
     seed: int,
@@ -569,11 +601,10 @@ def test_a_client_that_leaves_is_let_go_wherever_it_is(where: str) -> None:
 @pytest.mark.parametrize(
     "finds_out", ["by its access", "by its connection", "by a renewal", "moving out"]
 )
-def test_of_two_processes_of_a_client_the_older_one_is_told(finds_out: str) -> None:
+@pytest.mark.parametrize("clock", [1000, 0])
+def test_of_two_processes_of_a_client_the_older_one_is_told(finds_out: str, clock: int) -> None:
     world, ann = here()
-    later = Library("ann", "key", world.language)
-    later.stay = 1000  # by a clock
-    world.libraries["later"], world.told["later"], world.delivered["later"] = later, [], []
+    later = with_the_same_key(world, clock)
     world.do("later", later.move_in("proxy0", world.now))
     world.wait(100)
     assert later.state == "attached"
@@ -588,6 +619,16 @@ def test_of_two_processes_of_a_client_the_older_one_is_told(finds_out: str) -> N
     failed = world.told["ann"][-1]
     assert isinstance(failed, e.Failed) and failed.refused and "another process" in failed.reason
     assert (ann.state, later.state) == ("away", "attached")
+    world.do("ann", ann.move_in("proxy1", world.now))
+    assert world.told["ann"][-1] == failed and ann.state == "away"
+
+
+def with_the_same_key(world: World, clock: int) -> Library:
+    """Another process of ann's, which begins its stays by a clock."""
+    later = Library("ann", "key", world.language)
+    later.stay = clock
+    world.libraries["later"], world.told["later"], world.delivered["later"] = later, [], []
+    return later
 
 
 @pytest.mark.parametrize("went", ["elsewhere", "for good"])
@@ -619,21 +660,42 @@ def test_who_left_and_comes_with_the_same_key_begins_a_later_stay() -> None:
     world.do("ann", again.subscribe("*0", False, world.now))
     world.do("ann", again.move_in("proxy0", world.now))
     world.wait(1000)
-    assert (again.state, again.stay) == ("attached", 2)
+    assert again.state == "attached" and again.stay > ann.stay
     assert world.proxies["proxy0"].clients["ann"].state == "here"
 
 
 def test_an_older_process_is_told_where_the_later_one_has_been() -> None:
     world, ann = here()
-    later = Library("ann", "key", world.language)
-    later.stay = 1000
-    world.libraries["later"], world.told["later"], world.delivered["later"] = later, [], []
+    later = with_the_same_key(world, 1000)
     for proxy in ("proxy0", "proxy1"):
         world.do("later", later.move_in(proxy, world.now))
         world.wait(100)
     assert world.proxies["proxy0"].clients == {}
     world.wait(4_000)
     assert (ann.state, later.state) == ("away", "attached")
+
+
+def test_who_moves_to_where_an_earlier_process_was_is_not_taken_for_that() -> None:
+    """It began elsewhere, by a clock that was behind."""
+    world, ann = here()
+    ann.stay = 1000
+    for proxy in ("proxy0", "proxy1"):
+        world.do("ann", ann.move_in(proxy, world.now))
+        world.wait(1000)
+    world.do("ann", ann.leave(world.now))
+    world.wait(1000)
+    again = world.join("ann")
+    for proxy in ("proxy2", "proxy0", "proxy1"):
+        world.do("ann", again.move_in(proxy, world.now))
+        world.wait(1000)
+        assert (again.state, again.proxy) == ("attached", proxy)
+        assert world.proxies[proxy].clients["ann"].state == "here"
+
+
+def test_a_proxy_that_does_not_know_a_client_heeds_nothing_that_it_said_before() -> None:
+    proxy = Proxy("proxy0", "node0", Plain())
+    proxy.step(e.Received("proxy1", m.Release("ann", "key", "", 2, m.ALL)), 0)
+    assert proxy.step(e.Received("#ann", m.MoveOut("ann", "key", 1, ("*1",), Terms())), 0) == []
 
 
 def test_who_has_a_name_that_is_taken_is_refused_before_it_opens_an_access() -> None:

@@ -377,13 +377,18 @@ class Client:
         if self.state != "attached":
             self._settle()
         refusal = Refused(f"{self._library.proxy} refuses {self.name!r}: {reason}")
+        if self._library.replaced:
+            self._refuse(refusal)
         told = self._answers.answer("moved", error=refusal if refused else CannotConnect(reason))
         if told or self._answers.answer("known", error=refusal):
             return
         log.warning("%s: nobody stands in for it: %s", self.name, reason)
         if self.state == "away":  # it was on its way back by itself, and cannot come
-            self._refusal = refusal
-            self._changed.set()
+            self._refuse(refusal)
+
+    def _refuse(self, refusal: Refused) -> None:
+        self._refusal = refusal
+        self._changed.set()
 
     def _open(self, client: str, access: str, resume: bool) -> None:
         if reason := refusal(access, self._kind):

@@ -15,6 +15,7 @@ during one attempt only is an `Arrival`.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -31,12 +32,15 @@ from wayfare.service.standing import Standing
 from wayfare.service.system import Id, Language, Publication
 
 OUTBOX_MAX = 10_000  # publications that wait until the client is attached
+REPLACED = "another process has gone on with this client, and began later"
+# Stays that a process begins behind the last one, if its clock says that it began before: that goes on, too.
+LATER = 1_000_000
 RETRY_NS = 1 * SECOND_NS  # until a proxy or an access point is tried again
 # Of a download of which nothing comes: by radio, a batch takes its time.
 STALLED_NS = 120 * SECOND_NS
 MESH_NS = SECOND_NS // 10  # that one link of a mesh may be slower than others
 SILENT_NS = 30 * SECOND_NS  # beyond patience, of a proxy that can be reached, and says nothing
-GIVEN_UP_MAX = 100  # old proxies that could not be reached, and are told when they can
+GIVEN_UP_MAX = 16  # old proxies that could not be reached, and are told when they can
 LAG_NS = SECOND_NS // 50  # until one is asked again that was slower still
 PATIENCE_NS = 5 * SECOND_NS  # with an old proxy that cannot be reached
 
@@ -60,6 +64,7 @@ class Library:
         self.sync = sync  # at move-in
         self.patience_ns = patience_ns
         self.state = "away"
+        self.replaced = False  # by another process
         self.stay = 0
         self.subscriptions: dict[str, bool] = {}  # and whether it is local
         self.proxy = ""  # where it is, or moves in, as the application calls it
@@ -101,6 +106,8 @@ class Library:
     def move_in(self, proxy: str, now: int) -> list[e.Effect]:
         """Appear at this proxy, and its access point: for the first time, again, or elsewhere."""
         self._out = []
+        if self.replaced:
+            return [e.Failed(REPLACED, refused=True)]
         if self.state in ("attached", "moving-out"):
             self._cut_off()
         else:
@@ -177,10 +184,11 @@ class Library:
     def leave(self, now: int) -> list[e.Effect]:
         """Go for good: nobody stands in for the client any more. Who is away has to dial to say so."""
         self._out = []
-        if self.proxy and self.behind:
+        known = {**self.behind, **self._given_up}
+        if self.proxy and known:
             if not self._connected:
                 self._dial()
-            for at in self.behind:
+            for at in known:
                 self._say(m.Release(self.client, self._key, at, self.stay, m.ALL))
             self._say(m.Leave(self.client, self._key, self.stay))
         self._shut_if_open()
@@ -280,8 +288,8 @@ class Library:
             for subscription in [text for text, local in self.subscriptions.items() if local]:
                 del self.subscriptions[subscription]
                 self._out.append(e.Ended(subscription))
-        if welcome.stay >= self.stay:  # a clock was put back since, from which stays go on
-            self.stay = welcome.stay + 1
+        if welcome.stay >= self.stay and (welcome.over or not self.at):
+            self.stay = welcome.stay + LATER  # a clock was put back since, from which stays go on
         self.at, self.access = welcome.proxy, welcome.access
         self._fresh = arrival.fresh = self.at not in self.behind
         self._out.append(e.Open(self.client, self.access, self._suspended == self.access))
@@ -364,7 +372,9 @@ class Library:
         """Go on without what this proxy has kept, whatever becomes of this attempt."""
         arrival.old.remove(end.at)
         _, promised = self.behind.pop(end.at, (0, False))  # or it was released meanwhile
-        self._given_up[end.at] = [e.Gap(None, end.reason)] if promised else []
+        untold = self._given_up.setdefault(end.at, [])
+        if promised:
+            untold.append(e.Gap(None, end.reason))
 
     def _download(self, arrival: Arrival, now: int) -> None:
         """Steps 3 and 4: what the old proxies have kept, one after the other."""
@@ -467,7 +477,7 @@ class Library:
             self._out.extend(untold)
         for publication in publications:
             self._hand_out(publication)
-        self._releases.begin(self._farewells() | arrival.releases)
+        self._releases.begin(arrival.releases | self._farewells(arrival.releases))
         if arrival.adopted is None:
             self._register()
         else:
@@ -523,9 +533,9 @@ class Library:
                 if release.at != self.at and release.upto != m.ALL:
                     self.behind[release.at] = (release.stay, False)
 
-    def _farewells(self) -> dict[str, m.Release]:
+    def _farewells(self, but: Collection[str]) -> dict[str, m.Release]:
         """Who was given up may be back one day, and would stand in for nobody."""
-        given_up = [at for at in self._given_up if at != self.at][-GIVEN_UP_MAX:]
+        given_up = [at for at in self._given_up if at != self.at and at not in but][-GIVEN_UP_MAX:]
         self._given_up = {at: [] for at in given_up}
         return {at: m.Release(self.client, self._key, at, self.stay, m.ALL) for at in given_up}
 
@@ -576,12 +586,7 @@ class Library:
         self._gone_since = None
         match message:
             case m.Welcome():
-                if message.stay > self.stay and self.at:
-                    self._give_way()
-                elif self.arrival is not None and self.arrival.step == "dialling":
-                    self._welcomed(self.arrival, message)
-                elif self.state == "attached":
-                    self._register()  # the connection broke, and the client has not moved
+                self._on_welcome(message)
             case m.Batch():
                 self._on_batch(message, now)
             case m.Downloaded():
@@ -598,6 +603,15 @@ class Library:
                     self._moved_out()
             case m.Refused(_, reason, unknown):
                 self._refused(reason, unknown)
+
+    def _on_welcome(self, welcome: m.Welcome) -> None:
+        dialling = self.arrival if self.arrival and self.arrival.step == "dialling" else None
+        if self.at and welcome.stay > self.stay and not (dialling and welcome.over):
+            self._give_way()
+        elif dialling:
+            self._welcomed(dialling, welcome)
+        elif self.state == "attached":
+            self._register()  # the connection broke, and the client has not moved
 
     def _on_registered(self, stay: int, now: int) -> None:
         self._registered = stay
@@ -640,11 +654,13 @@ class Library:
             self._fail(reason, refused=True)
 
     def _give_way(self) -> None:
+        """To a process with the same key, for good: else the two would put each other out in turn."""
+        self.replaced = True
         if self.state in ("attached", "moving-out"):
             self._cut_off()
             self.state = "moving-in"
         if self.state != "away":
-            self._fail("another process goes on with this client, and began later", refused=True)
+            self._fail(REPLACED, refused=True)
 
     def _fail(self, reason: str, refused: bool = False) -> None:
         self._retry_at = self._silent_at = None

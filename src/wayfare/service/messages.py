@@ -102,6 +102,7 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=2):
     proxy: Address  # where other proxies reach this one
     access: Address  # the access point of the system beside it
     stay: Number = 0  # the last one that the proxy knows of, if this is the client's key
+    over: bool = False  # ... and nobody goes on with it here
 
 
 class Register(msgspec.Struct, frozen=True, array_like=True, tag=3):

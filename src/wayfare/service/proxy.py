@@ -155,7 +155,7 @@ class Proxy:
             return
         over = self._over.get((message.client, message.key), 0)
         stay = one.stay if one is not None and message.key else over
-        self._say(peer, m.Welcome(self.address, self.access, stay))
+        self._say(peer, m.Welcome(self.address, self.access, stay, one is None))
 
     def _on_register(self, peer: str, message: m.Register, now: int) -> None:
         one = self._known(peer, message, now, message.terms)
@@ -260,14 +260,15 @@ class Proxy:
     def _on_leave(self, peer: str, message: m.Leave, now: int) -> None:
         one = self._known(peer, message, now)
         if one is not None:
-            self._let_go(one, message.stay)
+            self._destroy(one)
+            self._remember(message)
 
     def _known(
         self, peer: str, message: Any, now: int, terms: Terms | None = None
     ) -> ClientProxy | None:
         """The client that this is about, and may speak for; made anew if there are terms."""
         one = self.clients.get(message.client)
-        over = self._over.get((message.client, message.key), 0)
+        over = self._over.get((message.client, message.key), -1)
         if one is None and message.stay <= over:
             self._too_late(peer, message, over)
             return None
@@ -299,10 +300,10 @@ class Proxy:
         self._over.pop((client, key), None)
         return self._touch(one)
 
-    def _let_go(self, one: ClientProxy, stay: int) -> None:
-        """What it said before this stay was over may still be on its way, by a connection that hangs."""
-        self._destroy(one)
-        self._over[one.client, one.key] = stay
+    def _remember(self, message: m.Leave | m.Release) -> None:
+        """What the client said before may still be on its way, by a connection that hangs."""
+        who = message.client, message.key
+        self._over[who] = max(message.stay, self._over.get(who, 0))
         if len(self._over) > OVER_MAX:
             del self._over[next(iter(self._over))]
 
@@ -553,14 +554,19 @@ class Proxy:
             self._relay_to(message.at, peer, message, now)
             return
         one = self.clients.get(message.client)
-        is_over = one is not None and message.upto == m.ALL and message.stay < one.stay
-        if one is not None and one.key == message.key and not is_over:  # or another process goes on
-            self._trim(one, one.buffer.drop_upto(message.upto))
-            self._forgive(one)
-            is_elsewhere = not message.at  # and says so by way of the proxy there
+        is_elsewhere = not message.at  # and says so by way of the proxy there
+        if one is None:
+            if is_elsewhere and message.upto == m.ALL:
+                self._remember(message)
+        elif one.key == message.key:
             is_away = one.stay == message.stay and one.state == "away"
             if is_elsewhere and (is_away or one.stay < message.stay):
-                self._let_go(one, message.stay)
+                self._destroy(one)
+                self._remember(message)
+            elif message.upto != m.ALL and (message.at or message.stay == one.stay):
+                # Else the client is back since, or another process is, and numbers begin anew.
+                self._trim(one, one.buffer.drop_upto(message.upto))
+                self._forgive(one)
         self._say(peer, m.Released(message.client, message.at or self.address, message.stay))
 
     def _forgive(self, one: ClientProxy) -> None:
