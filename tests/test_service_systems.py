@@ -13,9 +13,10 @@ import pytest
 
 from test_layers import SERVICE_CORE
 from wayfare.cli import main
+from wayfare.service import connect
 from wayfare.service.adapters import ADAPTERS, adapter, alike
 from wayfare.service.catalogue import catalogue, core_modules, lines_of_code
-from wayfare.service.experiment import Outcome, Plan, roam
+from wayfare.service.experiment import Outcome, Plan, proxy, roam
 from wayfare.service.overlapping import overlapping
 from wayfare.service.overlays import Overlay
 from wayfare.service.servers import SERVERS
@@ -91,6 +92,36 @@ def test_who_roams_on_any_system_without_the_service_misses_the_time_away(
         assert outcome.lost_away >= 0.8 * outcome.missed > 0
         assert outcome.duplicates == 0
         assert outcome.delivered == outcome.published - outcome.lost
+
+
+@with_every_system
+def test_what_is_published_on_arrival_is_heard_where_the_client_was(
+    overlay_of: Nodes, system: str
+) -> None:
+    a, _, c = addresses(overlay_of(system))
+    word = f"pub{random.randrange(10**9)}"
+    topic = adapter(a).topic(word, "x")
+    payloads = [b"%d" % number for number in range(20)]
+
+    async def story() -> None:
+        async with (
+            proxy(a) as first,
+            proxy(c) as second,
+            connect(f"ann{word}", first) as ann,
+            connect(f"bob{word}", first) as bob,
+        ):
+            await bob.subscribe(bob.system.subscription(topic))
+            await ann.move_out()
+            for payload in payloads[:10]:
+                await ann.publish(topic, payload)
+            await asyncio.sleep(1)  # RabbitMQ takes its time to know of bob at the other end
+            await ann.move_in(second)
+            for payload in payloads[10:]:
+                await ann.publish(topic, payload)
+            async with asyncio.timeout(20):
+                assert [(await anext(bob)).payload for _ in payloads] == payloads
+
+    asyncio.run(story())
 
 
 @pytest.mark.slow

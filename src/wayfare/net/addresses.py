@@ -28,9 +28,10 @@ def check_place(place: str, port: int | str = PORT) -> None:
 
 def host_and_port(place: str, form: str, port: int | str = "PORT") -> tuple[str, int]:
     """Read `host:port`, or `:port`. ValueError, with the rest of a sentence, if it is not of this form."""
-    check_place(place, port)
+    if "/" not in place:  # which is of some other kind, and its colons are no mistake
+        check_place(place, port)
     host, _, digits = place.rpartition(":")
-    if not digits.isdecimal() or len(digits) > 5 or int(digits) > 65_535 or "/" in host:
+    if "/" in place or not digits.isdecimal() or len(digits) > 5 or int(digits) > 65_535:
         raise ValueError(f"write {form}")
     return host.removeprefix("[").removesuffix("]"), int(digits)
 

@@ -26,6 +26,7 @@ from wayfare.service.system import Publication, Trust
 from wayfare.service.wire import WIRES_MAX, Wires, listen
 
 STATUS_S = 60.0  # between two lines of figures in the log
+RETRY_S = 1.0  # until the system is looked for again
 CLOCK_NS = time.time_ns() - time.monotonic_ns()
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,7 @@ class Server:
         self._unsent: list[e.Send | e.Dial | e.Hang] = []
         self._safe: asyncio.Future[None] | None = None
         self._over: asyncio.Future[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._stopping = False  # what comes until the last access is closed is kept all the same
         self.arrived = 0
         self.proxy: Proxy
@@ -112,34 +114,56 @@ class Server:
                 await self.stop()
                 raise
         self._arm()
+        if self._system.traits.advertises:
+            self._look()
         return address
 
     async def serve(self) -> None:
         """Until it cannot go on: an error says why, mostly StoreError."""
         assert self._over is not None
-        looking = asyncio.create_task(self._look_for_the_system())
-        try:
-            while not (await asyncio.wait([self._over], timeout=STATUS_S))[0]:
-                log.info("%s: %s", self.proxy.address, self.status())
-        finally:
-            looking.cancel()
-            await asyncio.wait([looking])
+        self._look()
+        while not (await asyncio.wait([self._over], timeout=STATUS_S))[0]:
+            log.info("%s: %s", self.proxy.address, self.status())
         self._over.result()
 
+    def _look(self) -> None:
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look_for_the_system())
+
     async def _look_for_the_system(self) -> None:
-        """Who starts a proxy wants to know now, and not with the first client."""
+        """Who starts a proxy wants to know now, and not with the first client.
+
+        Where the system advertises, the one who looks stays: then clients that come, and publish at once, are
+        heard everywhere.
+        """
+        stays = self._system.traits.advertises
+        told = await self._visit(stays, "")
+        while stays:
+            await asyncio.sleep(RETRY_S)
+            told = await self._visit(stays, told)
+
+    async def _visit(self, stays: bool, told: str) -> str:
+        """Open an access, and tell what is wrong with it, if it was not `told` before: that."""
 
         async def ignored(_: Publication) -> None:
             pass
 
-        name = name_of("probe", self.proxy.address)
+        name, lost = name_of("probe", self.proxy.address), asyncio.Event()
         try:
-            access = await self._system.open(self._access, name, ignored, lambda _: None)
-            await access.close()
-        except WayfareError as error:
-            log.warning("%s (it is tried again with every client)", error)
-        except Exception:
-            log.exception("%s could not be asked", self.proxy.access)
+            access = await self._system.open(self._access, name, ignored, lambda _: lost.set())
+            try:
+                if stays:
+                    await lost.wait()
+            finally:
+                await access.close()
+        except Exception as error:
+            is_plain = isinstance(error, WayfareError)
+            if is_plain and str(error) != told:
+                log.warning("%s (it is tried again with every client)", error)
+            elif str(error) != told:
+                log.exception("%s could not be asked", self.proxy.access)
+            return str(error)
+        return ""
 
     def reload(self) -> None:
         """Read the files of TLS again, for connections from now on; if they are no good, all stays."""
@@ -153,6 +177,9 @@ class Server:
     async def stop(self) -> None:
         self._stopping = True
         self._alarm.clear()
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait([self._looking])
         if self._listener is not None:
             self._listener.close()
         self._wires.close()

@@ -60,6 +60,9 @@ class Traits(msgspec.Struct, frozen=True):
     # `deliver` has not returned from.
     suspends: bool = False
     mesh: bool = False  # access points talk to each other directly, not along a tree
+    # Subscriptions go to where publishers are: what the first one publishes somewhere is heard near it
+    # only, for a moment.
+    advertises: bool = False
 
 
 class Trust(msgspec.Struct, frozen=True):

@@ -59,7 +59,7 @@ LEFT: dict[ClientId, Left] = {}
 class Wayfare:
     scheme = "wayfare"
     trust = ANYBODY
-    traits = Traits(suspends=True)
+    traits = Traits(suspends=True, advertises=True)
 
     def check(self, subscription: str) -> None:
         parsed(subscription)
