@@ -413,6 +413,8 @@ def test_an_old_proxy_that_is_gone_is_a_gap_and_the_client_goes_on() -> None:
     gap, delivered = world.delivered["ann"]
     assert isinstance(gap, e.Gap) and gap.lost is None and "cannot be reached" in gap.reason
     assert delivered == after
+    subscribed = world.tables[1]["access", "ann", "ann"]
+    assert not [one for one in subscribed if "in-response" in one]
 
 
 @pytest.mark.parametrize("leaves", [True, False])

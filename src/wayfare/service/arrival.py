@@ -32,6 +32,7 @@ class Arrival:
         self.old = list(old)  # proxies to download from, the one where the client was last behind
         self.fresh = False  # nothing that the new proxy may have kept is wanted
         self.asking: Ping | None = None  # of this attempt
+        self.listens_to = ""  # what responses come by
         self.waiting: Waiting | None = None
         self.forgo_at = 0  # what is kept by old proxies that cannot be reached
         self.stalled_at: int | None = None  # when something more of a download should have come

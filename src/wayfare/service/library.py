@@ -310,7 +310,8 @@ class Library:
         self._pings += 1
         arrival.asking = self._asking.tagged(f"{self.stay}-{self._pings}")
         if self.sync.kind == "ping" and arrival.old:
-            added.append(arrival.asking.responses)
+            arrival.listens_to = arrival.asking.responses
+            added.append(arrival.listens_to)
         for publication in self._outbox:
             self._out.append(e.Publish(self.client, publication))
         if removed:
@@ -348,8 +349,8 @@ class Library:
                     arrival.gaps.append(e.Gap(None, f"{at} {UNANSWERED}"))
             if self._connected:
                 self._retry_at = None
-            if self.sync.kind == "ping" and arrival.old and arrival.asking is not None:
-                self._out.append(e.Unsubscribe(self.client, (arrival.asking.responses,)))
+            if arrival.listens_to:
+                self._out.append(e.Unsubscribe(self.client, (arrival.listens_to,)))
             arrival.begin_downloads()
             self._download(arrival, now)
 
