@@ -91,7 +91,8 @@ def _seconds(value: Any) -> bool:
 
 
 def _text(value: Any) -> bool:
-    return isinstance(value, str)
+    """In characters of UTF-8: not every word of a command line is."""
+    return isinstance(value, str) and not any("\ud800" <= one <= "\udfff" for one in value)
 
 
 def _path(value: Any) -> bool:
