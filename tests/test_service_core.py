@@ -929,7 +929,8 @@ def test_what_a_durable_proxy_is_to_write_down() -> None:
     news = Publication("news", b"x", id=Id("pub", 1))
     assert proxy.step(e.Arrived("ann", news), 5) == [e.Keep("ann", 1, 5, news)]
     assert proxy.step(e.Arrived("ann", news), 5) == []
-    effects = proxy.step(e.Received("ann", m.Release("ann", "key", "", 1, 1)), 6)
+    proxy.step(e.Received("ann", m.Download("ann", "key", 2, 1, "proxy0", {})), 6)
+    effects = proxy.step(e.Received("ann", m.Release("ann", "key", "proxy0", 1, 1)), 6)
     assert e.Trim("ann", (1,)) in effects
 
 

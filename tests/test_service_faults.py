@@ -226,6 +226,49 @@ def test_a_late_release_drops_nothing_of_what_is_kept_since_the_client_is_back()
     assert len(proxy.clients["ann"].buffer.kept) == 1
 
 
+def test_a_late_release_of_an_earlier_stay_drops_nothing_of_what_is_kept_since() -> None:
+    proxy = registered(Terms(), "*1")
+    proxy.step(e.Received("#1", m.Download("ann", "key", 2, 1, "proxy0", {}, Terms())), 0)
+    proxy.step(e.Received("proxy1", m.Download("ann", "key", 3, 2, "", {})), 0)
+    proxy.step(e.Received("proxy1", m.Release("ann", "key", "", 3, 10)), 0)
+    assert proxy.clients == {}
+    proxy.step(e.Received("#2", m.Register("ann", "key", 4, ("*1",), Terms(), True)), 0)
+    proxy.step(e.Arrived("ann", Publication("news", id=Id("pub", 1))), 0)
+    proxy.step(e.Received("#1", m.Release("ann", "key", "proxy0", 1, 10)), 0)
+    assert len(proxy.clients["ann"].buffer.kept) == 1
+
+
+def test_a_late_release_forgives_no_hole_that_was_told_since() -> None:
+    proxy = registered(Terms(), "*1")
+
+    def download(peer: str, stay: int) -> m.Downloaded:
+        asked = m.Download("ann", "key", stay, stay, "proxy0", {}, Terms())
+        (end,) = sent(proxy.step(e.Received(peer, asked), 0), m.Downloaded)
+        return end
+
+    first = download("#1", 2)
+    proxy.step(e.AccessGone("ann", "it broke"), 0)
+    assert "it broke" in download("#2", 3).reason  # which does not come to the client
+    release = m.Release("ann", "key", "proxy0", first.stay, first.upto)
+    proxy.step(e.Received("#1", release), 0)
+    assert "it broke" in download("#3", 4).reason
+
+
+def test_who_leaves_while_it_downloads_is_not_adopted() -> None:
+    """Nobody else could have its name, for a day."""
+    proxy = Proxy("proxy1", "node1", Plain())
+    said: list[m.Message] = [
+        m.Download("ann", "key", 2, 1, "proxy0", {}, Terms(), True),
+        m.Release("ann", "key", "proxy0", 2, m.ALL),
+        m.Leave("ann", "key", 2),
+    ]
+    for message in said:
+        proxy.step(e.Received("#1", message), 0)
+    end = m.Downloaded("ann", 1, "proxy0", 2, 1, 0, subscriptions=("*1",))
+    proxy.step(e.Received("proxy0", end), 0)
+    assert proxy.clients == {}
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_of_two_subscriptions_in_a_row_the_second_is_not_confirmed_with_the_first(
     seed: int,
@@ -664,15 +707,52 @@ def test_who_left_and_comes_with_the_same_key_begins_a_later_stay() -> None:
     assert world.proxies["proxy0"].clients["ann"].state == "here"
 
 
-def test_an_older_process_is_told_where_the_later_one_has_been() -> None:
+@pytest.mark.parametrize("is_cut_off", [True, False])
+def test_an_older_process_is_told_where_the_later_one_has_been(is_cut_off: bool) -> None:
     world, ann = here()
     later = with_the_same_key(world, 1000)
     for proxy in ("proxy0", "proxy1"):
         world.do("later", later.move_in(proxy, world.now))
         world.wait(100)
     assert world.proxies["proxy0"].clients == {}
+    if is_cut_off:
+        world.break_access("ann", "ann")
     world.wait(4_000)
+    world.do("later", later.move_in("proxy0", world.now))
+    world.wait(1_000)
     assert (ann.state, later.state) == ("away", "attached")
+
+
+def test_of_two_processes_whose_clocks_are_behind_one_is_the_later() -> None:
+    world, ann = here()
+    ann.stay = 1_000_000_000
+    world.do("ann", ann.move_in("proxy0", world.now))
+    world.wait(100)
+    world.do("ann", ann.leave(world.now))
+    world.wait(100)
+    one, other = world.join("ann"), with_the_same_key(world, 20)
+    one.stay = 10
+    world.do("ann", one.move_in("proxy0", world.now))
+    world.do("later", other.move_in("proxy0", world.now))
+    world.wait(5_000)
+    assert (one.state, other.state) == ("away", "attached")
+
+
+def test_a_process_is_not_refused_because_of_one_whose_clock_was_behind() -> None:
+    world, _ = here()
+    began = 1_700_000_000_000_000
+    for stay, proxies in (
+        (began, ["proxy0"]),
+        (1, ["proxy0"]),
+        (began + 10_000_000, ["proxy1", "proxy0"]),
+    ):
+        ann = world.join("ann")
+        ann.stay = stay
+        for proxy in proxies:
+            world.do("ann", ann.move_in(proxy, world.now))
+            world.wait(1000)
+            assert ann.state == "attached", world.told["ann"]
+        world.cut_off("ann")
 
 
 def test_who_moves_to_where_an_earlier_process_was_is_not_taken_for_that() -> None:

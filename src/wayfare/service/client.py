@@ -104,7 +104,7 @@ class Client:
             options.patience_ns,
             sender=f"{self.name}~{secrets.token_hex(4)}",
         )
-        self._library.stay = time.time_ns() // 1_000_000
+        self._library.stay = time.time_ns() // 1_000
         if options.key is not None:
             self._library.behind[welcome.proxy] = (0, False)
         for subscription in options.subscriptions:

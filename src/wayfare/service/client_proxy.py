@@ -59,7 +59,8 @@ class ClientProxy:
         self.asked_for: set[str] = set()  # subscriptions that the access point has not confirmed
         self.stood_in = False  # so that the system, if it can, has something to resume
         self.hole = ""  # why publications may be missing, nobody knows how many
-        self.told_hole, self.told_lost = "", 0  # with the last download, which may not have come
+        # With the last download, which may not have come, and in which stay.
+        self.told_hole, self.told_lost, self.told_stay = "", 0, -1
         self.told: list[tuple[str, m.Message]] = []  # to whom to say what when it is ready
         self.changed: tuple[str, m.Changed] | None = None  # ... and when it has subscribed
         self.queued: int | None = None  # its earliest entry among the deadlines of the proxy
@@ -91,6 +92,7 @@ class ClientProxy:
     def answer(self, download: m.Download, at: str, now: int) -> Sending:
         """What it has kept, and what is missing."""
         self.told_hole, self.told_lost = self.hole, self.buffer.tell_lost(download.heard)
+        self.told_stay = self.stay
         reason, lost = self.hole, None if self.hole else self.told_lost
         if self.access == "none" or (self.state == "out" and not self.terms.standby):
             reason, lost = CUT_OFF, None

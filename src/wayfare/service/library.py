@@ -33,7 +33,7 @@ from wayfare.service.system import Id, Language, Publication
 
 OUTBOX_MAX = 10_000  # publications that wait until the client is attached
 REPLACED = "another process has gone on with this client, and began later"
-# Stays that a process begins behind the last one, if its clock says that it began before: that goes on, too.
+# Stays (they begin by a clock, in microseconds) that a process is behind the last one, if its clock is not.
 LATER = 1_000_000
 RETRY_NS = 1 * SECOND_NS  # until a proxy or an access point is tried again
 # Of a download of which nothing comes: by radio, a batch takes its time.
@@ -289,7 +289,8 @@ class Library:
                 del self.subscriptions[subscription]
                 self._out.append(e.Ended(subscription))
         if welcome.stay >= self.stay and (welcome.over or not self.at):
-            self.stay = welcome.stay + LATER  # a clock was put back since, from which stays go on
+            # A clock was put back since. Of two processes that begin now, one should be the later.
+            self.stay = welcome.stay + LATER + self.stay % LATER
         self.at, self.access = welcome.proxy, welcome.access
         self._fresh = arrival.fresh = self.at not in self.behind
         self._out.append(e.Open(self.client, self.access, self._suspended == self.access))
@@ -607,7 +608,9 @@ class Library:
 
     def _on_welcome(self, welcome: m.Welcome) -> None:
         dialling = self.arrival if self.arrival and self.arrival.step == "dialling" else None
-        if self.at and welcome.stay > self.stay and not (dialling and welcome.over):
+        strange = welcome.proxy != self.at and welcome.proxy not in self.behind
+        is_excused = dialling and welcome.over and strange  # somebody who went before this began
+        if self.at and welcome.stay > self.stay and not is_excused:
             self._give_way()
         elif dialling:
             self._welcomed(dialling, welcome)

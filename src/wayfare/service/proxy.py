@@ -258,8 +258,10 @@ class Proxy:
         self._save(one)
 
     def _on_leave(self, peer: str, message: m.Leave, now: int) -> None:
-        one = self._known(peer, message, now)
-        if one is not None:
+        self._hang_up(self._relays.stop(message.client, message.key))  # or it would be adopted
+        if message.client not in self.clients:
+            self._remember(message)
+        elif (one := self._known(peer, message, now)) is not None:
             self._destroy(one)
             self._remember(message)
 
@@ -563,8 +565,8 @@ class Proxy:
             if is_elsewhere and (is_away or one.stay < message.stay):
                 self._destroy(one)
                 self._remember(message)
-            elif message.upto != m.ALL and (message.at or message.stay == one.stay):
-                # Else the client is back since, or another process is, and numbers begin anew.
+            elif message.upto != m.ALL and message.stay == one.told_stay:
+                # Else another download was meant; numbers may have begun anew since.
                 self._trim(one, one.buffer.drop_upto(message.upto))
                 self._forgive(one)
         self._say(peer, m.Released(message.client, message.at or self.address, message.stay))

@@ -159,7 +159,9 @@ class Server:
         except Exception as error:
             is_plain = isinstance(error, WayfareError)
             if is_plain and str(error) != told:
-                log.warning("%s (it is tried again with every client)", error)
+                log.warning(
+                    "%s (it is tried again%s)", error, "" if stays else " with every client"
+                )
             elif str(error) != told:
                 log.exception("%s could not be asked", self.proxy.access)
             return str(error)
