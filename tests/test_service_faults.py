@@ -723,6 +723,17 @@ def test_an_older_process_is_told_where_the_later_one_has_been(is_cut_off: bool)
     assert (ann.state, later.state) == ("away", "attached")
 
 
+def test_an_older_process_that_downloads_does_not_wait_for_what_the_later_one_gets() -> None:
+    world, ann = away_from_proxy0()
+    world.do("ann", ann.move_in("proxy0", world.now))
+    while ann.arrival is None or ann.arrival.step != "waiting":
+        world.run(1)
+    world.proxies["proxy0"].clients["ann"].stay = 1000  # the later one has just registered
+    world.wait(1000)
+    failed = world.told["ann"][-1]
+    assert isinstance(failed, e.Failed) and failed.refused and ann.state == "away"
+
+
 def test_of_two_processes_whose_clocks_are_behind_one_is_the_later() -> None:
     world, ann = here()
     ann.stay = 1_000_000_000

@@ -292,7 +292,7 @@ class Proxy:
 
     def _too_late(self, peer: str, message: Any, stay: int) -> None:
         """The client has moved on since it said so, and does not listen here; or another process has."""
-        if isinstance(message, m.Renew):
+        if isinstance(message, m.Renew | m.Download):
             self._say(peer, m.Welcome(self.address, self.access, stay))
 
     def _create(self, client: str, key: str, terms: Terms, now: int) -> ClientProxy:
@@ -515,8 +515,10 @@ class Proxy:
             self._say(peer, not_found(message, self.address, _UNKNOWN))
         elif one.key != message.key:
             self._refuse(peer, message.client, TAKEN)
-        elif message.stay >= one.stay:  # else the client is here again already
+        elif message.stay >= one.stay:
             self._answer(self._touch(one), peer, message, now)
+        elif message.at:  # else the client is here again already, and nobody waits there
+            self._too_late(peer, message, one.stay)
 
     def _answer(self, one: ClientProxy, peer: str, message: m.Download, now: int) -> None:
         if not message.at:
