@@ -19,6 +19,8 @@ from unittest import mock
 import aio_pika
 import pytest
 from paho.mqtt.client import MQTTMessage
+from stomp import StompConnection12
+from stomp.exception import NotConnectedException
 
 import wayfare
 from wayfare.errors import CannotConnect, Closed, Refused, UsageError
@@ -755,6 +757,21 @@ def test_somebody_listens_who_speaks_another_language(system):
             address = f"{system.scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             with pytest.raises(CannotConnect, match="cannot connect"):
                 await Client(system, address, "anna").open()
+
+    run(story())
+
+
+def test_a_broker_of_stomp_that_hangs_up_while_it_is_greeted_is_told(monkeypatch):
+    def hangs_up(connection: StompConnection12, *_: object, **__: object) -> None:
+        connection.get_listener("wayfare").on_disconnected()
+        time.sleep(0.1)  # what the end of the connection is to do is done
+        raise NotConnectedException
+
+    monkeypatch.setattr(StompConnection12, "connect", hangs_up)
+
+    async def story():
+        with pytest.raises(CannotConnect, match="cannot connect"):
+            await Client(adapter("stomp://127.0.0.1:9"), "stomp://127.0.0.1:9", "anna").open()
 
     run(story())
 

@@ -189,12 +189,6 @@ class StompAccess(Line):
             await self.answer(self._connected)
             await self._pick_up(resume)
             self.welcome()
-        except (StompException, OSError, TypeError):  # the last one, when it is closed at once
-            try:
-                why = await self._loop.run_in_executor(self._sender, self._why)
-            finally:
-                await self._hang_up("nobody answers")
-            raise self.place.unanswered(why) from None
         except (Closed, Refused) as error:
             await self._hang_up("given up")
             raise self.place.unanswered(self._said or self.gone or error) from None
@@ -203,9 +197,12 @@ class StompAccess(Line):
             raise
 
     def _connect(self) -> None:
-        self._connection.connect(
-            self.place.user, self.place.password, headers={"client-id": self._name}
-        )
+        try:
+            self._connection.connect(
+                self.place.user, self.place.password, headers={"client-id": self._name}
+            )
+        except (StompException, OSError, TypeError):  # the last one, when it is closed at once
+            raise self.place.unanswered(self._why()) from None
         with suppress(AttributeError, OSError):  # it may be gone already
             self._connection.transport.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self.gone is not None:
