@@ -274,12 +274,14 @@ class Broker:
 
     def is_quiet(self) -> bool:
         """Whether nothing is half done that cannot be saved."""
-        return not (self.profiles.asking or self.routing.touched or self._owed)
+        return not (self.routing.touched or self._owed)
 
     def save(self) -> bytes:
         assert self.is_quiet()
         virtual = saving_virtual.save(self.replicator)
-        return saving.save(self.border, self.paths, self.relocation, self.grants, virtual)
+        return saving.save(
+            self.border, self.paths, self.relocation, self.profiles, self.grants, virtual
+        )
 
     def load(self, saved: bytes) -> None:
         """Become what a broker was that was saved; UsageError if that was another one."""
@@ -288,6 +290,7 @@ class Broker:
             self.border,
             self.paths,
             self.relocation,
+            self.profiles,
             self.grants,
             lambda virtual: saving_virtual.load(virtual, self.replicator),
         )
@@ -367,9 +370,9 @@ class Broker:
         effects: list[Effect] = []
         for errand in message.errands:
             if isinstance(errand, m.Ask):
-                effects += self._take(self.profiles.on_ask(errand), now)
+                effects += self._take(self.profiles.on_ask(errand, now), now)
             elif isinstance(errand, m.Profile):
-                effects += self._take(self.profiles.on_profile(errand), now)
+                effects += self._take(self.profiles.on_profile(errand, now), now)
             else:
                 effects += self.relocation.on_errand(neighbour, errand, now)
         if any(isinstance(errand, m.Request) and errand.publishes for errand in message.errands):
@@ -402,9 +405,9 @@ class Broker:
             raise ProtocolError(f"a client has at most {limit} filters of a kind")
         if self.border.is_stale(message.client, message.epoch):
             return [Close(link, self._why_stale(message))]
-        self.profiles.asking.pop(link, None)
         if message.digest and not self.relocation.visits(message):
             return self._take(self.profiles.on_attach(link, message, now), now)
+        self.profiles.asking.pop(link, None)
         anew = began(message)
         effects = [] if anew is None else self._on_began(anew, None, now)
         effects += self.relocation.on_attach(link, message, now)

@@ -49,6 +49,7 @@ class Limits(msgspec.Struct, frozen=True):
     listen_ns: int = 3600 * SECOND_NS  # that brokers listen ahead for a client that is away
     lease_ns: int = 60 * SECOND_NS  # that a virtual client lives without news of its client
     recall_ns: int = 2 * SECOND_NS  # that a client waits for what was kept for it elsewhere
+    greeting_ns: int = 10 * SECOND_NS  # that a client may take to send its filters when asked
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

@@ -11,7 +11,8 @@ same ones, the new broker asks for them over the tree; else the client has to se
       |<-- Resend --------------|<------ Profile(not found)
       |-- Attach(all) --------->|
 
-Until then the attachment has not happened; what the client says meanwhile waits.
+Until then the attachment has not happened; what the client says meanwhile waits. A client that is asked
+to send everything has the time of a greeting to do so; then its connection is closed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from wayfare.core import messages as m
 from wayfare.core.border import Border
 from wayfare.core.effects import Close, Effect, LinkDown, Received, Send
 from wayfare.core.filters import Filter
-from wayfare.core.history import size_of
+from wayfare.core.history import SECOND_NS, size_of
 from wayfare.core.messages import Ask, Attach, LinkId, Profile, Terms
 from wayfare.core.paths import Paths
 from wayfare.core.sessions import Session, places, told
@@ -54,7 +55,7 @@ class Asking:
 
     def __init__(self, message: Attach, until: int) -> None:
         self.message = message
-        self.until = until  # then the client is asked itself
+        self.until = until  # then the client is asked itself; when it was asked, it is refused
         self.later: list[m.FromClient] = []  # what it said since
         self.bytes = 0  # of publications among that
         self.resent = False  # the client has been asked: it says everything again
@@ -75,6 +76,8 @@ class Profiles:
 
     def on_attach(self, link: LinkId, message: Attach, now: int) -> list[Step]:
         """An attachment with a digest."""
+        if link in self.asking:  # or a peer could be half attached for ever
+            raise ProtocolError("Attach by digest twice on one connection")
         for session in self._border.of(message.client):
             if _digest_of(session) == message.digest:
                 return [Received(link, _filled(message, _profile_of(session)))]
@@ -82,7 +85,7 @@ class Profiles:
         self._border.wait_for(asking.until)
         name = self._paths.name
         ask = Ask(name, message.client, message.epoch, message.previous, message.digest)
-        return self.on_ask(ask)
+        return self.on_ask(ask, now)
 
     def on_message(self, link: LinkId, message: m.FromClient) -> None:
         """A client speaks whose profile is not known yet."""
@@ -97,7 +100,7 @@ class Profiles:
             raise ProtocolError("too many messages before the profile is known")
         asking.later.append(message)
 
-    def on_profile(self, profile: Profile) -> list[Step]:
+    def on_profile(self, profile: Profile, now: int) -> list[Step]:
         if profile.broker != self._paths.name:
             self._paths.send(profile)
             return []
@@ -107,7 +110,7 @@ class Profiles:
                 if asking.resent:
                     return []
                 if not profile.found:
-                    return self._resend(link)
+                    return self._resend(link, now)
                 del self.asking[link]
                 if self._border.is_stale(message.client, message.epoch):
                     return [Close(link, f"{message.client} is elsewhere now")]
@@ -116,7 +119,7 @@ class Profiles:
                 return [*steps, LinkDown(link)] if asking.gone else steps
         return []
 
-    def _resend(self, link: LinkId) -> list[Step]:
+    def _resend(self, link: LinkId, now: int) -> list[Step]:
         """Ask the client itself, if it is still there."""
         asking = self.asking[link]
         if asking.gone:
@@ -124,6 +127,9 @@ class Profiles:
             return []
         asking.resent = True
         asking.later.clear()
+        asking.bytes = 0
+        asking.until = now + self._border.limits.greeting_ns
+        self._border.wait_for(asking.until)
         return [Send(link, m.Resend(asking.message.epoch))]
 
     def on_link_down(self, link: LinkId) -> None:
@@ -136,18 +142,24 @@ class Profiles:
             del self.asking[link]
 
     def on_tick(self, now: int) -> list[Step]:
-        late = [link for link, one in self.asking.items() if not one.resent and one.until <= now]
-        return [step for link in late for step in self._resend(link)]
+        late = [link for link, one in self.asking.items() if one.until <= now]
+        return [step for link in late for step in self._on_late(link, now)]
+
+    def _on_late(self, link: LinkId, now: int) -> list[Step]:
+        if not self.asking[link].resent:
+            return self._resend(link, now)
+        del self.asking[link]
+        seconds = self._border.limits.greeting_ns / SECOND_NS
+        return [Close(link, f"it did not send its filters within {seconds:g} s", again=True)]
 
     def wait(self) -> None:
         """Say until when somebody waits."""
         for asking in self.asking.values():
-            if not asking.resent:
-                self._border.wait_for(asking.until)
+            self._border.wait_for(asking.until)
 
     # At the old broker
 
-    def on_ask(self, ask: Ask) -> list[Step]:
+    def on_ask(self, ask: Ask, now: int) -> list[Step]:
         """Take a question to where the client was, the last place first."""
         while ask.previous:
             broker, epoch = ask.previous[0]
@@ -155,11 +167,11 @@ class Profiles:
                 session = self._border.get(ask.client, epoch)
                 if session is not None and _digest_of(session) == ask.digest:
                     profile = replace(_profile_of(session), broker=ask.broker, epoch=ask.epoch)
-                    return self.on_profile(profile)
+                    return self.on_profile(profile, now)
             elif self._paths.send_to(broker, ask):
                 return []
             ask = replace(ask, previous=ask.previous[1:])
-        return self.on_profile(Profile(ask.broker, ask.client, ask.epoch, False))
+        return self.on_profile(Profile(ask.broker, ask.client, ask.epoch, False), now)
 
 
 def _digest_of(session: Session) -> int:

@@ -2,7 +2,7 @@
 
     broker.save() -> bytes        broker.load(bytes): a new broker is as the saved one was
 
-Saved are the sessions, what neighbours said, tombstones and paths. What follows from these is computed
+Saved are the sessions, half-finished attachments, what neighbours said, tombstones and paths. What follows from these is computed
 again: out-tables, indices. Every notification is saved once, however many sessions it waits for.
 Nothing may be half done that is not here: ask `broker.is_quiet()` first.
 """
@@ -24,6 +24,7 @@ from wayfare.core.messages import (
     ClientId,
     Entry,
     Fetch,
+    FromClient,
     LinkId,
     Notification,
     Publish,
@@ -32,6 +33,7 @@ from wayfare.core.messages import (
     Update,
 )
 from wayfare.core.paths import Paths
+from wayfare.core.profiles import Asking, Profiles
 from wayfare.core.relocation import Naive, Relocation
 from wayfare.core.sessions import Doubt, Old, Session, Tombstone, Wait, Wanted
 from wayfare.errors import UsageError
@@ -96,6 +98,18 @@ class SavedSession(msgspec.Struct, array_like=True):
     watched: list[tuple[Filter, bool | None]] = []
 
 
+class SavedAsking(msgspec.Struct, array_like=True):
+    """An attachment whose profile is not known yet."""
+
+    link: LinkId
+    message: Attach
+    until: int
+    later: list[FromClient]
+    bytes: int
+    resent: bool
+    gone: bool
+
+
 class Saved(msgspec.Struct, array_like=True):
     """Everything. The first fields never change, so that any version can tell what it reads."""
 
@@ -115,6 +129,7 @@ class Saved(msgspec.Struct, array_like=True):
     forgotten: int
     grants: dict[LinkId, Grants]  # of connections, which may say more before they end
     virtual: bytes = b""  # virtual clients, by themselves: see saving_virtual.py
+    asking: list[SavedAsking] = []
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -134,6 +149,7 @@ def save(
     border: Border,
     paths: Paths,
     relocation: Relocation,
+    profiles: Profiles,
     grants: dict[LinkId, Grants],
     virtual: bytes,
 ) -> bytes:
@@ -156,6 +172,7 @@ def save(
         border.past.forgotten,
         grants,
         virtual,
+        [_saved_asking(link, one) for link, one in profiles.asking.items()],
     )
     return _encoder.encode(saved)
 
@@ -165,6 +182,7 @@ def load(
     border: Border,
     paths: Paths,
     relocation: Relocation,
+    profiles: Profiles,
     grants: dict[LinkId, Grants],
     load_virtual: Callable[[bytes], None],
 ) -> None:
@@ -198,6 +216,7 @@ def load(
         border.past.put(saved.notifications[place], came, border.limits)
     border.past.forgotten = max(border.past.forgotten, saved.forgotten)
     grants.update(saved.grants)
+    profiles.asking.update((one.link, _asking(one)) for one in saved.asking)
     if saved.virtual:
         load_virtual(saved.virtual)
     border.routing.updates()  # the neighbours know
@@ -263,6 +282,25 @@ def saved_backlog(backlog: Backlog, places: Places) -> SavedBacklog:
         [(number, places.of(stored), put) for number, stored, put in backlog.unacked],
         [(number, places.of(stored), put) for number, stored, put in backlog.waiting],
     )
+
+
+def _saved_asking(link: LinkId, asking: Asking) -> SavedAsking:
+    return SavedAsking(
+        link,
+        asking.message,
+        asking.until,
+        list(asking.later),
+        asking.bytes,
+        asking.resent,
+        asking.gone,
+    )
+
+
+def _asking(saved: SavedAsking) -> Asking:
+    asking = Asking(saved.message, saved.until)
+    asking.later, asking.bytes = saved.later, saved.bytes
+    asking.resent, asking.gone = saved.resent, saved.gone
+    return asking
 
 
 def _saved_wait(wait: Wait, places: Places) -> SavedWait:

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import count
 
+from msgspec.structs import replace
+
 from wayfare.core.broker import DEFAULT_LIMITS, NOT_AHEAD, Broker
 from wayfare.core.codec import encode
 from wayfare.core.effects import (
@@ -33,7 +35,7 @@ from wayfare.core.effects import (
     Send,
     Tick,
 )
-from wayfare.core.history import Limits
+from wayfare.core.history import SECOND_NS, Limits
 from wayfare.core.messages import (
     AnyMessage,
     Attach,
@@ -75,6 +77,8 @@ from wayfare.net.security import Tls
 from wayfare.net.store import GaveUp, Out, Store
 from wayfare.net.strangers import Strangers
 
+WARN_EVERY_S = 60.0  # of a journal that is too long
+
 logger = logging.getLogger("wayfare.broker")
 
 
@@ -113,7 +117,7 @@ class BrokerHost:
             BrokerId(name),
             [BrokerId(one) for one in neighbours],
             routing,
-            limits,
+            replace(limits, greeting_ns=int(net_limits.greeting_s * SECOND_NS)),
             relocation,
             ahead=ahead,
         )
@@ -151,6 +155,7 @@ class BrokerHost:
         self._alarm = Alarm(self._wake)
         self._turn = Turn(self._flush)
         self.stopping = False
+        self._warned_s = -WARN_EVERY_S  # when it last warned of a long journal
 
     # Life
 
@@ -541,9 +546,23 @@ class BrokerHost:
             store.commit()
             if store.is_long():
                 self._put_away(store, close=False)
+                self._mind_journal(store)
         except StoreError as error:
             self._fail(error)
         return self.failure is None
+
+    def _mind_journal(self, store: Store) -> None:
+        """Warn of a journal that no snapshot takes the place of: it fills the disk in the end."""
+        late = time.monotonic() - self._warned_s
+        if store.is_overdue and late > WARN_EVERY_S:
+            self._warned_s = time.monotonic()
+            self._tell(
+                logging.WARNING,
+                "journal_long",
+                "the journal of %(broker)s has %(bytes)s bytes, because no snapshot can take its place:"
+                " if this lasts, restart the broker before the disk is full",
+                bytes=store.journal_bytes,
+            )
 
     def _put_away(self, store: Store, *, close: bool = True) -> None:
         """Let a snapshot take the place of the journal, unless something is half done."""

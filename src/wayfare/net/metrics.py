@@ -130,6 +130,13 @@ METRICS = (
         ],
     ),
     Row(
+        "wayfare_half_attached",
+        "gauge",
+        "",
+        "clients that attached by the digest of their filters, which are being asked for",
+        _one(lambda one: one.half_attached),
+    ),
+    Row(
         "wayfare_backlog_notifications",
         "gauge",
         "",
@@ -265,6 +272,14 @@ METRICS = (
         "",
         "since the last snapshot; only with a store",
         _stored(lambda one: one.journal_bytes),
+    ),
+    Row(
+        "wayfare_journal_overdue",
+        "gauge",
+        "",
+        "1 while the journal is twice as long as when a snapshot is due: it grows until the disk is full;"
+        " only with a store",
+        _stored(lambda one: one.journal_overdue),
     ),
     Row(
         "wayfare_snapshots_total",

@@ -96,6 +96,8 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     handovers: Spread
     commits: Spread
     ahead: Ahead = Ahead()
+    journal_overdue: bool = False  # no snapshot takes the place of the journal
+    half_attached: int = 0  # clients whose filters are not known yet
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -200,6 +202,8 @@ def status_of(host: BrokerHost) -> BrokerStatus:
         handovers=Spread.of(host.core.border.handovers),
         commits=Spread.of(store.commits if store is not None else NEVER),
         ahead=_ahead(host),
+        journal_overdue=store is not None and store.is_overdue,
+        half_attached=len(host.core.profiles.asking),
     )
 
 

@@ -23,6 +23,7 @@ from wayfare.net.database import Database, Statement, digest
 
 FILE = "broker.db"
 SNAPSHOT_BYTES = 16 * 1024 * 1024  # of the journal; then a snapshot takes its place
+OVERDUE = 2  # times that is a journal that grows because no snapshot can be made
 COMMITS_NS = [
     MILLISECOND_NS // 1_000 * us
     for us in (25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 100_000, 500_000)
@@ -152,6 +153,11 @@ class Store(Database):
     def journal_bytes(self) -> int:
         """How long it is, since the snapshot."""
         return self._bytes
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether a snapshot should have taken its place long ago."""
+        return self._bytes > OVERDUE * SNAPSHOT_BYTES
 
     def is_long(self) -> bool:
         """Whether it is time for a snapshot."""

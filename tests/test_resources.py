@@ -1,0 +1,161 @@
+"""What peers may cost a broker in sum: its journal, its memory, its disk."""
+
+import asyncio
+
+import wayfare
+from live import HERE
+from wayfare.core import codec
+from wayfare.core.broker import Broker
+from wayfare.core.effects import Close, LinkDown, Received, Send, Tick
+from wayfare.core.filters import Filter
+from wayfare.core.history import Limits
+from wayfare.core.messages import (
+    PROTOCOL_VERSION,
+    Announce,
+    Attach,
+    Hello,
+    Ping,
+    Publish,
+    Refused,
+    Resend,
+)
+from wayfare.net import store as stores
+from wayfare.net.broker import BrokerHost
+from wayfare.net.limits import NetLimits
+from wayfare.net.store import Store
+
+GREETING_NS = Limits().greeting_ns
+X = Filter.parse("x > 0")
+
+
+class Peer:
+    """A client that says exactly what a test tells it to."""
+
+    def __init__(self, name, address):
+        self.name, self.address = name, address
+        self.heard = []
+        self._decoder = codec.FrameDecoder()
+
+    async def __aenter__(self):
+        self._reader, self._writer = await asyncio.open_connection(
+            self.address.host, self.address.port
+        )
+        self.say(Hello(PROTOCOL_VERSION, self.name))
+        return self
+
+    async def __aexit__(self, *_):
+        self._writer.close()
+
+    def say(self, *messages):
+        self._writer.write(b"".join(map(codec.encode, messages)))
+
+    async def hear(self, kind):
+        """Read until a message of this kind comes; None when the broker closes instead."""
+        while data := await asyncio.wait_for(self._reader.read(65536), 10):
+            self.heard += self._decoder.feed(data)
+            for one in self.heard:
+                if isinstance(one, kind):
+                    return one
+        return None
+
+
+# Half-finished attachments
+
+
+def half_attached():
+    """A broker that a client has attached to by the digest of filters that nobody knows."""
+    core = Broker("porto")
+    effects = core.step(Received("eve#1", Attach("eve", 1, 0, digest=7)), 0)
+    assert effects == [Send("eve#1", Resend(1))]
+    return core
+
+
+def test_a_half_finished_attachment_ends_with_the_time_of_a_greeting():
+    core = half_attached()
+    assert core.next_deadline() == GREETING_NS
+    assert core.step(Tick(), GREETING_NS - 1) == []
+    (close,) = core.step(Tick(), GREETING_NS)
+    assert isinstance(close, Close)
+    assert close.link == "eve#1"
+    assert "did not send its filters within 10 s" in close.reason
+    assert core.profiles.asking == {}
+
+
+def test_a_second_digest_does_not_renew_a_half_finished_attachment():
+    core = half_attached()
+    (close,) = core.step(Received("eve#1", Attach("eve", 2, 0, digest=8)), 1)
+    assert close.fault
+    core.step(LinkDown("eve#1"), 2)
+    assert core.profiles.asking == {}
+
+
+def test_a_half_finished_attachment_is_saved_and_goes_on():
+    """Each of its states: the old broker is asked, the client is asked, the connection is gone."""
+    core = Broker("porto", ["faro"])
+    core.step(Received("faro", Announce(("faro",))), 0)
+    for link, epoch in (("eve#1", 2), ("eve#2", 3)):
+        attach = Attach("eve", epoch, 0, (), (), (("faro", 1),), True, digest=7)
+        core.step(Received(link, attach), 0)
+        core.step(Received(link, Publish(1, {"x": 1})), 0)
+    core.step(LinkDown("eve#2"), 0)
+    core.step(Received("tom#1", Attach("tom", 1, 0, digest=7)), 0)
+    core.step(Tick(), 0)
+    assert core.is_quiet()
+    new = Broker("porto", ["faro"])
+    new.load(core.save())
+    for one in (core, new):
+        states = [
+            (link, asking.message, asking.later, asking.until, asking.resent, asking.gone)
+            for link, asking in one.profiles.asking.items()
+        ]
+        assert [state[-2:] for state in states] == [(False, False), (False, True), (True, False)]
+    full = Attach("tom", 1, 0, (X,))
+    said = [
+        Received("tom#1", full),
+        Tick(),
+        Received("eve#1", Attach("eve", 2, 0, (X,), (), (("faro", 1),), True)),
+    ]
+    for now, event in enumerate(said, Limits().answer_ns):
+        assert new.step(event, now) == core.step(event, now)
+    assert new.save() == core.save()
+
+
+def test_one_idle_connection_does_not_stop_snapshots(tmp_path, monkeypatch, caplog):
+    """It attaches by an unknown digest, and then says that it is there."""
+    monkeypatch.setattr(stores, "SNAPSHOT_BYTES", 64 * 1024)
+
+    async def play():
+        host = BrokerHost(
+            "porto",
+            {},
+            store=Store(tmp_path, "os", "porto"),
+            heartbeat_s=0.2,
+            net_limits=NetLimits(greeting_s=1.0),
+        )
+        address = await host.start(HERE)
+        longest = 0
+        try:
+            async with (
+                Peer("eve", address) as eve,
+                wayfare.connect(str(address), client_id="tom") as tom,
+            ):
+                eve.say(Attach("eve", 1, 0, digest=7))
+                assert await eve.hear(Resend) is not None
+                await tom.advertise("x > 0")
+                for x in range(1, 3_001):
+                    await tom.publish({"x": x}, payload=bytes(100))
+                    if x % 50 == 0:
+                        await tom.flush(10)
+                        eve.say(Ping())
+                        longest = max(longest, host.store.journal_bytes)
+                assert host.store.snapshots > 3
+                assert longest < 2 * stores.SNAPSHOT_BYTES
+                while host.core.profiles.asking:
+                    eve.say(Ping())
+                    await asyncio.sleep(0.05)
+                assert await eve.hear(Refused) is not None
+        finally:
+            await host.stop()
+
+    asyncio.run(asyncio.wait_for(play(), 60))
+    assert "journal_long" not in [getattr(one, "event", "") for one in caplog.records]
