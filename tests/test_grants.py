@@ -97,7 +97,8 @@ def test_a_broker_refuses_and_closes():
     assert broker.step(Granted("l", CAR), 0) == []
     assert attached(broker) == [Send("l", m.Welcome(1, 0))]
     (closed,) = broker.step(Received("l", m.Subscribe(f("price > 0"))), 0)
-    assert closed == Close("l", CAR.refusal(m.Subscribe(f("price > 0"))), fault=True)
+    reason = CAR.refusal(m.Subscribe(f("price > 0")))
+    assert closed == Close("l", reason, fault=True, denied="subscribe")
     assert broker.grants == {}
     (session,) = broker.border.of("car-17")
     assert not session.subscriptions
@@ -126,7 +127,7 @@ def test_what_comes_by_digest_is_checked_when_it_is_known():
         (profile,) = porto.step(Received("faro", ask.message), 0)
         effects = faro.step(Received("porto", profile.message), 0)
         reason = CAR.refusal(m.Subscribe(f("price > 0")))
-        assert Close(link, reason, fault=True) in effects
+        assert Close(link, reason, fault=True, denied="attach") in effects
         assert faro.border.of("car-17") == []
         assert faro.grants == {}
 

@@ -12,6 +12,7 @@
     ├── StoreError              a file that a broker keeps its memory in cannot be used
     ├── CodecError              bytes that are no frame of ours, or a message that fits none
     ├── ProtocolError           a peer that sends what it may not send now
+    │   └── NotGranted          ... because its account does not grant it
     ├── ScenarioError           a scenario text that cannot be run: line, and why
     ├── ConfigError             a configuration that cannot be used: all its mistakes
     ├── ModelError              a model of movement that cannot be used: why, and what to do
@@ -81,6 +82,14 @@ class CodecError(WayfareError):
 
 class ProtocolError(WayfareError):
     """A message from a peer that it may not send now."""
+
+
+class NotGranted(ProtocolError):
+    """A message from a client that its account does not grant; `action` is attach, subscribe, ..."""
+
+    def __init__(self, reason: str, action: str) -> None:
+        self.action = action
+        super().__init__(reason)
 
 
 class ScenarioError(WayfareError):

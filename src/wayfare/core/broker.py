@@ -62,7 +62,7 @@ from wayfare.core.relocation import BEGAN_ANEW, Naive, Relocation, began
 from wayfare.core.replicator import Replicator
 from wayfare.core.sessions import Session
 from wayfare.core.virtual import Ahead
-from wayfare.errors import FilterError, ProtocolError, UsageError
+from wayfare.errors import FilterError, NotGranted, ProtocolError, UsageError
 
 DEFAULT_LIMITS = Limits()
 NOT_AHEAD = Ahead()
@@ -168,7 +168,8 @@ class Broker:
         try:
             effects = self._handle(link, message, now)
         except (ProtocolError, FilterError) as error:
-            closed = [Close(link, str(error), fault=True)]
+            denied = error.action if isinstance(error, NotGranted) else ""
+            closed = [Close(link, str(error), fault=True, denied=denied)]
             return self.relocation.outward([*closed, *self.on_link_down(LinkDown(link), now)])
         if not (effects or self.paths.mail or self.routing.touched or self.watches.sessions):
             return effects  # an Ack, mostly
@@ -328,7 +329,7 @@ class Broker:
         for filter in self.replicator.wanted_by(link, message):
             refusal = refusal or grants.refusal(m.Subscribe(filter))
         if refusal is not None:
-            raise ProtocolError(refusal)
+            raise NotGranted(refusal, type(message).__name__.lower())
 
     def on_uncertain(self, neighbour: BrokerId, message: m.Uncertain, now: int) -> list[Effect]:
         return self.border.route_uncertain(message, LinkId(neighbour), now)

@@ -88,6 +88,7 @@ class Close(msgspec.Struct, frozen=True, gc=False):
     reason: str
     fault: bool = False
     again: bool = False  # a client may attach again, later
+    denied: str = ""  # what the client asked for and is not granted: attach, subscribe, ...
 
 
 class Notify(msgspec.Struct, frozen=True, gc=False):

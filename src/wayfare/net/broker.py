@@ -62,6 +62,7 @@ from wayfare.errors import ProtocolError, StoreError
 from wayfare.net.accounts import Accounts
 from wayfare.net.addresses import Address
 from wayfare.net.alarm import Alarm
+from wayfare.net.audit import Audit
 from wayfare.net.calls import Calls
 from wayfare.net.connection import Connection, Traffic, Turn
 from wayfare.net.door import Door
@@ -101,6 +102,7 @@ class BrokerHost:
         net_limits: NetLimits = DEFAULT_NET_LIMITS,
         ahead: Ahead = NOT_AHEAD,
         peers: Mapping[str, Address] | None = None,
+        audit: Audit | None = None,
     ) -> None:
         """Neighbours with an address are called, the others call.
 
@@ -110,6 +112,7 @@ class BrokerHost:
         accounts   of clients; without, everybody may come under any name
         ahead      where clients go, and so where brokers listen ahead for them
         peers      where other brokers are, beside neighbours: their replicators speak to each other
+        audit      where logins, refusals and changes are recorded; without, nowhere
         """
         if store is not None:
             check_savable(relocation)
@@ -139,7 +142,8 @@ class BrokerHost:
         self._addresses = dict(neighbours)
         self._heartbeat_s = heartbeat_s
         self._net_limits = net_limits
-        self._door = Door(name, neighbours, tls, secret, accounts, net_limits)
+        self.audit = audit or Audit(name, "broker")
+        self._door = Door(name, neighbours, tls, secret, accounts, net_limits, self.audit)
         self.peers = PeerNet(name, self, self._door, net_limits, self._posted)
         self.peers.meet({**neighbours, **(peers or {})})
         self._pauses = Pauses(name, self.links, self.connections, net_limits.messages_per_second)
@@ -184,10 +188,12 @@ class BrokerHost:
             address=self.address,
         )
         self._door.warn(self.address)
+        self.audit.record("started", what=f"listens at {self.address}")
         return self.address
 
     def reload(self) -> None:
         """Go by certificates and accounts as they are in their files now, from the next connection on."""
+        self.audit.reopen()
         self._door.reload()
 
     async def stop(self) -> None:
@@ -221,6 +227,8 @@ class BrokerHost:
             self._store.close()  # it failed, and is not needed any more
         if self._server is not None:
             await self._server.wait_closed()
+        self.audit.record("stopped")
+        self.audit.close()
 
     def _connection(self, *, called: bool = False) -> Connection:
         return Connection(self, self.name, self._net_limits, stranger=True, called=called)
@@ -323,6 +331,8 @@ class BrokerHost:
         ours = link in self.links or connection.owner is self.peers
         peer = ("broker" if ours else "client") if link else "stranger"
         self.ended[peer, connection.how, connection.why] += 1
+        if connection.how == "refused":
+            self._audit_refused(connection)
         if not link:
             self.traffic["stranger"].add(connection.traffic)
         neighbour = self.links.get(BrokerId(link))
@@ -338,6 +348,19 @@ class BrokerHost:
                 )
         elif self.connections.pop(link, None) is not None:
             self._step(LinkDown(LinkId(link)), self.now())
+
+    def _audit_refused(self, connection: Connection) -> None:
+        peer, address, reason = connection.peer, connection.host, connection.reason
+        if connection.audited:
+            return
+        if connection.denied:
+            action = connection.denied
+            self.audit.record("denied", client=peer, address=address, action=action, reason=reason)
+        elif connection.why == "neighbour":
+            self.audit.record("link_refused", peer=peer, address=address, reason=reason)
+        else:
+            why = connection.why
+            self.audit.record("refused", client=peer, address=address, why=why, reason=reason)
 
     def on_output(self, connection: Connection) -> None:
         self._dirty[connection] = None
@@ -438,6 +461,8 @@ class BrokerHost:
             peer=link.name,
             how=how,
         )
+        address = link.connection.host if link.connection is not None else ""
+        self.audit.record("link_up", peer=link.name, address=address, how=how)
 
     def _tell_refused(self, peer: str, refused: Refused) -> None:
         self._tell(
@@ -447,6 +472,7 @@ class BrokerHost:
             peer=peer or "a neighbour",
             reason=printable(refused.reason),
         )
+        self.audit.record("link_refused", peer=peer, reason=f"it refused us: {refused.reason}")
 
     def _leave(self, link: Link) -> None:
         """Nothing counts any more that comes on the connection so far."""
@@ -521,7 +547,8 @@ class BrokerHost:
         if connection is None:
             return
         if effect.fault:
-            connection.refuse(effect.reason)
+            connection.denied = effect.denied
+            connection.refuse(effect.reason, why="grant" if effect.denied else "protocol")
         else:
             connection.send(encode(Refused(effect.reason, effect.again)))
             connection.close(effect.reason)

@@ -203,7 +203,9 @@ class _Reading:
                 (("tls", "ca"), "is missing: brokers look at the certificates of each other")
             )
         tls = Tls(cert, key, ca, require) if cert else None
-        return Security(tls, self._path("secret_file"), self._path("accounts"))
+        return Security(
+            tls, self._path("secret_file"), self._path("accounts"), self._path("audit.file")
+        )
 
     def _path(self, key: str) -> str:
         """A file, relative to this one."""

@@ -190,6 +190,12 @@ KEYS = (
     Key("secret_file", TEXT, None, "file whose first line all neighbours know, and nobody else"),
     Key("accounts", TEXT, None, "file of the accounts of clients; without, everybody may come"),
     Key(
+        "audit.file",
+        TEXT,
+        None,
+        "audit log in JSON lines: logins, refusals and changes; without it, none is kept",
+    ),
+    Key(
         "durability.mode",
         MODE,
         "memory",

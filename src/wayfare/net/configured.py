@@ -33,6 +33,7 @@ class Security(msgspec.Struct, frozen=True):
     tls: Tls | None = None
     secret_file: str = ""
     accounts: str = ""
+    audit: str = ""  # file of the audit log
 
 
 class Ahead(msgspec.Struct, frozen=True):

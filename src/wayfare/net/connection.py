@@ -79,6 +79,8 @@ class Connection(asyncio.Protocol):
         self.patient = False  # ... and its owner waits for it
         self.how = "closed"  # it ended: closed, lost, refused or cut
         self.why = ""  # we did that, in a word
+        self.denied = ""  # what it asked for and is not granted
+        self.audited = False  # its refusal is in the audit log
         self.traffic = Traffic()
         self.words = 0  # messages before its owner knew who is there
         self.heard = False  # since somebody last looked

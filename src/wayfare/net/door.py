@@ -24,6 +24,7 @@ from wayfare.core.messages import Challenge, Login, Proof
 from wayfare.errors import UsageError
 from wayfare.net.accounts import Account, Accounts
 from wayfare.net.addresses import Address
+from wayfare.net.audit import Audit
 from wayfare.net.connection import Connection
 from wayfare.net.limits import NetLimits, Rates
 from wayfare.net.logs import tell
@@ -54,6 +55,7 @@ class Door:
         secret: str | None,
         accounts: Accounts | None,
         limits: NetLimits,
+        audit: Audit,
     ) -> None:
         check_secret(secret)
         self._name, self._neighbours = name, frozenset(neighbours)
@@ -63,6 +65,7 @@ class Door:
         # Of those whom we call; it is made when it is needed, for it reads files.
         self._outwards: ssl.SSLContext | None = None
         self._limits = limits
+        self._audit = audit
         self._proving: dict[Connection, Proving] = {}
         self._logged_in: dict[Connection, Account] = {}
         self._at: dict[str, int] = {}  # how many connections come from each network
@@ -101,10 +104,14 @@ class Door:
         if trouble:
             says = "%(broker)s goes on with the files that it has: %(reason)s"
             self._tell("not_reloaded", says, reason=trouble)
+            self._audit.record(
+                "reloaded", what="certificates and accounts", ok=False, reason=trouble
+            )
         else:
             tell(
                 logger, logging.INFO, "reloaded", "%(broker)s has read its files", broker=self._name
             )
+            self._audit.record("reloaded", what="certificates and accounts", ok=True)
 
     def warn(self, address: Address) -> None:
         """Say in the log who may come, if others than this machine can reach us."""
@@ -321,10 +328,21 @@ class Door:
         if connection.closing:
             return
         if good and account is not None:
+            self._audit.record(
+                "login_ok", account=account.name, client=connection.peer, address=connection.host
+            )
             self._logged_in[connection] = account
             connection.allow_long_frames()
             connection.release()
         else:
+            connection.audited = True
+            self._audit.record(
+                "login_failed",
+                account=login.name,
+                client=connection.peer,
+                address=connection.host,
+                reason="wrong password" if account is not None else "no such account",
+            )
             connection.refuse(
                 f"{login.name} cannot log in: no such account, or not its password", why="login"
             )

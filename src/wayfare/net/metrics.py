@@ -96,7 +96,7 @@ METRICS = (
         "closed in peace, lost, refused with a reason for the peer, or cut off without; and why that: limit,"
         " login, neighbour (not ours, or it cannot prove it), bytes (no frames of ours), protocol, late (it did"
         " not say what it is), silent, unread (it does not read), given_up (too much waited for a neighbour),"
-        " store (that failed)",
+        " store (that failed), grant (more than its account allows)",
         lambda one: [((ended.kind, ended.how, ended.why), ended.count) for ended in one.ended],
     ),
     Row(
@@ -105,6 +105,13 @@ METRICS = (
         "",
         "of clients, also to a session that is here",
         _one(lambda one: one.attachments),
+    ),
+    Row(
+        "wayfare_audit_lines_total",
+        "counter",
+        "result",
+        "lines of the audit log: written, or failed, for example because the disk is full",
+        lambda one: [((result,), count) for result, count in one.audit_lines.items()],
     ),
     Row(
         "wayfare_moves_total",

@@ -18,6 +18,7 @@ from wayfare.errors import UsageError
 from wayfare.net import configured, maps
 from wayfare.net.accounts import Accounts
 from wayfare.net.addresses import Address
+from wayfare.net.audit import Audit
 from wayfare.net.broker import BrokerHost
 from wayfare.net.http import Endpoint
 from wayfare.net.logs import tell
@@ -55,6 +56,7 @@ def host(
         net_limits=settings.net_limits,
         ahead=ahead,
         peers=peers,
+        audit=Audit(name, "broker", settings.security.audit),
     )
     return running
 
