@@ -256,6 +256,16 @@ def test_a_tombstone_keeps_the_latest(here):
     assert here.tombstones["anna"] == Tombstone(150, 8, 7, ("porto", 7), began=8)
 
 
+def test_a_tombstone_keeps_the_later_departure_when_requests_overtake_each_other(here):
+    """A later request, which found nothing, was here before the one that takes the session."""
+    here.bury("anna", 10, 0, moved_to=("lagos", 11))
+    here.bury("anna", 23, 0)
+    here.bury("anna", 20, 0, moved_to=("faro", 21))
+    assert here.tombstones["anna"] == Tombstone(100, 23, 0, ("faro", 21))
+    here.bury("anna", 30, 0, moved_to=("braga", 12))
+    assert here.tombstones["anna"] == Tombstone(100, 30, 0, ("faro", 21))
+
+
 def test_what_is_stale(here):
     assert not here.is_stale("anna", 1)
     here.bury("anna", 2, 0)

@@ -21,7 +21,7 @@ from wayfare.core.history import Kept, Limits, Past, Stored, size_of
 from wayfare.core.messages import BrokerId, ClientId, LinkId, Notification
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.routing import Routing, near_and_here
-from wayfare.core.sessions import Session, Tombstone, Wait, Wanted, wanted_of
+from wayfare.core.sessions import Departure, Session, Tombstone, Wait, Wanted, wanted_of
 from wayfare.core.watches import Watches
 from wayfare.errors import ProtocolError
 
@@ -140,9 +140,7 @@ class Border:
         """A client may have more on its way to it, but no more than is kept for it anyway."""
         return max(self.limits.window, min(message.window, self.limits.backlog_count))
 
-    def end(
-        self, session: Session, now: int, moved_to: tuple[BrokerId, int] | None = None
-    ) -> list[Effect]:
+    def end(self, session: Session, now: int, moved_to: Departure | None = None) -> list[Effect]:
         """Forget a session; what is remembered is a tombstone."""
         effects = self.disconnect(session, f"{session.client} is elsewhere now", now)
         self.set_profile(session, {}, ())
@@ -160,15 +158,13 @@ class Border:
         epoch: int,
         now: int,
         published: int = 0,
-        moved_to: tuple[BrokerId, int] | None = None,
+        moved_to: Departure | None = None,
         began: int = 0,
     ) -> None:
         """No attachment up to this epoch opens a session any more."""
         old = self.tombstones.pop(client, None)
         if old is not None:
-            if old.epoch > epoch:
-                epoch, moved_to = old.epoch, old.moved_to or moved_to
-            moved_to = moved_to or old.moved_to
+            epoch, moved_to = max(epoch, old.epoch), _later(moved_to, old.moved_to)
             published, began = max(published, old.published), max(began, old.began)
         until = now + self.limits.tombstone_ns
         self.tombstones[client] = Tombstone(until, epoch, published, moved_to, began)
@@ -393,3 +389,10 @@ class Border:
     def check_room(self, held: Collection[Filter]) -> None:
         if len(held) >= self.limits.filters:
             raise ProtocolError(f"a client has at most {self.limits.filters} filters of a kind")
+
+
+def _later(one: Departure | None, other: Departure | None) -> Departure | None:
+    """The departure with the higher epoch: requests overtake each other, so it may come first."""
+    if one is None or other is None:
+        return one or other
+    return max(one, other, key=lambda departure: departure[1])

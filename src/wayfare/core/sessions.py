@@ -22,6 +22,7 @@ from wayfare.core.filters import Filter
 from wayfare.core.history import Backlog, Kept, Limits, Marks, size_of
 from wayfare.core.messages import BrokerId, ClientId, Fetch, LinkId, Publish, Request, Terms
 
+Departure = tuple[BrokerId, int]  # which broker took a session over, at which epoch
 Wanted = dict[Filter, Terms | None]  # subscriptions, and what of what is missed is wanted
 
 
@@ -155,7 +156,7 @@ class Tombstone(msgspec.Struct, frozen=True, gc=False):
     until: int
     epoch: int  # no attachment up to this one opens a session any more
     published: int = 0  # the last publication accepted, where nobody else knows it
-    moved_to: tuple[BrokerId, int] | None = None  # who took the last one over, at which epoch
+    moved_to: Departure | None = None  # the last one, by epoch
     began: int = 0  # the epoch at which the client last began anew; what was before is another life
 
 
