@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from random import Random
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from strategies import filters, part_filters
 from wayfare.bench.matching import WORKLOAD
+from wayfare.core import covering
 from wayfare.core import predicates as ps
 from wayfare.core.covering import CoverIndex, OverlapIndex, witness
 from wayfare.core.filters import EVERYTHING, NOTHING, Filter
@@ -45,6 +47,49 @@ def test_covers_agree_with_a_scan(data):
         assert (each in index) == (each in members)
         assert index.coverers(each) == [m for m in members if m.covers(each)]
         assert index.covered(each) == [m for m in members if each.covers(m)]
+
+
+@given(st.data())
+@settings(max_examples=300)
+def test_indexed_patterns_and_negations_agree_with_a_scan(data):
+    """As above, where every attribute is worth the indexes that only crowded ones have."""
+    with mock.patch.object(covering, "DETAILED_FROM", 1):
+        pool = data.draw(st.lists(part_filters(), min_size=1, max_size=10))
+        index = CoverIndex()
+        members = {}
+        for i in data.draw(st.lists(st.integers(0, len(pool) - 1), max_size=20)):
+            each = pool[i]
+            if members.pop(each, True) is None:
+                index.remove(each)
+            else:
+                index.add(each)
+                members[each] = None
+            other = data.draw(st.sampled_from(pool))
+            assert index.coverers(other) == [m for m in members if m.covers(other)]
+            assert index.covered(other) == [m for m in members if other.covers(m)]
+
+
+def test_unlike_patterns_and_negations_are_not_compared_with_each_other(monkeypatch):
+    """A thousand of each: the indexes leave hardly any to the algebra."""
+    random, index = Random(3), CoverIndex()
+    texts = ["".join(random.choices("abcdefgh", k=7)) for _ in range(1000)]
+    pool = [part(ps.contains("x", text)) for text in texts]
+    pool += [part(ps.contains("y", text, negated=True)) for text in texts]
+    pool += [part(ps.none_of("z", [n])) for n in range(1000)]
+    compared = 0
+    covers = Filter.covers
+
+    def counted(self, other):
+        nonlocal compared
+        compared += 1
+        return covers(self, other)
+
+    monkeypatch.setattr(Filter, "covers", counted)
+    for each in pool:
+        assert not index.coverers(each)
+        assert not index.covered(each)
+        index.add(each)
+    assert compared < 20 * len(pool)
 
 
 @given(st.data())

@@ -49,7 +49,7 @@ def _common_prefix(a: str, b: str) -> str:
     return min(a, b, key=len) if end is None else a[:end]
 
 
-def _hull(p: Between) -> str:
+def hull(p: Between) -> str:
     """The narrowest prefix pattern that holds all texts of a range."""
     if isinstance(p.low, str) and isinstance(p.high, str):
         return patterns.literal(_common_prefix(p.low, p.high)) + "%"
@@ -133,7 +133,7 @@ def _between_like(q: Between, p: Like) -> bool:
         return False
     if p.negated:
         return _block_outside(patterns.literal_prefix(p.pattern), q)
-    return patterns.includes(p.pattern, _hull(q))
+    return patterns.includes(p.pattern, hull(q))
 
 
 def _like_like(q: Like, p: Like) -> bool:
@@ -233,7 +233,7 @@ def _between_like_apart(p: Between, q: Like) -> bool:
     if p.kind != "text":
         return True
     if q.negated:
-        return patterns.includes(q.pattern, _hull(p))
+        return patterns.includes(q.pattern, hull(p))
     return _block_outside(patterns.literal_prefix(q.pattern), p)
 
 

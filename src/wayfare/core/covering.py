@@ -3,10 +3,14 @@
 Every question is answered in two steps: an index gives candidates, the algebra decides.
 
     coverers(G)     a filter that covers G matches every notification that G matches, so one
-                    such witness, made from G's own predicates, is matched against the members
+                    such witness, made from G's own predicates, is matched against the members;
+                    members that only negate are found by the values or patterns that G excludes
     covered(G)      what G covers says at least as much about each of G's attributes; the predicate
                     that the fewest members can imply gives the candidates
     overlapping(G)  members with `x = a` cannot overlap with a filter that says `x = b`
+
+Filters can be made for which every index gives many candidates. A `Meter` limits what is spent on
+them: routing may always treat a filter as not covered, and two filters as overlapping.
 """
 
 from __future__ import annotations
@@ -14,29 +18,65 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterable, Iterator
 from functools import lru_cache
+from itertools import chain
 from math import degrees, inf
 from typing import Any, Generic, TypeVar
 
-from wayfare.core import patterns
+from wayfare.core import algebra, patterns
 from wayfare.core import predicates as ps
 from wayfare.core.compiling import number_span, text_span
 from wayfare.core.conditions import Conjunction
 from wayfare.core.filters import Filter
 from wayfare.core.matching import FilterIndex
 from wayfare.core.predicates import Predicate, Value
+from wayfare.core.selectivity import shelved
 
 Key = TypeVar("Key", bound=Hashable)
+
+HANDLER_UNITS = 4_000  # that one event may spend on covering and overlap: some milliseconds
+
+
+class Meter:
+    """Work on covering and overlap, in units of about a microsecond, until it is reset.
+
+    It counts comparisons, not time: the same events spend the same units.
+    """
+
+    __slots__ = ("left", "limit")
+
+    def __init__(self, limit: float = inf) -> None:
+        self.limit = limit
+        self.left = limit
+
+    def reset(self) -> None:
+        self.left = self.limit
+
+    def spend(self, units: float) -> bool:
+        """False once there is nothing left."""
+        self.left -= units
+        return self.left >= 0
+
+
+UNLIMITED = Meter()
+
+
+def price(a: Filter, b: Filter) -> int:
+    """What comparing two filters costs at most, in units."""
+    terms, characters = a.weight
+    other_terms, other_characters = b.weight
+    return 2 + terms * other_terms // 4 + characters * other_characters // 256
 
 
 class CoverIndex:
     """A set of filters. Lists of members come in the order in which they were added."""
 
-    __slots__ = ("_implied", "_members", "_next", "_wanted")
+    __slots__ = ("_implied", "_members", "_negating", "_next", "_wanted")
 
     def __init__(self) -> None:
         self._members: dict[Filter, int] = {}  # with their places in the order
         self._next = 0
         self._wanted: FilterIndex[Filter] = FilterIndex()
+        self._negating = _Negating()  # the members that `_wanted` would have to test one by one
         self._implied = _Implied()
 
     def __len__(self) -> int:
@@ -51,31 +91,44 @@ class CoverIndex:
             raise KeyError(given)
         self._members[given] = self._next
         self._next += 1
-        self._wanted.add(given, given)
+        if _only_negates(given):
+            self._negating.add(given)
+        else:
+            self._wanted.add(given, given)
         self._implied.add(given)
 
     def remove(self, given: Filter) -> None:
         """Forget the member; KeyError if it is none."""
         del self._members[given]
-        self._wanted.remove(given)
+        if _only_negates(given):
+            self._negating.remove(given)
+        else:
+            self._wanted.remove(given)
         self._implied.remove(given)
 
     def coverers(self, given: Filter) -> list[Filter]:
         """The members that cover this filter, itself included if it is one."""
-        there = witness(given)
-        if there is None:
-            return [member for member in self._members if member.covers(given)]
-        found = [member for member in self._wanted.match(there) if member.covers(given)]
+        found = [member for member in self.may_cover(given) if member.covers(given)]
         return self._in_order(found)
 
     def covered(self, given: Filter) -> list[Filter]:
         """The members that this filter covers, itself included if it is one."""
+        found = [member for member in self.may_be_covered(given) if given.covers(member)]
+        return self._in_order(found)
+
+    def may_cover(self, given: Filter) -> Iterable[Filter]:
+        """Members, each once, among which are all that cover this filter."""
+        there = witness(given)
+        if there is None:
+            return self._members
+        return chain(self._wanted.match(there), self._negating.may_cover(given))
+
+    def may_be_covered(self, given: Filter) -> Iterable[Filter]:
+        """Members, each once, among which are all that this filter covers."""
         candidates: Iterable[Filter] | None = None
         if len(given.conjunctions) == 1:
             candidates = self._implied.candidates(given.conjunctions[0])
-        if candidates is None:
-            return [member for member in self._members if given.covers(member)]
-        return self._in_order([member for member in candidates if given.covers(member)])
+        return self._members if candidates is None else candidates
 
     def _in_order(self, found: list[Filter]) -> list[Filter]:
         if len(found) > 1:
@@ -162,11 +215,29 @@ def _inside(p: ps.Between) -> Iterator[Value]:
 class _Implied:
     """Members by what their predicates can imply."""
 
-    __slots__ = ("_lows", "_named", "_several", "_valued")
+    __slots__ = (
+        "_detailed",
+        "_excluded",
+        "_grams",
+        "_lows",
+        "_named",
+        "_others",
+        "_refused",
+        "_several",
+        "_valued",
+    )
 
     def __init__(self) -> None:
         self._named: dict[str, dict[Filter, None]] = {}
         self._valued: dict[tuple[str, ps.Kind, Value], dict[Filter, None]] = {}
+        # The attributes for which the next four are kept: they are needed for few.
+        self._detailed: set[str] = set()
+        # By pieces of what all texts that satisfy the predicate contain.
+        self._grams: dict[tuple[str, str], dict[Filter, None]] = {}
+        self._excluded: dict[tuple[str, ps.Kind, Value], dict[Filter, None]] = {}
+        self._refused: dict[tuple[str, str], dict[Filter, None]] = {}  # by a piece of a pattern
+        # With other predicates than `<>`; with True, than those and negated patterns.
+        self._others: dict[tuple[str, bool], dict[Filter, None]] = {}
         self._lows: dict[tuple[str, str], _Lows] = {}
         self._several: dict[Filter, None] = {}  # members of no or several conjunctions
 
@@ -179,6 +250,8 @@ class _Implied:
                 self._named.setdefault(name, {})[given] = None
             if type(p) is ps.OneOf:
                 self._valued.setdefault((p.name, p.kind, p.values[0]), {})[given] = None
+            if self._detailed:
+                self._add_detail(p, given)
             for space, low in _low(p):
                 lows = self._lows.get(space)
                 if lows is None:
@@ -194,44 +267,202 @@ class _Implied:
                 _discard(self._named, name, given)
             if type(p) is ps.OneOf:
                 _discard(self._valued, (p.name, p.kind, p.values[0]), given)
+            if self._detailed:
+                for table, at in self._details(p):
+                    _discard(table, at, given)
             for space, low in _low(p):
                 self._lows[space].remove(low, given)
                 if not self._lows[space].lows:
                     del self._lows[space]
 
+    def _add_detail(self, p: Predicate, given: Filter) -> None:
+        for table, at in self._details(p):
+            table.setdefault(at, {})[given] = None
+
+    def _details(self, p: Predicate) -> Iterator[tuple[dict[Any, dict[Filter, None]], Any]]:
+        """Where a predicate is filed beside its name, its values and its bounds."""
+        detailed = self._detailed
+        if type(p) is ps.NoneOf and p.name in detailed:
+            for value in p.values:
+                yield self._excluded, (p.name, p.kind, value)
+            return
+        if type(p) is ps.Like and p.negated:
+            if p.name in detailed:
+                yield self._others, (p.name, False)
+                yield self._refused, (p.name, _piece(p.pattern))
+            return
+        for name in ps.names(p):
+            if name in detailed:
+                yield self._others, (name, True)
+        if p.name in detailed:
+            for gram in _grams(_contained(p)):
+                yield self._grams, (p.name, gram)
+
+    def _has_detail(self, name: str) -> bool:
+        """Whether there are details of this attribute; from now on, if they are worth it."""
+        members = self._named.get(name, {})
+        if name not in self._detailed and len(members) >= DETAILED_FROM:
+            before, self._detailed = self._detailed, {name}
+            for given in members:
+                for p in given.conjunctions[0]:
+                    self._add_detail(p, given)
+            self._detailed = {*before, name}
+        return name in self._detailed
+
     def candidates(self, conjunction: Conjunction) -> Iterable[Filter] | None:
         """Members among which all are that a filter of this conjunction covers; None: any."""
-        best: list[dict[Filter, None]] = []
-        least, span = -1, None
+        best: Iterable[Iterable[Filter]] = ()
+        least = -1
         for p in conjunction:
-            if type(p) is ps.OneOf:
-                found = [
-                    filters
-                    for value in p.values
-                    if (filters := self._valued.get((p.name, p.kind, value)))
-                ]
-                count, where = sum(map(len, found)), None
-            else:
-                where = self._where(p)
-                found = [] if where else [self._named.get(p.name, {})]
-                count = where[2] - where[1] if where else len(found[0])
+            count, found = self._implying(p)
             if least < 0 or count < least:
-                best, least, span = found, count, where
+                best, least = found, count
         if least < 0:
             return None
-        several = list(self._several)
-        if span is not None:
-            return [*dict.fromkeys(span[0][span[1] : span[2]]), *several]
-        return [*(member for members in best for member in members), *several]
+        return dict.fromkeys(chain(*best, self._several))
 
-    def _where(self, p: Predicate) -> tuple[list[Filter], int, int] | None:
-        """The members whose lows lie where those must that imply the predicate: list, from, to."""
+    def _implying(self, p: Predicate) -> tuple[int, list[Iterable[Filter]]]:
+        """How many members may imply the predicate, and which."""
+        if type(p) is ps.OneOf:
+            places = [(p.name, p.kind, value) for value in p.values]
+            valued = [filters for at in places if (filters := self._valued.get(at))]
+            return sum(map(len, valued)), [*valued]
+        named = self._named.get(p.name, {})
+        if type(p) is ps.NoneOf and self._has_detail(p.name):
+            # Who excludes the first value by `<>`, or by any other predicate.
+            excluded = self._excluded.get((p.name, p.kind, p.values[0]), {})
+            others = [self._others.get((p.name, positive), {}) for positive in (False, True)]
+            return len(excluded) + sum(map(len, others)), [excluded, *others]
+        if type(p) is ps.Like and p.negated and self._has_detail(p.name):
+            pieces = ["", *_grams(patterns.literals(p.pattern))]
+            refused = [one for at in pieces if (one := self._refused.get((p.name, at)))]
+            refused.append(self._others.get((p.name, True), {}))
+            return sum(map(len, refused)), [*refused]
+        options: list[tuple[int, list[Iterable[Filter]]]] = [(len(named), [named])]
         bounds = _bounds(p)
-        if bounds is None:
-            return None
-        space, low, high = bounds
-        lows = self._lows.get(space)
-        return ([], 0, 0) if lows is None else (lows.members, *lows.span(low, high))
+        if bounds is not None:
+            space, low, high = bounds
+            lows = self._lows.get(space)
+            start, end = (0, 0) if lows is None else lows.span(low, high)
+            span = () if lows is None else lows.members[start:end]
+            options.append((end - start, [span]))
+        if type(p) is ps.Like and not p.negated and self._has_detail(p.name):
+            for gram in _grams([_longest(p.pattern)]):
+                containing = self._grams.get((p.name, gram), {})
+                options.append((len(containing), [containing]))
+        return min(options, key=lambda option: option[0])
+
+
+DETAILED_FROM = 32  # members that look at one attribute; fewer are compared one by one
+GRAM = 3  # characters of the pieces of texts that are looked up, if there are so many
+
+
+def _longest(pattern: str) -> str:
+    return max(patterns.literals(pattern), key=len)
+
+
+def _piece(pattern: str) -> str:
+    """One of the `_grams` of the pattern."""
+    longest = _longest(pattern)
+    return longest[:GRAM] if len(longest) >= GRAM else longest[:1]
+
+
+def _contained(p: Predicate) -> list[str]:
+    """Texts in which every literal part is of the patterns that the predicate implies."""
+    if type(p) is ps.OneOf and p.kind == "text":
+        return [str(p.values[0])]
+    if type(p) is ps.Between and p.kind == "text":
+        return [patterns.literal_prefix(algebra.hull(p))]
+    if type(p) is ps.Like and not p.negated:
+        return patterns.literals(p.pattern)
+    return []
+
+
+def _grams(texts: list[str]) -> Iterable[str]:
+    """The pieces of these texts, and their characters for what is shorter than a piece."""
+    found: dict[str, None] = {}
+    for text in texts:
+        found.update(dict.fromkeys(text))
+        found.update(dict.fromkeys([text[i : i + GRAM] for i in range(len(text) - GRAM + 1)]))
+    return found
+
+
+def _only_negates(given: Filter) -> bool:
+    """Whether no shelf takes a predicate of it: an index of matching tests it for every witness."""
+    (first, *others) = given.conjunctions or ((),)
+    return not others and bool(first) and not any(map(shelved, first))
+
+
+class _Negating:
+    """Members of one conjunction that only excludes, or asks what is there.
+
+    Each is filed under one predicate: `<>` by its first value, a negated pattern by the pieces of
+    its texts, and others by their attribute.
+    """
+
+    __slots__ = ("_excluding", "_grams", "_named")
+
+    def __init__(self) -> None:
+        self._named: dict[str, dict[Filter, None]] = {}
+        # By attribute and value, or piece; with None, or "", all of that attribute.
+        self._excluding: dict[tuple[str, Any], dict[Filter, None]] = {}
+        self._grams: dict[tuple[str, str], dict[Filter, None]] = {}
+
+    def add(self, given: Filter) -> None:
+        table, places = self._filed(given)
+        for at in places:
+            table.setdefault(at, {})[given] = None
+
+    def remove(self, given: Filter) -> None:
+        table, places = self._filed(given)
+        for at in places:
+            _discard(table, at, given)
+
+    def _filed(self, given: Filter) -> tuple[dict[Any, dict[Filter, None]], list[Any]]:
+        p = min(given.conjunctions[0], key=_rank)
+        if type(p) is ps.NoneOf:
+            return self._excluding, [(p.name, None), (p.name, (p.kind, p.values[0]))]
+        if type(p) is ps.Like and p.negated:
+            pieces = _grams(patterns.literals(p.pattern))
+            return self._grams, [(p.name, ""), *((p.name, piece) for piece in pieces)]
+        return self._named, [p.name]
+
+    def may_cover(self, given: Filter) -> Iterable[Filter]:
+        """Members, each once, among which are all that cover this filter of some conjunctions."""
+        found: dict[Filter, None] = {}
+        if self._named or self._excluding or self._grams:
+            for p in given.conjunctions[0]:
+                for table, at in self._implied_by(p):
+                    found.update(table.get(at, {}))
+        return found
+
+    def _implied_by(self, p: Predicate) -> Iterator[tuple[dict[Any, dict[Filter, None]], Any]]:
+        """Where the members are that the predicate may imply, alone or with others."""
+        for name in ps.names(p):
+            yield self._named, name
+            if type(p) is ps.NoneOf:
+                for value in p.values:
+                    yield self._excluding, (name, (p.kind, value))
+            elif type(p) is ps.Like and p.negated:
+                # Alone it implies narrower ones; together with `<>`, it may exclude some values.
+                yield self._excluding, (name, None)
+                yield self._grams, (name, self._rarest(p))
+            else:
+                yield self._excluding, (name, None)
+                yield self._grams, (name, "")
+
+    def _rarest(self, p: ps.Like) -> str:
+        """The piece of the pattern that the fewest members have; "" if it has none."""
+        pieces = _grams([_longest(p.pattern)])
+        grams = self._grams
+        return min(pieces, key=lambda piece: len(grams.get((p.name, piece), ())), default="")
+
+
+def _rank(p: Predicate) -> int:
+    """Which predicate of a conjunction its filter is filed under: the one that says most."""
+    if type(p) is ps.NoneOf:
+        return 0
+    return 1 if type(p) is ps.Like and p.negated else 2
 
 
 def _discard(table: dict[Any, dict[Filter, None]], at: Any, given: Filter) -> None:
@@ -251,7 +482,9 @@ def _low(p: Predicate) -> Iterator[tuple[tuple[str, str], Any]]:
         absent: Any = "" if p.kind == "text" else -inf
         yield (p.name, p.kind), absent if p.low is None else p.low
     elif type(p) is ps.Like and not p.negated:
-        yield (p.name, "text"), patterns.literal_prefix(p.pattern)
+        start = patterns.literal_prefix(p.pattern)
+        if start:  # else it implies no range, and no pattern with a beginning
+            yield (p.name, "text"), start
     elif type(p) is ps.Near and not p.negated:
         yield ("lat", "near"), p.lat
 
@@ -281,7 +514,7 @@ def _beyond(start: str) -> str | None:
 
 
 class _Lows:
-    """Members sorted by a value."""
+    """Members sorted by a value; of those with the same value, the first to come first."""
 
     __slots__ = ("lows", "members")
 
