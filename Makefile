@@ -21,7 +21,7 @@ export PIP_USER := 0
 unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo servers test check cover bench lock clean
+.PHONY: help setup demo servers test check cover chaos bench lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -47,6 +47,10 @@ check: .venv/.ready servers ## the quick round before a commit: as `test`, witho
 # By itself: it makes simulations several times as slow, and fails nothing that `test` would not.
 cover: .venv/.ready ## which lines and branches the quick tests do not reach
 	@$(PYTEST) -m "not slow" --cov --cov-report=term:skip-covered
+
+# CHAOS="--minutes 60 --json", CHAOS="--profile keep --seed 7": see CHAOS=--help.
+chaos: .venv/.ready ## ten minutes of random faults on real brokers and clients (CHAOS=--help)
+	@cd tests && ../$(BIN)/python -m chaos $(CHAOS)
 
 bench: .venv/.ready ## benchmarks, as JSON; of live brokers a quick round
 	@$(BIN)/wayfare bench matching --json

@@ -1,6 +1,7 @@
 """A TCP proxy that makes trouble: it cuts, delays, half-closes, throttles, and swallows a direction.
 
-`up` is from who connects to the target, `down` the way back.
+`up` is from who connects to the target, `down` the way back. It may also leave a connection half open,
+or break it as soon as the first words of the caller have passed.
 """
 
 import asyncio
@@ -9,6 +10,9 @@ from contextlib import asynccontextmanager, suppress
 from wayfare.net.addresses import Address
 
 CHUNK = 16 * 1024
+GREETING_S = (
+    0.05  # between the caller's first words and the end of a connection whose greeting is lost
+)
 
 
 class Proxy:
@@ -20,7 +24,9 @@ class Proxy:
         self.passed = {"up": 0, "down": 0}  # bytes
         self.accepted = 0  # connections
         self._open = {"up": asyncio.Event(), "down": asyncio.Event()}
+        self.greetings_to_lose = 0  # connections that break before the caller hears anything
         self._pairs = {}  # task: its two writers
+        self._half_open = set()  # tasks of connections of which one end is gone
         self._server = None
         self.heal()
 
@@ -52,6 +58,13 @@ class Proxy:
             with suppress(OSError, RuntimeError, IndexError):  # it may not be connected yet
                 writers[("down", "up").index(direction)].write_eof()
 
+    def half_open(self, end):
+        """The caller's or the called end of all connections is gone, and the other end is not told."""
+        for task, writers in list(self._pairs.items()):
+            if len(writers) == 2:
+                self._half_open.add(task)
+                writers[("caller", "called").index(end)].transport.abort()
+
     def swallow(self, *directions):
         """Nothing gets through any more, and nobody is told: until `heal`, or for ever."""
         for direction in directions or ("up", "down"):
@@ -70,31 +83,56 @@ class Proxy:
         try:
             there, back = await asyncio.open_connection(self.target.host, self.target.port)
             self._pairs[task].append(back)
+            pump = self._pump
+            if self.greetings_to_lose:
+                self.greetings_to_lose -= 1
+                pump = self._lose_greeting
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._pump("up", reader, back))
-                group.create_task(self._pump("down", there, writer))
+                group.create_task(pump("up", reader, back, task))
+                group.create_task(pump("down", there, writer, task))
         except (OSError, asyncio.CancelledError):
             pass
         except ExceptionGroup as group:
             if group.split(OSError)[1] is not None:
                 raise
         finally:
+            self._half_open.discard(task)
             for one in self._pairs.pop(task):
                 one.transport.abort()
 
-    async def _pump(self, direction, reader, writer):
-        while data := await reader.read(CHUNK):
+    async def _pump(self, direction, reader, writer, task):
+        try:
+            await self._pass_on(direction, reader, writer, task)
+        except OSError:
+            if task not in self._half_open:
+                raise
+        if task in self._half_open:
+            await asyncio.Event().wait()  # until it is cut
+
+    async def _lose_greeting(self, direction, reader, writer, task):
+        """The caller's first words get through, and then both ends are gone."""
+        if direction == "down":
+            await asyncio.Event().wait()
+        writer.write(await reader.read(CHUNK))
+        await asyncio.sleep(GREETING_S)
+        raise ConnectionAbortedError
+
+    async def _pass_on(self, direction, reader, writer, task):
+        while (data := await reader.read(CHUNK)) and task not in self._half_open:
             await self._open[direction].wait()
             wait = self.delay_s + (len(data) / self.bytes_per_s if self.bytes_per_s else 0)
             if wait:
                 await asyncio.sleep(wait)
                 await self._open[direction].wait()
+            if task in self._half_open:
+                return
             self.passed[direction] += len(data)
             with suppress(RuntimeError):  # half-closed: what comes now goes nowhere
                 writer.write(data)
             await writer.drain()
-        with suppress(OSError, RuntimeError):
-            writer.write_eof()
+        if task not in self._half_open:
+            with suppress(OSError, RuntimeError):
+                writer.write_eof()
 
 
 @asynccontextmanager

@@ -1,0 +1,247 @@
+"""One function for each kind of act in a plan. Each leaves things as they were, but for what it destroyed."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import shutil
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from chaos.network import Network, Process, StartFailed
+from chaos.plan import Act
+from proxy import Proxy
+
+UNUSABLE = 2  # the exit code of a broker that cannot use its store
+FULL = 1  # ... and of one that cannot write to it any more
+UNSEEN_S = 0.4  # between two attachments whose greetings are lost
+
+
+async def play(network: Network, act: Act) -> None:
+    """Acts that hit the same thing wait for each other."""
+    target = act.target.partition("@")[0] if act.kind in ("move", "unseen") else act.target
+    async with network.busy[target]:
+        await ACTS[act.kind](network, act)
+
+
+# Movements
+
+
+async def move(network: Network, act: Act) -> None:
+    client = act.target.partition("@")[0]
+    network.clients[client].tell({"do": "move", "address": network.roads[act.target].url})
+
+
+async def leave(network: Network, act: Act) -> None:
+    network.clients[act.target].tell({"do": "leave", "for_s": act.for_s})
+    await asyncio.sleep(act.for_s)
+
+
+# Connections
+
+
+async def reset(network: Network, act: Act) -> None:
+    network.roads[act.target].cut()
+
+
+async def half_open(network: Network, act: Act) -> None:
+    network.roads[act.target].half_open(act.detail)
+
+
+async def half_close(network: Network, act: Act) -> None:
+    network.roads[act.target].half_close(act.detail)
+
+
+async def black_hole(network: Network, act: Act) -> None:
+    road = network.roads[act.target]
+    road.swallow(*(("up", "down") if act.detail == "both" else (act.detail,)))
+    await asyncio.sleep(act.for_s)
+    calm(road)
+
+
+async def slow(network: Network, act: Act) -> None:
+    road = network.roads[act.target]
+    road.delay_s = float(act.detail)
+    await asyncio.sleep(act.for_s)
+    calm(road)
+
+
+async def thin(network: Network, act: Act) -> None:
+    road = network.roads[act.target]
+    road.bytes_per_s = float(act.detail)
+    await asyncio.sleep(act.for_s)
+    calm(road)
+
+
+async def unseen(network: Network, act: Act) -> None:
+    """The client attaches, and its connection breaks before it is greeted: once, or several times in a row."""
+    road = network.roads[act.target]
+    client = network.clients[act.target.partition("@")[0]]
+    for _ in range(int(act.detail)):
+        road.greetings_to_lose = 1
+        client.tell({"do": "move", "address": road.url})
+        await asyncio.sleep(UNSEEN_S)
+    road.greetings_to_lose = 0
+
+
+def calm(road: Proxy) -> None:
+    road.heal()
+    road.delay_s, road.bytes_per_s = 0.0, None
+
+
+# Brokers
+
+
+async def kill(network: Network, act: Act) -> None:
+    broker = network.brokers[act.target]
+    await broker.kill()
+    await asyncio.sleep(act.for_s)
+    await broker.start()
+
+
+async def restart(network: Network, act: Act) -> None:
+    broker = network.brokers[act.target]
+    if (code := await broker.terminate()) != 0:
+        network.surprises.append(f"{act.target} was asked to stop, and its exit code was {code}")
+    await broker.start()
+
+
+async def stop(network: Network, act: Act) -> None:
+    await _suspend(network.brokers[act.target], act.for_s)
+
+
+async def full_disk(network: Network, act: Act) -> None:
+    """Its files may not grow any more: it fails, and is started again when there is room."""
+    broker = network.brokers[act.target]
+    largest = max((one.stat().st_size for one in _files(network, act.target)), default=0)
+    no_limit = resource.prlimit(broker.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (largest, no_limit[1]))
+    code = await broker.ended(act.for_s)
+    if code is None:  # there was room left in its files
+        resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, no_limit)
+        return
+    if code != FULL:
+        network.surprises.append(f"{act.target} had a full disk, and its exit code was {code}")
+    await broker.kill()
+    await broker.start()
+
+
+# What is destroyed
+
+
+async def delete(network: Network, act: Act) -> None:
+    """The store is gone."""
+    await network.brokers[act.target].kill()
+    shutil.rmtree(network.store(act.target))
+    await network.brokers[act.target].start()
+
+
+async def put_back(network: Network, act: Act) -> None:
+    """An older copy of the store is put back: the whole directory, or the database alone."""
+    broker, store = network.brokers[act.target], network.store(act.target)
+    copy = store.with_suffix(".copy")
+    shutil.rmtree(copy, ignore_errors=True)
+    await broker.kill()
+    shutil.copytree(store, copy)
+    await broker.start()
+    await asyncio.sleep(act.for_s)
+    await broker.kill()
+    for one in _files(network, act.target):
+        if act.detail == "directory" or one.name.startswith("broker.db"):
+            one.unlink()
+    for one in copy.iterdir():
+        if act.detail == "directory" or one.name.startswith("broker.db"):
+            shutil.copy2(one, store)
+    await _start_somehow(network, act.target)
+
+
+async def cut_wal(network: Network, act: Act) -> None:
+    """The end of the write-ahead log is missing."""
+    await network.brokers[act.target].kill()
+    if (wal := _wal(network, act.target)) is not None:
+        with wal.open("rb+") as file:
+            file.truncate(int(wal.stat().st_size * float(act.detail)))
+    await _start_somehow(network, act.target)
+
+
+async def flip_wal(network: Network, act: Act) -> None:
+    """One bit of the write-ahead log is wrong."""
+    await network.brokers[act.target].kill()
+    if (wal := _wal(network, act.target)) is not None:
+        content = bytearray(wal.read_bytes())
+        if content:
+            content[int(len(content) * float(act.detail))] ^= 1
+        wal.write_bytes(content)
+    await _start_somehow(network, act.target)
+
+
+async def _start_somehow(network: Network, name: str) -> None:
+    """A broker may refuse a damaged store and say so; then it starts without."""
+    try:
+        await network.brokers[name].start()
+    except StartFailed as error:
+        if error.code != UNUSABLE:
+            raise
+        shutil.rmtree(network.store(name))
+        await network.brokers[name].start()
+
+
+def _files(network: Network, name: str) -> list[Path]:
+    return sorted(network.store(name).iterdir())
+
+
+def _wal(network: Network, name: str) -> Path | None:
+    path = network.store(name) / "broker.db-wal"
+    return path if path.exists() else None
+
+
+# Clients
+
+
+async def kill_client(network: Network, act: Act) -> None:
+    client = network.clients[act.target]
+    await client.kill()
+    await asyncio.sleep(act.for_s)
+    await client.start()
+    client.tell({"do": "pace", "every_s": network.every_s})
+
+
+async def stop_client(network: Network, act: Act) -> None:
+    await _suspend(network.clients[act.target], act.for_s)
+
+
+async def dawdle(network: Network, act: Act) -> None:
+    network.clients[act.target].tell({"do": "dawdle", "for_s": act.for_s})
+    await asyncio.sleep(act.for_s)
+
+
+async def _suspend(process: Process, seconds: float) -> None:
+    process.signal(signal.SIGSTOP)
+    await asyncio.sleep(seconds)
+    process.signal(signal.SIGCONT)
+
+
+ACTS: dict[str, Callable[[Network, Act], Awaitable[None]]] = {
+    "move": move,
+    "leave": leave,
+    "reset": reset,
+    "half-open": half_open,
+    "half-close": half_close,
+    "black-hole": black_hole,
+    "slow": slow,
+    "thin": thin,
+    "unseen": unseen,
+    "kill": kill,
+    "restart": restart,
+    "stop": stop,
+    "full-disk": full_disk,
+    "forget": kill,
+    "delete": delete,
+    "put-back": put_back,
+    "cut-wal": cut_wal,
+    "flip-wal": flip_wal,
+    "kill-client": kill_client,
+    "stop-client": stop_client,
+    "dawdle": dawdle,
+}
