@@ -17,7 +17,9 @@ from wayfare.core import messages as m
 from wayfare.core.counts import MILLISECOND_NS, Histogram
 from wayfare.core.effects import Close, Effect, Send
 from wayfare.core.filters import Filter
+from wayfare.core.grants import Grants
 from wayfare.core.history import Kept, Limits, Past, Stored, size_of
+from wayfare.core.matching import FilterIndex
 from wayfare.core.messages import BrokerId, ClientId, LinkId, Notification
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.routing import Routing, near_and_here
@@ -27,6 +29,7 @@ from wayfare.errors import ProtocolError
 
 OVERTAKEN = "a publisher moved, and its old broker did not answer: some of it may be missing"
 FORGOTTEN_PAST = "its broker does not remember so much of the past"
+WITHDRAWN = "its account may not subscribe to this any more"
 LISTENING_PLACE = 2**62  # behind those of all clients
 TOMBSTONES_MAX = 10_000  # the oldest are forgotten before their time
 HANDOVERS_NS = [
@@ -221,6 +224,29 @@ class Border:
                 routing.unadvertise(client, filter)
         session.subscriptions, session.advertisements = wanted, offered
         self.watches.set(session, watched)
+
+    def confine(self, session: Session, grants: Grants) -> str:
+        """Withdraw what the rules do not allow any more. Returns the first reason, or ""."""
+        wanted = {
+            one: terms
+            for one, terms in session.subscriptions.items()
+            if grants.unsubscribable((one,)) is None
+        }
+        offered = [one for one in session.advertisements if grants.unadvertisable((one,)) is None]
+        refused = next((one for one in session.subscriptions if one not in wanted), None)
+        reason = grants.unsubscribable((refused,)) if refused is not None else None
+        reason = reason or grants.unadvertisable(session.advertisements)
+        if reason is None:
+            return ""
+        if refused is not None:
+            index: FilterIndex[Filter] = FilterIndex()
+            for one in wanted:
+                index.add(one, one)
+            session.backlog.withdraw(lambda kept: bool(index.find(kept.attributes)), WITHDRAWN)
+        self.set_profile(
+            session, wanted, offered, [one for one in session.watched if one in offered]
+        )
+        return reason
 
     # Notifications
 

@@ -20,8 +20,10 @@ from wayfare.core import saving, saving_virtual
 from wayfare.core.border import Border
 from wayfare.core.effects import (
     Close,
+    Confined,
     Effect,
     Event,
+    Forgotten,
     Granted,
     LinkDown,
     LinkUp,
@@ -210,6 +212,29 @@ class Broker:
     def on_granted(self, event: Granted, now: int) -> list[Effect]:
         self.grants[event.link] = event.grants
         return []
+
+    def on_confined(self, event: Confined, now: int) -> list[Effect]:
+        client, grants = event.client, event.grants
+        effects: list[Effect] = []
+        following = grants.unsubscribable(self.replicator.followed_by(client))
+        if following is not None:
+            effects += self.replicator.leave(client, now)
+        for session in self.border.of(client):
+            reason = self.border.confine(session, grants)
+            if reason and session.wait is not None:
+                # Its old broker may still send what is withdrawn: the session cannot go on.
+                effects += self.border.disconnect(session, reason, now)
+                effects += self.relocation.forget(session, now)
+            elif reason or following:
+                effects += self.border.disconnect(session, reason or following or "", now)
+        return self._with_updates(effects)
+
+    def on_forgotten(self, event: Forgotten, now: int) -> list[Effect]:
+        effects = self.replicator.leave(event.client, now)
+        for session in self.border.of(event.client):
+            effects += self.border.disconnect(session, event.reason, now)
+            effects += self.relocation.forget(session, now)
+        return self._with_updates(effects)
 
     def on_link_down(self, event: LinkDown, now: int) -> list[Effect]:
         self.profiles.on_link_down(event.link)
@@ -502,6 +527,8 @@ EVENTS: dict[type, Callable[[Broker, Any, int], list[Effect]]] = {
     LinkUp: Broker.on_link_up,
     LinkDown: Broker.on_link_down,
     Granted: Broker.on_granted,
+    Confined: Broker.on_confined,
+    Forgotten: Broker.on_forgotten,
     Posted: Broker.on_posted,
     Tick: Broker.on_tick,
 }

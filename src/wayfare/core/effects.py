@@ -3,8 +3,8 @@
 A host turns what happens into events, calls `step(event, now)`, and performs the effects in order:
 
     Received, LinkUp, LinkDown,       ->  core  ->  Send, Close       (broker and client)
-    Publications, Granted, Tick                     Notify, Lost, Ended,
-                                                    Interested        (client: to the application)
+    Publications, Granted,                          Notify, Lost, Ended,
+    Confined, Forgotten, Tick                       Interested        (client: to the application)
     Posted                                          Post              (broker: to another replicator)
 
 `now` is an integer of nanoseconds that never goes back. Whenever `next_deadline()` is reached, the
@@ -19,7 +19,15 @@ import msgspec
 
 from wayfare.core.filters import Filter
 from wayfare.core.grants import Grants
-from wayfare.core.messages import AnyMessage, BrokerId, LinkId, Notification, Peers, Publish
+from wayfare.core.messages import (
+    AnyMessage,
+    BrokerId,
+    ClientId,
+    LinkId,
+    Notification,
+    Peers,
+    Publish,
+)
 from wayfare.core.templates import Template
 
 # Events
@@ -52,10 +60,27 @@ class LinkDown(msgspec.Struct, frozen=True, gc=False):
 
 
 class Granted(msgspec.Struct, frozen=True, gc=False):
-    """The client on this connection may do so much, and no more. Comes in front of its `Attach`."""
+    """The client on this connection may do so much, and no more. Comes in front of its `Attach`,
+
+    and again whenever the rules change; then `Confined` follows.
+    """
 
     link: LinkId
     grants: Grants
+
+
+class Confined(msgspec.Struct, frozen=True, gc=False):
+    """The rules for a client have changed: what its sessions hold against them is withdrawn."""
+
+    client: ClientId
+    grants: Grants
+
+
+class Forgotten(msgspec.Struct, frozen=True, gc=False):
+    """An operator ends all sessions of a client; the client is told of a gap when it comes back."""
+
+    client: ClientId
+    reason: str
 
 
 class Posted(msgspec.Struct, frozen=True, gc=False):
@@ -69,7 +94,7 @@ class Tick(msgspec.Struct, frozen=True, gc=False):
     """Time has passed: a deadline may be due."""
 
 
-Event = Received | Publications | LinkUp | LinkDown | Granted | Posted | Tick
+Event = Received | Publications | LinkUp | LinkDown | Granted | Confined | Forgotten | Posted | Tick
 
 # Effects
 

@@ -1,9 +1,9 @@
-"""What one client may subscribe to, publish and advertise: lists of filters.
+"""What one client may subscribe to, publish and advertise: lists of filters that allow, and lists that deny.
 
-A client may ask for less than a granted filter, never for more. Whoever knows which client is on a
-connection says what it may do (`Granted`), in front of everything that the client says; the broker
-asks here before it does what a message wants. An attachment by digest is asked about when its filters
-are known.
+A client may ask for less than an allowed filter, never for more, and for nothing that overlaps a denied one:
+a deny rule wins over every allow rule. The host says which rules hold for a connection (`Granted`) before the
+first message of the client, and again when the rules change; the broker asks here before it acts on a
+message. An attachment by digest is checked when its filters are known.
 """
 
 from __future__ import annotations
@@ -27,36 +27,66 @@ class Grants(msgspec.Struct, frozen=True):
     subscribe: Granted = None
     publish: Granted = None
     advertise: Granted = None
+    deny_subscribe: tuple[Filter, ...] = ()
+    deny_publish: tuple[Filter, ...] = ()
+    deny_advertise: tuple[Filter, ...] = ()
 
     def refusal(self, message: m.AnyMessage) -> str | None:
         """Why the client may not say this; None if it may."""
         if isinstance(message, m.Publish):
-            if self.publish is None or any(one.matches(message.attributes) for one in self.publish):
-                return None
-            # Its values are not told: this goes into logs.
-            named = ", ".join(message.attributes) or "no attributes"
-            return self._told("publish", self.publish, f"a notification with {named}")
+            return self._unpublishable(message)
         if isinstance(message, m.Subscribe):
-            return self._exceeded("subscribe to", self.subscribe, (message.filter,))
+            return self.unsubscribable((message.filter,))
         if isinstance(message, m.Advertise):
-            return self._exceeded("advertise", self.advertise, (message.filter,))
+            return self.unadvertisable((message.filter,))
         if isinstance(message, m.Attach):
-            return self._exceeded(
-                "subscribe to", self.subscribe, message.subscriptions
-            ) or self._exceeded("advertise", self.advertise, message.advertisements)
+            return self.unsubscribable(message.subscriptions) or self.unadvertisable(
+                message.advertisements
+            )
         return None
 
-    def _exceeded(self, verb: str, granted: Granted, asked: Iterable[Filter]) -> str | None:
-        if granted is None:
+    def unsubscribable(self, asked: Iterable[Filter]) -> str | None:
+        """Why the client may not subscribe to one of these filters; None if it may to all."""
+        return self._exceeded("subscribe to", self.subscribe, self.deny_subscribe, asked)
+
+    def unadvertisable(self, asked: Iterable[Filter]) -> str | None:
+        return self._exceeded("advertise", self.advertise, self.deny_advertise, asked)
+
+    def checks_publications(self) -> bool:
+        return self.publish is not None or bool(self.deny_publish)
+
+    def _unpublishable(self, message: m.Publish) -> str | None:
+        attributes = message.attributes
+        # Only names of attributes: this text goes into logs, and values do not.
+        named = ", ".join(attributes) or "no attributes"
+        what = f"a notification with {named}"
+        for denied in self.deny_publish:
+            if denied.matches(attributes):
+                return self._denied("publish", denied, what)
+        if self.publish is None or any(one.matches(attributes) for one in self.publish):
             return None
+        return self._told("publish", self.publish, what)
+
+    def _exceeded(
+        self, verb: str, granted: Granted, deny: tuple[Filter, ...], asked: Iterable[Filter]
+    ) -> str | None:
         for one in asked:
-            if not all(any(g.covers(part) for g in granted) for part in one.parts()):
+            for denied in deny:
+                if denied.overlaps(one):
+                    return self._denied(verb, denied, str(one))
+            if granted is not None and not all(
+                any(g.covers(part) for g in granted) for part in one.parts()
+            ):
                 return self._told(verb, granted, str(one))
         return None
 
     def _told(self, verb: str, granted: tuple[Filter, ...], what: str) -> str:
         allowed = _short("; ".join(map(str, granted))) or "nothing"
         return f"{self.client} may not {verb} {_short(what)}: its account allows {verb} {allowed}"
+
+    def _denied(self, verb: str, denied: Filter, what: str) -> str:
+        rule = f"its account denies {verb} {_short(str(denied))}"
+        return f"{self.client} may not {verb} {_short(what)}: {rule}"
 
 
 def _short(text: str) -> str:

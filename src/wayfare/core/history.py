@@ -10,7 +10,7 @@ shows: the client gets a `Gap` in place of what is gone, and counts exactly what
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -310,6 +310,16 @@ class Backlog:
         self.unacked.clear()
         self.sent = delivered
         return True
+
+    def withdraw(self, keep: Callable[[Notification], bool], why: str) -> None:
+        """Drop what `keep` rejects; each is lost, and reported at its place."""
+        for queue in (self.unacked, self.waiting):
+            kept = [one for one in queue if keep(one[1].notification)]
+            if len(kept) < len(queue):
+                queue.clear()
+                queue.extend(kept)
+                self.why = why
+        self.bytes = sum(stored.size for _, stored, _ in (*self.unacked, *self.waiting))
 
     def take_back(self) -> list[Kept]:
         """What was not sent yet, as if it had never been put here; what was lost stays lost."""

@@ -121,6 +121,10 @@ class Relocation:
                 effects += self._end(session, now)
         return effects
 
+    def forget(self, session: Session, now: int) -> list[Effect]:
+        """End a session because an operator says so."""
+        return self._end(session, now)
+
     def _end(self, session: Session, now: int) -> list[Effect]:
         return self.border.end(session, now)
 

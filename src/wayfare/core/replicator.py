@@ -167,6 +167,18 @@ class Replicator:
             return []
         return self._leave(virtual, epoch + 1, now)
 
+    def leave(self, client: ClientId, now: int) -> list[Effect]:
+        """Nobody listens ahead for this client any more."""
+        virtual = self.virtual.get(client)
+        return [] if virtual is None else self._leave(virtual, virtual.epoch + 1, now)
+
+    def followed_by(self, client: ClientId) -> list[Filter]:
+        """What a client gets because of where it is now."""
+        virtual = self.virtual.get(client)
+        if virtual is None:
+            return []
+        return [self.ahead.exact(template, virtual.state) for template in virtual.follows]
+
     def _served(self, session: Session) -> Virtual | None:
         """The virtual client that delivers on this connection."""
         return None if session.link is None else self._by_link.get(session.link)

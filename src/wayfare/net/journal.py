@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from wayfare.core.broker import Broker
 from wayfare.core.codec import decode, encode
 from wayfare.core.effects import (
+    Confined,
     Event,
+    Forgotten,
     Granted,
     LinkDown,
     LinkUp,
@@ -16,12 +18,14 @@ from wayfare.core.effects import (
     Received,
     Tick,
 )
-from wayfare.core.messages import BrokerId, LinkId, Peers
+from wayfare.core.messages import BrokerId, ClientId, LinkId, Peers
 from wayfare.errors import StoreError, UsageError
 from wayfare.net.links import Link
 from wayfare.net.store import (
     AnyRecord,
+    Confine,
     Down,
+    Forget,
     GaveUp,
     Grant,
     Heard,
@@ -46,6 +50,10 @@ def records_of(event: Event, now: int, links: Links) -> list[AnyRecord]:
         return [Up(now, event.link, links[BrokerId(event.link)].known)]
     if isinstance(event, Granted):
         return [Grant(now, event.link, event.grants)]
+    if isinstance(event, Confined):
+        return [Confine(now, event.client, event.grants)]
+    if isinstance(event, Forgotten):
+        return [Forget(now, event.client, event.reason)]
     if isinstance(event, Posted):
         return [Heard(now, event.broker, encode(event.message))]
     return [Down(now, event.link) if isinstance(event, LinkDown) else Ticked(now, "")]
@@ -96,6 +104,10 @@ def _replay(record: AnyRecord, core: Broker, links: Links) -> None:
         core.step(LinkUp(link), record.now)
     elif isinstance(record, Grant):
         core.step(Granted(link, record.grants), record.now)
+    elif isinstance(record, Confine):
+        core.step(Confined(ClientId(record.link), record.grants), record.now)
+    elif isinstance(record, Forget):
+        core.step(Forgotten(ClientId(record.link), record.reason), record.now)
     elif isinstance(record, Heard):
         message = decode(record.frame[4:])
         assert isinstance(message, Peers)

@@ -79,7 +79,19 @@ class Heard(Record, frozen=True, tag=8):
     frame: bytes
 
 
-AnyRecord = In | Up | Down | Ticked | Out | Grant | GaveUp | Heard
+class Confine(Record, frozen=True, tag=20):
+    """The rules for a client, whose name stands for a link, have changed."""
+
+    grants: Grants
+
+
+class Forget(Record, frozen=True, tag=21):
+    """An operator ended the sessions of a client, whose name stands for a link."""
+
+    reason: str
+
+
+AnyRecord = In | Up | Down | Ticked | Out | Grant | GaveUp | Heard | Confine | Forget
 
 
 class SavedLink(msgspec.Struct, frozen=True, array_like=True):

@@ -1,0 +1,157 @@
+"""Rules that deny, rules that change while a client is here or away, and sessions that an operator ends."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strategies import attributes, filters
+from wayfare.core import messages as m
+from wayfare.core.broker import Broker
+from wayfare.core.effects import Close, Confined, Forgotten, Granted, LinkDown, Received, Send
+from wayfare.core.filters import Filter
+from wayfare.core.grants import Grants
+
+
+def f(text):
+    return Filter.parse(text)
+
+
+PARKING, SPEED, SECRET = f("service = 'parking'"), f("service = 'speed'"), f("level > 5")
+
+
+# Deny rules
+
+
+@given(st.lists(filters(), min_size=1, max_size=3), filters(), attributes())
+def test_a_subscription_that_is_not_refused_brings_nothing_denied(denied, asked, published):
+    grants = Grants("anna", deny_subscribe=tuple(denied), deny_advertise=tuple(denied))
+    if grants.refusal(m.Subscribe(asked)) is None:
+        assert grants.refusal(m.Advertise(asked)) is None
+        assert not (asked.matches(published) and any(one.matches(published) for one in denied))
+
+
+@given(st.lists(filters(), max_size=3), st.lists(filters(), max_size=3), attributes())
+def test_a_publication_is_allowed_exactly_if_allowed_and_not_denied(allowed, denied, published):
+    grants = Grants("anna", publish=tuple(allowed), deny_publish=tuple(denied))
+    may = any(one.matches(published) for one in allowed)
+    may = may and not any(one.matches(published) for one in denied)
+    assert (grants.refusal(m.Publish(1, published)) is None) == may
+
+
+def test_a_deny_rule_wins_and_is_named():
+    grants = Grants("anna", (PARKING,), deny_subscribe=(SECRET,), deny_publish=(SECRET,))
+    assert grants.refusal(m.Subscribe(f("service = 'parking' and level <= 5"))) is None
+    assert grants.refusal(m.Subscribe(PARKING)) == (
+        "anna may not subscribe to service = 'parking': its account denies subscribe to level > 5"
+    )
+    assert grants.refusal(m.Attach("anna", 1, 0, (PARKING,))) is not None
+    assert grants.refusal(m.Publish(1, {"level": 5})) is None
+    assert grants.refusal(m.Publish(1, {"level": 6})) == (
+        "anna may not publish a notification with level: its account denies publish level > 5"
+    )
+    assert not Grants("anna", deny_advertise=(SECRET,)).checks_publications()
+    assert grants.checks_publications()
+
+
+# Rules that change
+
+
+def garage_and_anna(*wanted):
+    """A broker with a publisher, and anna, who subscribed to this."""
+    broker = Broker("porto")
+    broker.step(Received("g", m.Attach("garage", 1, 0)), 0)
+    broker.step(Received("l", m.Attach("anna", 1, 0, wanted, (SPEED,))), 0)
+    return broker
+
+
+def publish(broker, *services):
+    for number, service in enumerate(services, 1):
+        broker.step(Received("g", m.Publish(number, {"service": service})), number)
+
+
+def test_rules_that_still_allow_everything_disturb_nobody():
+    broker = garage_and_anna(PARKING)
+    grants = Grants("anna", (PARKING,), None, (SPEED,))
+    assert broker.step(Granted("l", grants), 0) == []
+    assert broker.step(Confined("anna", grants), 0) == []
+    (session,) = broker.border.of("anna")
+    assert (session.link, list(session.subscriptions)) == ("l", [PARKING])
+
+
+def test_an_attached_client_is_disconnected_and_told_which_filter_it_lost():
+    broker = garage_and_anna(PARKING, SPEED)
+    grants = Grants("anna", (PARKING,))
+    broker.step(Granted("l", grants), 0)
+    (closed,) = broker.step(Confined("anna", grants), 1)
+    reason = grants.refusal(m.Subscribe(SPEED))
+    assert closed == Close("l", reason)
+    (session,) = broker.border.of("anna")
+    assert (session.link, list(session.subscriptions)) == (None, [PARKING])
+    assert broker.grants == {}
+    publish(broker, "parking", "speed")
+    assert [one.notification.attributes["service"] for _, one, _ in session.backlog.waiting] == [
+        "parking"
+    ]
+
+
+def test_what_waits_for_a_client_that_is_away_is_withdrawn_and_reported():
+    broker = garage_and_anna(PARKING, SPEED)
+    broker.step(LinkDown("l"), 0)
+    publish(broker, "parking", "speed", "speed", "parking")
+    before = broker.border.of("anna")[0].backlog.bytes
+    assert broker.step(Confined("anna", Grants("anna", deny_subscribe=(SPEED,))), 5) == []
+    (session,) = broker.border.of("anna")
+    assert 0 < session.backlog.bytes < before
+    again = m.Attach("anna", 2, 0, (PARKING,), (), (("porto", 1),), welcomed=True)
+    welcome, *got = broker.step(Received("l2", again), 6)
+    assert type(welcome.message) is m.Welcome
+    delivered = [one.message for one in got if type(one.message) is m.Deliver]
+    assert [one.notification.attributes["service"] for one in delivered] == ["parking", "parking"]
+    assert delivered[-1].number == 4  # so two are missing, and counted
+    (gap,) = [one.message for one in got if type(one.message) is m.Gap]
+    assert gap.exact
+    assert "may not subscribe to this any more" in gap.reason
+
+
+def test_advertisements_that_are_not_allowed_any_more_are_withdrawn():
+    broker = garage_and_anna(PARKING)
+    (closed,) = broker.step(Confined("anna", Grants("anna", advertise=())), 1)
+    assert "may not advertise service = 'speed'" in closed.reason
+    assert not broker.border.of("anna")[0].advertisements
+
+
+def test_neighbours_stop_sending_what_is_withdrawn():
+    broker = Broker("porto", ["faro"])
+    broker.step(Received("faro", m.Announce(("faro",))), 0)
+    broker.step(Received("faro", m.Update(add_ads=(m.Entry(SPEED),))), 0)
+    broker.step(Received("l", m.Attach("anna", 1, 0, (SPEED,))), 0)
+    effects = broker.step(Confined("anna", Grants("anna", ())), 1)
+    (update,) = [one.message for one in effects if isinstance(one, Send) and one.link == "faro"]
+    assert [one.filter for one in update.remove_subs] == [SPEED]
+
+
+def test_a_session_that_waits_for_its_old_broker_ends_if_it_loses_a_filter():
+    broker = Broker("porto", ["faro"])
+    broker.step(Received("faro", m.Announce(("faro",))), 0)
+    attach = m.Attach("anna", 2, 0, (SPEED,), (), (("faro", 1),), welcomed=True)
+    broker.step(Received("l", attach), 0)
+    broker.step(Confined("anna", Grants("anna", ())), 1)
+    assert broker.border.of("anna") == []
+
+
+# Sessions that an operator ends
+
+
+def test_a_forgotten_session_is_closed_and_its_client_is_told_of_a_gap_later():
+    broker = garage_and_anna(PARKING)
+    assert broker.step(Forgotten("anna", "kicked"), 1) == [Close("l", "kicked")]
+    assert broker.border.of("anna") == []
+    publish(broker, "parking")
+    again = m.Attach("anna", 2, 0, (PARKING,), (), (("porto", 1),), welcomed=True)
+    welcome, gap = broker.step(Received("l2", again), 2)
+    assert type(welcome.message) is m.Welcome
+    assert not gap.message.exact
+
+
+def test_to_forget_who_is_not_here_changes_nothing():
+    assert Broker("porto").step(Forgotten("anna", "kicked"), 1) == []
+    assert Broker("porto").step(Confined("anna", Grants("anna", ())), 1) == []
