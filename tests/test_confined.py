@@ -1,11 +1,13 @@
 """Rules that deny, rules that change while a client is here or away, and sessions that an operator ends."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies import attributes, filters
 from wayfare.core import messages as m
 from wayfare.core.broker import Broker
+from wayfare.core.costs import EVERYTHING_COST, cost_of
 from wayfare.core.effects import Close, Confined, Forgotten, Granted, LinkDown, Received, Send
 from wayfare.core.filters import Filter
 from wayfare.core.grants import Grants
@@ -155,3 +157,68 @@ def test_a_forgotten_session_is_closed_and_its_client_is_told_of_a_gap_later():
 def test_to_forget_who_is_not_here_changes_nothing():
     assert Broker("porto").step(Forgotten("anna", "kicked"), 1) == []
     assert Broker("porto").step(Confined("anna", Grants("anna", ())), 1) == []
+
+
+# What subscriptions cost
+
+
+@pytest.mark.parametrize(
+    ("text", "cost"),
+    [
+        ("service = 'parking'", 1),
+        ("service = 'parking' and free > 0", 3),
+        ("name like '%abc%'", 8),
+        ("name not like '%abc%'", 16),
+        ("x <> 1 or y <> 1", 16),
+        ("near(1, 2, 300)", 4),
+        ("true", EVERYTHING_COST),
+        (f"x in ({', '.join(map(str, range(0, 42, 2)))})", 3),
+    ],
+)
+def test_the_cost_of_a_filter_grows_with_what_it_has_to_be_compared_with(text, cost):
+    assert cost_of(f(text)) == cost
+
+
+def spender(client, cost_max=10):
+    return Grants(client, account="fleet", cost_max=cost_max)
+
+
+def test_clients_of_an_account_share_its_quota_of_subscriptions():
+    broker = Broker("porto")
+    for client in ("anna", "bert"):
+        broker.step(Granted(client, spender(client)), 0)
+    broker.step(Received("anna", m.Attach("anna", 1, 0, (f("a like '%x%'"),))), 0)
+    broker.step(Received("bert", m.Attach("bert", 1, 0, (PARKING,))), 0)
+    assert broker.costs.spent("fleet") == 9
+    assert broker.step(Received("bert", m.Subscribe(SPEED)), 0) == []
+    assert broker.step(Received("bert", m.Subscribe(SPEED)), 0) == []  # the same one is free
+    (closed,) = broker.step(Received("bert", m.Subscribe(f("free > 0"))), 0)
+    assert closed.fault
+    assert "would cost 4, and its account has used 10 of 10 (subscription_cost)" in closed.reason
+
+
+def test_a_session_that_ended_and_filters_that_were_withdrawn_cost_nothing():
+    broker = Broker("porto")
+    wide = f("a like '%x%'")
+    for epoch, client in enumerate(("anna", "bert"), 1):
+        broker.step(Granted(client, spender(client)), 0)
+        broker.step(Received(client, m.Attach(client, epoch, 0)), 0)
+    assert broker.step(Received("anna", m.Subscribe(wide)), 0) == []
+    assert broker.step(Received("anna", m.Unsubscribe(wide)), 0) == []
+    assert broker.step(Received("bert", m.Subscribe(wide)), 0) == []
+    broker.step(Received("bert", m.Detach(leave=True)), 0)
+    assert broker.step(Received("anna", m.Subscribe(wide)), 0) == []
+    assert broker.costs.spent("fleet") == 8
+
+
+def test_a_client_that_attaches_again_pays_for_its_new_filters_only():
+    broker = Broker("porto")
+    for epoch, wanted in enumerate((f("a like '%x%'"), f("a like '%y%'")), 1):
+        link = f"l{epoch}"
+        broker.step(Granted(link, spender("anna")), 0)
+        previous = (("porto", epoch - 1),) if epoch > 1 else ()
+        effects = broker.step(
+            Received(link, m.Attach("anna", epoch, 0, (wanted,), (), previous)), 0
+        )
+        assert type(effects[-1].message) is m.Welcome
+    assert broker.costs.spent("fleet") == 8

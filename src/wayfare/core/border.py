@@ -93,6 +93,11 @@ class Border:
         """All sessions of a client, the oldest first."""
         return list(self._sessions.get(client, {}).values())
 
+    def subscriptions_of(self, client: ClientId) -> Iterator[Filter]:
+        """Of all its sessions here."""
+        for session in self.of(client):
+            yield from session.subscriptions
+
     def is_stale(self, client: ClientId, epoch: int) -> bool:
         """Whether a later attachment of the client was here, or asked here."""
         tombstone = self.tombstones.get(client)

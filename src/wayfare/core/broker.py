@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from wayfare.core import messages as m
 from wayfare.core import saving, saving_virtual
 from wayfare.core.border import Border
+from wayfare.core.costs import Costs
 from wayfare.core.effects import (
     Close,
     Confined,
@@ -128,6 +129,7 @@ class Broker:
         self._neighbour_links = frozenset(map(LinkId, self.neighbours))
         # What clients may do, by connection; who is not in here may do everything.
         self.grants: dict[LinkId, Grants] = {}
+        self.costs = Costs(self.border.subscriptions_of)
         # Whom to tell later how the tables changed: with the next message, or then at the latest.
         self._owed: dict[BrokerId, int] = {}
 
@@ -216,6 +218,8 @@ class Broker:
     def on_confined(self, event: Confined, now: int) -> list[Effect]:
         client, grants = event.client, event.grants
         effects: list[Effect] = []
+        if grants.cost_max:
+            self.costs.know(grants.account, client)
         following = grants.unsubscribable(self.replicator.followed_by(client))
         if following is not None:
             effects += self.replicator.leave(client, now)
@@ -351,10 +355,20 @@ class Broker:
         if grants is None:
             return
         refusal = grants.refusal(message)
-        for filter in self.replicator.wanted_by(link, message):
-            refusal = refusal or grants.refusal(m.Subscribe(filter))
+        followed = self.replicator.wanted_by(link, message)
+        if followed:
+            refusal = refusal or grants.unsubscribable(followed)
+        if grants.cost_max and refusal is None:
+            refusal = self._overspent(grants, message) or None
         if refusal is not None:
             raise NotGranted(refusal, type(message).__name__.lower())
+
+    def _overspent(self, grants: Grants, message: m.AnyMessage) -> str:
+        if isinstance(message, m.Attach):
+            return self.costs.charge(grants, message.subscriptions, instead=True)
+        if isinstance(message, m.Subscribe):
+            return self.costs.charge(grants, (message.filter,), instead=False)
+        return ""
 
     def on_uncertain(self, neighbour: BrokerId, message: m.Uncertain, now: int) -> list[Effect]:
         return self.border.route_uncertain(message, LinkId(neighbour), now)

@@ -30,6 +30,8 @@ class Grants(msgspec.Struct, frozen=True):
     deny_subscribe: tuple[Filter, ...] = ()
     deny_publish: tuple[Filter, ...] = ()
     deny_advertise: tuple[Filter, ...] = ()
+    account: str = ""  # whose quota its subscriptions count for
+    cost_max: int = 0  # of the subscriptions of that account, see `costs`; 0: no limit
 
     def refusal(self, message: m.AnyMessage) -> str | None:
         """Why the client may not say this; None if it may."""

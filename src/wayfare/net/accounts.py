@@ -6,6 +6,11 @@
     subscribe = ["service = 'parking'"]        # left out: everything; []: nothing
     publish = ["service = 'speed'"]
     advertise = ["service = 'speed'"]
+    deny_publish = ["kmh > 300"]               # deny_subscribe, deny_advertise: they win
+    deny_clients = ["car-17-test*"]            # names that `clients` does not mean
+    previous_password = "$argon2id$..."        # counts as well, while the password is rotated
+    previous_expires = 2026-12-01T00:00:00Z    # until then
+    publications_per_second = 100              # quotas: see `quotas`
 
 A client's name belongs to one account: the one of that name, or else the first one in the file with a
 pattern for it. Nobody else attaches under it.
@@ -15,9 +20,11 @@ from __future__ import annotations
 
 import os
 import re
+import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -29,10 +36,15 @@ from wayfare.core.codec import NAME_MAX, PASSWORD_MAX
 from wayfare.core.filters import Filter
 from wayfare.core.grants import Grants
 from wayfare.errors import FilterError, UsageError
+from wayfare.net.kinds import COUNT_OR_NONE, SIZE, shown
+from wayfare.net.quotas import QUOTAS, Quota
 
 LISTS = ("subscribe", "publish", "advertise")
+DENY_LISTS = tuple(f"deny_{one}" for one in LISTS)
+NAMES = ("clients", "deny_clients")
+PREVIOUS = ("previous_password", "previous_expires")
 TOLD_MAX = 200  # characters of patterns in a refusal
-KEYS = ("password", "clients", *LISTS)
+KEYS = ("password", *PREVIOUS, *NAMES, *LISTS, *DENY_LISTS, *QUOTAS)
 
 hasher = PasswordHasher()
 
@@ -44,11 +56,34 @@ class Account(msgspec.Struct, frozen=True):
     subscribe: tuple[Filter, ...] | None = None
     publish: tuple[Filter, ...] | None = None
     advertise: tuple[Filter, ...] | None = None
+    deny_subscribe: tuple[Filter, ...] = ()
+    deny_publish: tuple[Filter, ...] = ()
+    deny_advertise: tuple[Filter, ...] = ()
+    deny_clients: tuple[str, ...] = ()
+    previous_password: str = ""  # its hash; "": there is none
+    previous_expires: float = 0.0  # time of day; 0: it does not expire by itself
+    quota: Quota = Quota()
 
-    def grants(self, client: str) -> Grants | None:
+    def grants(self, client: str, cost_max: int = 0) -> Grants | None:
         """What a client of this account may do; None if that is everything."""
-        lists = self.subscribe, self.publish, self.advertise
-        return None if lists == (None, None, None) else Grants(client, *lists)
+        allow = self.subscribe, self.publish, self.advertise
+        deny = self.deny_subscribe, self.deny_publish, self.deny_advertise
+        if (allow, deny, cost_max) == ((None,) * 3, ((),) * 3, 0):
+            return None
+        return Grants(client, *allow, *deny, self.name, cost_max)
+
+    def has_name(self, client: str) -> bool:
+        """Whether its patterns mean this name of a client."""
+        return any(fnmatchcase(client, one) for one in self.clients) and not self.denies(client)
+
+    def denies(self, client: str) -> bool:
+        return any(fnmatchcase(client, one) for one in self.deny_clients)
+
+    def hashes(self, now: float) -> tuple[str, ...]:
+        """Of the passwords that count now."""
+        has_expired = self.previous_expires and self.previous_expires <= now
+        previous = "" if has_expired else self.previous_password
+        return (self.password, previous) if previous else (self.password,)
 
 
 class Accounts:
@@ -75,13 +110,23 @@ class Accounts:
     def get(self, name: str) -> Account | None:
         return self._accounts.get(name)
 
+    def all(self) -> Mapping[str, Account]:
+        return self._accounts
+
+    def has_changed(self) -> bool:
+        """Whether the file is another one than was read, or cannot be read at all."""
+        try:
+            return _stamp(self.path) != self._stamp
+        except UsageError:
+            return True
+
     def owner(self, client: str) -> Account | None:
         """The account that this name of a client belongs to."""
         own = self._accounts.get(client)
         if own is not None:
             return own
         for account in self._accounts.values():
-            if any(fnmatchcase(client, pattern) for pattern in account.clients):
+            if account.clients and account.has_name(client):
                 return account
         return None
 
@@ -90,6 +135,8 @@ class Accounts:
         owner = self.owner(client)
         if owner is not None and owner.name == account.name:
             return ""
+        if owner is None and account.denies(client):
+            return "its account has deny_clients, and one of them is like that"
         if owner is None:
             own = ", ".join(map(_quoted, account.clients))
             return f"its account has clients = [{own[:TOLD_MAX]}], and none of them is like that"
@@ -100,12 +147,22 @@ class Accounts:
 
     def verify(self, name: str, password: str) -> bool:
         """Whether that is the password of the account. Slow on purpose: do not call it in a loop."""
+        return bool(self.verified(name, password))
+
+    def verified(self, name: str, password: str) -> str:
+        """The hash of the account's password that this is; "" if it is none.
+
+        Every failure takes as long as any other one: as many hashes are compared.
+        """
         account = self._accounts.get(name)
-        hashed = self._nobody if account is None else account.password
-        try:
-            return hasher.verify(hashed, password) and account is not None
-        except (Argon2Error, InvalidHashError):
-            return False
+        hashes = () if account is None else account.hashes(time.time())
+        rotating = any(one.previous_password for one in self._accounts.values())
+        nobody = (self._nobody,) * ((2 if rotating else 1) - len(hashes))
+        for hashed in (*hashes, *nobody):
+            with suppress(Argon2Error, InvalidHashError):
+                if hasher.verify(hashed, password) and hashed in hashes:
+                    return hashed
+        return ""
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
@@ -147,15 +204,61 @@ def _account(name: str, table: object, where: str) -> Account:
     password = table.get("password")
     if not isinstance(password, str) or not password.startswith("$argon2"):
         raise UsageError(f"{there}: needs a password, as `wayfare account add` writes it")
-    lists = {key: _texts(table, key, there) for key in ("clients", *LISTS)}
+    names = {key: _texts(table, key, there) or () for key in NAMES}
+    granted = {key: _filters(table, key, there) for key in (*LISTS, *DENY_LISTS)}
+    previous, expires = _previous(table, there)
+    return Account(
+        name,
+        password,
+        names["clients"],
+        granted["subscribe"],
+        granted["publish"],
+        granted["advertise"],
+        granted["deny_subscribe"] or (),
+        granted["deny_publish"] or (),
+        granted["deny_advertise"] or (),
+        names["deny_clients"],
+        previous,
+        expires,
+        _quota(table, there),
+    )
+
+
+def _filters(table: Mapping[str, object], key: str, there: str) -> tuple[Filter, ...] | None:
+    texts = _texts(table, key, there)
     try:
-        granted = {
-            key: None if (given := lists[key]) is None else tuple(map(Filter.parse, given))
-            for key in LISTS
-        }
+        return None if texts is None else tuple(map(Filter.parse, texts))
     except FilterError as error:
         raise UsageError(f"{there}: {error}") from None
-    return Account(name, password, lists["clients"] or (), **granted)
+
+
+def _previous(table: Mapping[str, object], there: str) -> tuple[str, float]:
+    """The password before this one, and until when it counts."""
+    previous, expires = table.get("previous_password"), table.get("previous_expires")
+    if previous is not None and not (isinstance(previous, str) and previous.startswith("$argon2")):
+        raise UsageError(
+            f"{there}: previous_password is no hash, as `wayfare account rotate` writes it"
+        )
+    if expires is None:
+        return previous or "", 0.0
+    if not isinstance(expires, datetime) or expires.tzinfo is None:
+        raise UsageError(
+            f"{there}: previous_expires is {shown(expires)}: give a time like 2026-12-01T00:00:00Z"
+        )
+    return previous or "", expires.timestamp()
+
+
+def _quota(table: Mapping[str, object], there: str) -> Quota:
+    values: dict[str, int] = {}
+    for key in QUOTAS:
+        if (given := table.get(key)) is None:
+            continue
+        kind = SIZE if key.startswith("bytes") and given != 0 else COUNT_OR_NONE
+        try:
+            values[key] = kind.read(given)
+        except ValueError as error:
+            raise UsageError(f"{there}: {key} is {shown(given)}: {error}") from None
+    return Quota(**values)
 
 
 def _texts(table: Mapping[str, object], key: str, there: str) -> tuple[str, ...] | None:
@@ -175,39 +278,81 @@ def add(
     name: str,
     password: str,
     lists: Mapping[str, Sequence[str] | None] | None = None,
+    quota: Mapping[str, int | None] | None = None,
 ) -> bool:
     """Write an account with these lists, or give one that is there a new password. True: it is new."""
     if not 0 < len(name) <= NAME_MAX or not name.isprintable():
         raise UsageError(f"an account's name has 1 to {NAME_MAX} characters that can be printed")
-    if not 0 < len(password) <= PASSWORD_MAX:
-        raise UsageError(f"a password has 1 to {PASSWORD_MAX} characters")
+    _check_password(password)
     text = path.read_text("utf-8") if path.exists() else ""
     old = parse(text, str(path))
     given = {key: value for key, value in (lists or {}).items() if value}
+    limits = {key: value for key, value in (quota or {}).items() if value is not None}
     hashed = hasher.hash(password)
     if name not in old:
         lines = [f"[{_quoted(name)}]", f"password = {_quoted(hashed)}"]
         for key, values in given.items():
             lines.append(f"{key} = [{', '.join(map(_quoted, values))}]")
+        lines += [f"{key} = {value}" for key, value in limits.items()]
         gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
         _write(path, text + gap + "\n".join(lines) + "\n")
         return True
-    if given:
-        raise UsageError(f"{name} is in {path} already: change its lists there")
+    if given or limits:
+        raise UsageError(f"{name} is in {path} already: change its lists and quotas there")
+    _set_password(path, text, name, [f"password = {_quoted(hashed)}"])
+    return False
+
+
+def rotate(path: Path, name: str, password: str, for_s: float | None = None) -> datetime | None:
+    """Give an account a new password; the one before counts for so long, or until `finish_rotation`."""
+    _check_password(password)
+    account = _known(path, name)
+    lines = [
+        f"password = {_quoted(hasher.hash(password))}",
+        f"previous_password = {_quoted(account.password)}",
+    ]
+    expires = None
+    if for_s is not None:
+        expires = datetime.fromtimestamp(int(time.time() + for_s), UTC)
+        lines.append(f"previous_expires = {expires:%Y-%m-%dT%H:%M:%SZ}")
+    _set_password(path, path.read_text("utf-8"), name, lines)
+    return expires
+
+
+def finish_rotation(path: Path, name: str) -> None:
+    """From now on only the new password counts."""
+    account = _known(path, name)
+    if not account.previous_password:
+        raise UsageError(f"{name} has only one password in {path}: no rotation is under way")
+    _set_password(path, path.read_text("utf-8"), name, [f"password = {_quoted(account.password)}"])
+
+
+def _check_password(password: str) -> None:
+    if not 0 < len(password) <= PASSWORD_MAX:
+        raise UsageError(f"a password has 1 to {PASSWORD_MAX} characters")
+
+
+def _known(path: Path, name: str) -> Account:
+    account = read(path).get(name)
+    if account is None:
+        raise UsageError(f"there is no account {name} in {path}")
+    return account
+
+
+def _set_password(path: Path, text: str, name: str, lines: Sequence[str]) -> None:
+    """Let these lines take the place of the account's passwords."""
     start, end = _section(text, name, path)
+    section = re.sub(r"(?m)^previous_(password|expires)\s*=.*\n?", "", text[start:end])
     section, changed = re.subn(
-        r"(?m)^password\s*=.*$", lambda _: f"password = {_quoted(hashed)}", text[start:end], count=1
+        r"(?m)^password\s*=.*$", lambda _: "\n".join(lines), section, count=1
     )
     if not changed:
         raise UsageError(f"{path}: the password of {name} is not on a line of its own")
     _write(path, text[:start] + section + text[end:])
-    return False
 
 
 def remove(path: Path, name: str) -> None:
-    accounts = read(path)
-    if name not in accounts:
-        raise UsageError(f"there is no account {name} in {path}")
+    _known(path, name)
     text = path.read_text("utf-8")
     start, end = _section(text, name, path)
     _write(path, text[:start] + text[end:])

@@ -97,7 +97,7 @@ def _net_limit(field: str, about: str) -> Key:
         return Key(f"limits.{field.removesuffix('_s')}", DURATION, f"{value:g}s", about)
     if field.endswith("_bytes"):
         return Key(f"limits.{field}", SIZE, written(value, SIZES), about)
-    return Key(f"limits.{field}", COUNT, value, about)
+    return Key(f"limits.{field}", COUNT if value else COUNT_OR_NONE, value, about)
 
 
 # By field of `NetLimits`.
@@ -121,6 +121,11 @@ NET_LIMITS = {
         ("closing_s", "that a peer may take to read the rest, when it is closed"),
         ("logins", "whose passwords wait to be checked"),
         ("failed_logins_per_minute", "from one address, or one /64 of IPv6"),
+        ("account_publications_per_second", "of an account that does not say; 0: no limit"),
+        ("account_bytes_per_second", "from the clients of an account that does not say"),
+        ("account_subscription_cost", "of all subscriptions of an account that does not say"),
+        ("account_connections", "attached clients of an account that does not say"),
+        ("account_sessions", "of an account that does not say, attached or away"),
     )
 }
 

@@ -29,6 +29,12 @@ class NetLimits(msgspec.Struct, frozen=True):
     closing_s: float = 5.0  # that a peer may take to read the rest, when it is closed
     logins: int = 100  # whose passwords wait to be checked
     failed_logins_per_minute: int = 10  # from one address
+    # Of the accounts that do not say otherwise, see `quotas`; 0: no limit.
+    account_publications_per_second: int = 0
+    account_bytes_per_second: int = 0
+    account_subscription_cost: int = 0
+    account_connections: int = 0
+    account_sessions: int = 0
 
 
 DEFAULT_NET_LIMITS = NetLimits()
