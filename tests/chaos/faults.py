@@ -15,12 +15,13 @@ from proxy import Proxy
 
 UNUSABLE = 2  # the exit code of a broker that cannot use its store
 FULL = 1  # ... and of one that cannot write to it any more
+AT_A_DOOR = ("move", "unseen", "overtake")  # acts of a client at a broker
 UNSEEN_S = 0.4  # between two attachments whose greetings are lost
 
 
 async def play(network: Network, act: Act) -> None:
     """Acts that hit the same thing wait for each other."""
-    target = act.target.partition("@")[0] if act.kind in ("move", "unseen") else act.target
+    target = act.target.partition("@")[0] if act.kind in AT_A_DOOR else act.target
     async with network.busy[target]:
         await ACTS[act.kind](network, act)
 
@@ -83,6 +84,21 @@ async def unseen(network: Network, act: Act) -> None:
         client.tell({"do": "move", "address": road.url})
         await asyncio.sleep(UNSEEN_S)
     road.greetings_to_lose = 0
+
+
+async def overtake(network: Network, act: Act) -> None:
+    """The client attaches unseen where nothing gets out, and goes on: its later requests are the first."""
+    client, _, here = act.target.partition("@")
+    links = [road for name, road in network.roads.items() if here in name.split("-")]
+    for link in links:
+        link.swallow()
+    await unseen(network, act)
+    others = [one.name for one in network.plan.brokers if one.name != here]
+    there = network.roads[f"{client}@{others[int(act.at_s * 1000) % len(others)]}"]
+    network.clients[client].tell({"do": "move", "address": there.url})
+    await asyncio.sleep(act.for_s)
+    for link in links:
+        calm(link)
 
 
 def calm(road: Proxy) -> None:
@@ -232,11 +248,15 @@ ACTS: dict[str, Callable[[Network, Act], Awaitable[None]]] = {
     "slow": slow,
     "thin": thin,
     "unseen": unseen,
+    "overtake": overtake,
     "kill": kill,
     "restart": restart,
     "stop": stop,
     "full-disk": full_disk,
     "forget": kill,
+    "long-stop": stop,
+    "long-kill": kill,
+    "long-black-hole": black_hole,
     "delete": delete,
     "put-back": put_back,
     "cut-wal": cut_wal,

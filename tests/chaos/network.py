@@ -187,8 +187,8 @@ class Network:
             self.brokers[broker.name] = self._broker(broker)
         await asyncio.gather(*(one.start() for one in self.brokers.values()))
         for client in self.plan.clients:
-            for broker in self.plan.brokers:
-                await self._open_road(f"{client.name}@{broker.name}", broker.name)
+            for name in self._goes_to(client):
+                await self._open_road(f"{client.name}@{name}", name)
             self.clients[client.name] = self._client(client)
         await asyncio.gather(*(one.start() for one in self.clients.values()))
 
@@ -223,10 +223,13 @@ class Network:
             f"[status]\nport = {self.status_ports[one.name]}\n"
         )
 
+    def _goes_to(self, one: planned.Client) -> list[str]:
+        return [one.home] if one.home else [broker.name for broker in self.plan.brokers]
+
     def _client(self, one: planned.Client) -> Process:
         task = Task(
             one.name,
-            [self.roads[f"{one.name}@{broker.name}"].url for broker in self.plan.brokers],
+            [self.roads[f"{one.name}@{name}"].url for name in self._goes_to(one)],
             str(self.journal(one.name)),
             store=str(self.directory / f"{one.name}.db") if one.store else None,
             publishes=one.publishes,

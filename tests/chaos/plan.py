@@ -5,7 +5,8 @@ The plan is the same in every run; when real processes do something is not. A pr
     keep        faults that destroy nothing: no gap is allowed, whatever happens
     destroy     also stores that are put back, damaged or deleted, and brokers without a store that are
                 killed: something may be lost, and a gap stands at the place of whatever is
-    impatient   `answer` is shorter than some faults: likewise
+    impatient   `answer` is shorter than some faults: likewise. Publishers stay: what a publisher says who
+                moves, and whose old broker does not answer in time, may not reach all subscribers
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Client(NamedTuple):
     publishes: bool = False
     wants: str = ""  # a filter
     store: bool = False
-    roams: bool = True
+    home: str = ""  # the only broker that it goes to; "": it roams
 
 
 class Act(NamedTuple):
@@ -51,7 +52,7 @@ class Kind(NamedTuple):
     """A kind of fault: what it hits, how long it lasts, and what it may be like."""
 
     weight: float
-    at: str  # link, door, broker, durable, memory, client, stored
+    at: str  # road (link or door), link, door, broker, durable, memory, client, stored
     for_s: tuple[float, float] = (0.0, 0.0)
     details: tuple[str, ...] = ("",)
     may_lose: bool = False
@@ -66,7 +67,8 @@ KINDS = {
     "black-hole": Kind(3, "road", (0.2, 6.0), BLACK_HOLES),
     "slow": Kind(2, "road", (0.5, 6.0), ("0.01", "0.1", "0.3")),  # seconds for each chunk
     "thin": Kind(2, "road", (0.5, 6.0), ("5000", "100000")),  # bytes a second
-    "unseen": Kind(4, "door", details=("1", "2", "3")),  # attachments whose greeting is lost
+    "unseen": Kind(3, "door", details=("1", "2", "3")),  # attachments whose greeting is lost
+    "overtake": Kind(4, "door", (1.0, 3.0), ("1", "2", "3")),  # likewise, and its requests are late
     # Brokers
     "kill": Kind(3, "durable", (0.0, 3.0)),
     "stop": Kind(3, "broker", (0.2, 5.0)),
@@ -83,6 +85,12 @@ DESTROYING = {
     "put-back": Kind(3, "durable", (0.5, 4.0), ("directory", "file"), may_lose=True),
     "cut-wal": Kind(2, "durable", details=("0.3", "0.6", "0.9", "0.99"), may_lose=True),
     "flip-wal": Kind(2, "durable", details=("0.1", "0.5", "0.9", "0.99"), may_lose=True),
+}
+LONG_S = (4.0, 8.0)
+LATE = {
+    "long-stop": Kind(3, "broker", LONG_S, may_lose=True),
+    "long-kill": Kind(1, "durable", LONG_S, may_lose=True),
+    "long-black-hole": Kind(2, "link", LONG_S, BLACK_HOLES, may_lose=True),
 }
 
 
@@ -101,6 +109,7 @@ PROFILES = {
         # Nothing is to be excused by a time-out: this is longer than any round.
         Profile("keep", 3600.0, KINDS),
         Profile("destroy", 3600.0, KINDS | DESTROYING),
+        Profile("impatient", 3.0, KINDS | LATE, publishers_roam=False),
     )
 }
 
@@ -132,7 +141,8 @@ class Plan(NamedTuple):
 def draw(seed: int, profile: str, seconds: float) -> Plan:
     """The plan of a round."""
     given, chance = PROFILES[profile], Random(f"{profile} {seed}")
-    brokers, clients = _tree(chance), _clients(given)
+    brokers = _tree(chance)
+    clients = _clients(chance, given, brokers)
     acts = [*_movements(chance, given, brokers, clients, seconds)]
     acts += _faults(chance, given, brokers, clients, seconds)
     acts.sort()
@@ -150,12 +160,14 @@ def _tree(chance: Random) -> tuple[Broker, ...]:
     )
 
 
-def _clients(profile: Profile) -> tuple[Client, ...]:
-    roams = profile.publishers_roam
+def _clients(chance: Random, profile: Profile, brokers: tuple[Broker, ...]) -> tuple[Client, ...]:
+    def home() -> str:
+        return "" if profile.publishers_roam else chance.choice(brokers).name
+
     return (
-        Client("tom", publishes=True, store=True, roams=roams),
-        Client("uma", publishes=True, roams=roams),
-        Client("vera", publishes=True, wants="i > 0", roams=roams),
+        Client("tom", publishes=True, store=True, home=home()),
+        Client("uma", publishes=True, home=home()),
+        Client("vera", publishes=True, wants="i > 0", home=home()),
         Client("anna", wants="i > 0", store=True),
         Client("bert", wants="i > 0"),
         Client("carla", wants="source = 'tom'", store=True),
@@ -177,7 +189,7 @@ def _movements(
     clients: tuple[Client, ...],
     seconds: float,
 ) -> list[Act]:
-    roaming = [one.name for one in clients if one.roams]
+    roaming = [one.name for one in clients if not one.home]
     out = []
     for at in _times(chance, profile.moves_s, seconds):
         client = chance.choice(roaming)
@@ -211,9 +223,11 @@ def _faults(
 
 def _targets(brokers: tuple[Broker, ...], clients: tuple[Client, ...]) -> dict[str, list[str]]:
     links = [f"{one.name}-{one.parent}" for one in brokers if one.parent]
-    doors = [f"{client.name}@{one.name}" for client in clients if client.roams for one in brokers]
+    roaming = [client.name for client in clients if not client.home]
+    doors = [f"{client}@{one.name}" for client in roaming for one in brokers]
     return {
         "road": [*(links * (len(doors) // len(links))), *doors],  # links as often as doors
+        "link": links,
         "door": doors,
         "broker": [one.name for one in brokers],
         "durable": [one.name for one in brokers if one.durability != "memory"],
