@@ -249,6 +249,24 @@ def test_help_has_examples(arguments: list[str], capsys: pytest.CaptureFixture[s
     assert "examples:" in capsys.readouterr().out
 
 
+def test_fuzz_rotates_through_the_strategies(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[tuple[int, str]] = []
+
+    def noted(job: fuzz.Job) -> fuzz.Run:
+        ran.append((job.seed, job.routing))
+        return fuzz.Run(job, 1, 1, 1, Verdict((), 0, 0, 0, 0))
+
+    monkeypatch.setattr(fuzz, "fuzz", noted)
+    command = ["sim", "fuzz", "--seeds", "6", "--first-seed", "4", "--routing", "rotate"]
+    assert main([*command, "--workers", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"] == 6
+    assert [seed for seed, _ in ran] == [4, 5, 6, 7, 8, 9]
+    assert {routing for _, routing in ran[:5]} == {*STRATEGIES}
+    assert ran[0][1] == ran[5][1]
+
+
 def test_fuzz_runs_every_strategy(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sim", "fuzz", "--seeds", "2", "--first-seed", "7", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)

@@ -23,6 +23,7 @@ from wayfare.sim import fuzz
 EXAMPLES = """examples:
   wayfare sim fuzz --seeds 1000
   wayfare sim fuzz --seeds 1 --first-seed 4711 --routing merging --faults
+  wayfare sim fuzz --seeds 20000 --routing rotate --faults --mobile both
 """
 
 SHOWN_MAX = 20  # failed runs that are printed
@@ -41,7 +42,10 @@ def add_parser(commands: Any) -> None:
     one.add_argument("--seeds", type=int, default=100, help="how many (default 100)")
     one.add_argument("--first-seed", type=int, default=0, help="the first one (default 0)")
     one.add_argument(
-        "--routing", choices=[*STRATEGIES, "all"], default="all", help="default: all, each seed"
+        "--routing",
+        choices=[*STRATEGIES, "all", "rotate"],
+        default="all",
+        help="all (default) runs each seed under every strategy, rotate under one, taking turns",
     )
     one.add_argument(
         "--relocation", choices=[*ALL_RELOCATIONS], default="handoff", help="default: handoff"
@@ -81,23 +85,32 @@ def _runs(jobs: list[fuzz.Job], workers: int) -> Iterator[fuzz.Run]:
         yield from pool.imap(fuzz.fuzz, jobs, chunksize=max(1, min(20, len(jobs) // (4 * workers))))
 
 
+def _routings(arguments: argparse.Namespace) -> list[str]:
+    """The strategies to run under."""
+    if arguments.routing in STRATEGIES:
+        return [arguments.routing]
+    if arguments.mobile == "service":
+        return ["flooding", "simple"]  # publications are broadcast, subscriptions propagate
+    flooding = arguments.relocation != "junction"  # which follows subscriptions
+    return [name for name, one in STRATEGIES.items() if flooding or not one.floods]
+
+
+def _jobs(arguments: argparse.Namespace) -> list[fuzz.Job]:
+    routings = _routings(arguments)
+    return [
+        fuzz.Job(seed, routing, arguments.relocation, arguments.faults, arguments.mobile)
+        for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds)
+        for turn, routing in enumerate(routings)
+        if arguments.routing != "rotate" or turn == seed % len(routings)
+    ]
+
+
 def run(arguments: argparse.Namespace) -> int:
     if arguments.seeds < 1:
         raise UsageError("--seeds is at least 1")
     if arguments.workers is not None and arguments.workers < 1:
         raise UsageError("--workers is at least 1")
-    routings = [arguments.routing]
-    if arguments.routing == "all":  # where it is defined
-        flooding = arguments.relocation != "junction"
-        routings = [name for name, one in STRATEGIES.items() if flooding or not one.floods]
-        if arguments.mobile == "service":
-            routings = ["flooding", "simple"]  # publications are broadcast, subscriptions propagate
-    seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
-    jobs = [
-        fuzz.Job(seed, routing, arguments.relocation, arguments.faults, arguments.mobile)
-        for seed in seeds
-        for routing in routings
-    ]
+    jobs = _jobs(arguments)
     workers = min(arguments.workers or os.cpu_count() or 1, len(jobs))
     totals = {"published": 0, "delivered": 0, "required": 0, "lost": 0, "messages": 0}
     failed: list[fuzz.Run] = []
