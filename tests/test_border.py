@@ -8,6 +8,7 @@ from roads import network, publish, session_of, xs
 from wayfare.core import border as module
 from wayfare.core.border import Border
 from wayfare.core.client import ACK_DELAY_NS
+from wayfare.core.deadlines import AWAY, BACKLOG, TOMBSTONE
 from wayfare.core.effects import Close, Send
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits, Stored, size_of
@@ -42,6 +43,17 @@ def opened(border, name="anna", *, epoch=1, link=None, subscriptions=(X,), away_
 @pytest.fixture
 def here():
     return Border(["lisbon"], "covering", LIMITS)
+
+
+def expire(border, now):
+    """A tick, as far as the border's own timers go."""
+    effects = []
+    for kind, key in border.deadlines.take_due(now):
+        if kind == BACKLOG:
+            effects += border.expire_backlog(key, now)
+        elif kind == TOMBSTONE:
+            border.expire_tombstone(key, now)
+    return effects
 
 
 # One copy
@@ -102,7 +114,7 @@ def test_it_goes_when_nobody_waits_for_it(here):
     for n in (3, 4, 5):
         here.route(news(n), "lisbon", 20)
     assert {number for _, number in here._store} == {3, 4, 5}  # backlog_count is 3
-    here.expire(60)
+    expire(here, 60)
     assert len(carl.backlog) == 0
     assert not here._store
 
@@ -287,28 +299,36 @@ def test_tombstones_are_bounded(here, monkeypatch):
 def test_tombstones_expire(here):
     here.bury("anna", 1, 0)
     here.bury("bert", 1, 1)
-    here.expire(99)
+    expire(here, 99)
     assert [*here.tombstones] == ["anna", "bert"]
-    here.expire(100)
+    expire(here, 100)
     assert [*here.tombstones] == ["bert"]
-    assert here.deadline == 101
-    here.expire(101)
-    assert (here.tombstones, here.deadline) == ({}, None)
+    assert here.deadlines.next == 101
+    expire(here, 101)
+    assert (here.tombstones, here.deadlines.next) == ({}, None)
+
+
+def test_a_tombstone_that_is_renewed_lives_longer(here):
+    here.bury("anna", 1, 0)
+    here.bury("anna", 2, 50)
+    expire(here, 100)
+    assert [*here.tombstones] == ["anna"]
+    assert here.deadlines.next == 150
+    expire(here, 150)
+    assert (here.tombstones, here.deadlines.next) == ({}, None)
 
 
 # Time
 
 
 def test_nothing_to_wait_for(here):
-    assert here.deadline is None
+    assert here.deadlines.next is None
     session = opened(here)
-    assert here.deadline is None
-    here.expire(10)
-    assert here.deadline is None
+    assert here.deadlines.next is None
     here.route(news(1), "lisbon", 10)
     session.backlog.acknowledge(1)
-    here.expire(11)
-    assert here.deadline is None
+    assert expire(here, 50) == []
+    assert here.deadlines.next is None
 
 
 @pytest.mark.parametrize(
@@ -318,44 +338,44 @@ def test_nothing_to_wait_for(here):
         (lambda here, _: here.route(news(1), "lisbon", 7), 47),
         (lambda here, session: here.put(session, [(Stored(news(1), 1), 3)]), 43),
         (lambda here, _: here.bury("bert", 1, 7), 107),
-        (lambda here, _: here.wait_for(9), 9),
     ],
 )
 def test_the_deadline_is_minded_at_once(here, what, end):
     session = opened(here)
-    here.wait_for(1000)
+    here.deadlines.arm(AWAY, session.place, 1000)
     what(here, session)
-    assert here.deadline == end
-    here.wait_for(end + 1)
-    assert here.deadline == end
+    assert here.deadlines.next == end
 
 
-def test_the_deadline_is_looked_up_anew(here):
-    """The earliest of all: an age, an absence, a tombstone, an answer that does not come."""
-    anna, bert, carl = (opened(here, name) for name in ("anna", "bert", "carl"))
-    carl.wait = Wait({}, 55)
-    here.bury("dora", 1, 0)  # until 100
-    here.lose_link(bert, 10)  # until 70
-    here.route(news(1), "lisbon", 20)  # for anna and bert until 60
+def test_a_backlog_has_one_timer_for_its_oldest_notification(here):
+    anna = opened(here)
+    here.route(news(1), "lisbon", 10)
+    here.route(news(2), "lisbon", 20)
+    assert len(here.deadlines) == 1
     anna.backlog.acknowledge(1)
-    here.expire(50)
-    assert here.deadline == 55
-    carl.wait = None
-    here.expire(56)
-    assert here.deadline == 60
-    assert here.expire(60) == []
-    assert here.deadline == 70
-    here.connect(bert, "bert/2")
-    here.expire(61)
-    assert here.deadline == 100
+    assert expire(here, 50) == []  # what was the oldest then is acknowledged
+    assert here.deadlines.next == 60
+    expire(here, 60)
+    assert (len(anna.backlog), here.deadlines.next) == (0, None)
+    here.route(news(3), "lisbon", 70)
+    assert here.deadlines.next == 110
 
 
-def test_who_is_away_has_time_to_wait(here):
-    """Of a session whose client is away, the answer is not waited for with a deadline."""
-    anna = opened(here, away_since=0)
-    anna.wait = Wait({}, 30)
-    here.expire(10)
-    assert here.deadline == 60
+def test_what_is_handed_over_is_as_old_as_it_was(here):
+    anna = opened(here)
+    here.route(news(1), "lisbon", 20)
+    here.put(anna, [(Stored(news(2), 1), 5)])
+    assert here.deadlines.next == 45
+
+
+def test_a_session_that_ends_leaves_no_timer(here):
+    anna = opened(here)
+    here.route(news(1), "lisbon", 20)
+    here.lose_link(anna, 30)
+    here.end(anna, 40)
+    assert len(here.deadlines) == 1  # its tombstone
+    expire(here, 140)
+    assert len(here.deadlines) == 0
 
 
 def test_what_becomes_too_old_is_told(here):
@@ -364,10 +384,10 @@ def test_what_becomes_too_old_is_told(here):
     for n in (1, 2, 3):
         here.route(news(n), "lisbon", 10 * n)
     assert [len(anna.backlog.unacked), len(anna.backlog.waiting)] == [2, 1]
-    assert here.expire(69) == []
+    assert expire(here, 69) == []
     assert len(anna.backlog) == 1
     anna.backlog.acknowledge(2)
-    assert here.expire(70) == [Send("anna/1", Gap(3, "backlog_age"))]
+    assert expire(here, 70) == [Send("anna/1", Gap(3, "backlog_age"))]
     assert len(anna.backlog) == 0
 
 
@@ -387,17 +407,16 @@ def test_what_is_held_back_has_a_limit(here):
     for big in (False, True):
         session = opened(here, f"anna{big}")
         session.wait = Wait({}, 1000)
-        here.deadline = None
         for n in (1, 2):
             here.route(news(n), "lisbon", n)
             assert not here.is_full(session.wait)
-        assert here.deadline == 41
+        assert here.deadlines.next == (103 if big else None)  # the tombstone of the first one
         last = news(3, x=1, text="a" * 1000) if big else news(3)
         if big:
             session.wait.held.pop()
         here.route(last, "lisbon", 3)
         assert here.is_full(session.wait)
-        assert here.deadline == 3
+        assert here.deadlines.next == 3
         assert len(session.backlog) == 0
         here.end(session, 3)
 

@@ -665,7 +665,7 @@ def test_a_client_that_stays_away_is_forgotten():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_deadline_is_never_too_late_and_exact_after_a_tick_that_was_due(seed):
+def test_the_deadline_is_never_too_late_and_ticks_find_nothing_twice(seed):
     random = Random(seed)
     here = pair(backlog_count=3, backlog_age_ns=40, away_ns=60, window=2, tombstone_ns=50)
     number, epoch, now = 0, 1, 0
@@ -698,7 +698,7 @@ def test_the_deadline_is_never_too_late_and_exact_after_a_tick_that_was_due(seed
         ]
         deadline = here.next_deadline()
         assert not ends or deadline <= min(ends)
-        assert not due or deadline == min(ends, default=None)
+        assert not due or deadline is None or deadline > now
 
 
 @pytest.mark.parametrize("kept", [0, 1])

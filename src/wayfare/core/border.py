@@ -3,7 +3,7 @@
     Border.route      a notification to every neighbour and session that wants it
     Border.open, end  sessions come and go; their subscriptions and advertisements count in the tables
     Border.push       what may be sent to a client now
-    Border.expire     what has become too old
+    Border.expire_backlog, expire_tombstone   what has become too old
 
 How a session that comes gets what an older one had is the relocation strategy's business.
 """
@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 
 from wayfare.core import messages as m
 from wayfare.core.counts import MILLISECOND_NS, Histogram
+from wayfare.core.deadlines import ANSWER, AWAY, BACKLOG, TOMBSTONE, Deadlines
 from wayfare.core.effects import Close, Effect, Send
 from wayfare.core.filters import Filter
 from wayfare.core.grants import Grants
@@ -59,8 +60,7 @@ class Border:
         self._everybody = list(range(len(self._links)))
         self._by_place: dict[int, Session] = {}
         self.next_place = len(self._links)
-        # Invariant: nothing here becomes too old before this; None when nothing ever does.
-        self.deadline: int | None = None
+        self.deadlines = Deadlines()  # of everything at this broker
         self.handovers = Histogram(HANDOVERS_NS)  # how long sessions waited for their old broker
 
     # Sessions
@@ -157,6 +157,8 @@ class Border:
         if not sessions:
             del self._sessions[session.client]
         del self._by_place[session.place]
+        for kind in (ANSWER, AWAY, BACKLOG):
+            self.deadlines.disarm(kind, session.place)
         self.bury(session.client, session.epoch, now, session.published, moved_to)
         return effects
 
@@ -176,9 +178,11 @@ class Border:
             published, began = max(published, old.published), max(began, old.began)
         until = now + self.limits.tombstone_ns
         self.tombstones[client] = Tombstone(until, epoch, published, moved_to, began)
-        self.wait_for(until)
+        self.deadlines.arm(TOMBSTONE, client, until)
         if len(self.tombstones) > TOMBSTONES_MAX:
-            del self.tombstones[next(iter(self.tombstones))]
+            oldest = next(iter(self.tombstones))
+            del self.tombstones[oldest]
+            self.deadlines.disarm(TOMBSTONE, oldest)
 
     def begun(self) -> list[m.Began]:
         """The clients of which it is remembered that they began anew."""
@@ -188,6 +192,7 @@ class Border:
     def connect(self, session: Session, link: LinkId) -> None:
         session.link = link
         self.by_link[link] = session
+        self.deadlines.disarm(AWAY, session.place)
 
     def disconnect(
         self, session: Session, why: str, now: int, *, again: bool = False
@@ -203,7 +208,7 @@ class Border:
         assert session.link is not None
         del self.by_link[session.link]
         session.link, session.away_since = None, now
-        self.wait_for(now + self.limits.away_ns)
+        self.deadlines.arm(AWAY, session.place, now + self.limits.away_ns)
 
     def set_profile(
         self,
@@ -277,9 +282,6 @@ class Border:
         limits, by_place = self.limits, self._by_place
         stored = Stored(notification, size_of(notification))
         publisher, number = notification.publisher, notification.number
-        end = now + limits.backlog_age_ns
-        if self.deadline is None or end < self.deadline:
-            self.deadline = end
         for place in here:
             session = by_place[place]
             if session.wait is not None:
@@ -290,6 +292,8 @@ class Border:
                 recent[publisher] = number
             elif not session.marks.pass_on(notification, now):
                 continue
+            if not session.ages:
+                self._time_backlog(session, now)
             connection, backlog = session.link, session.backlog
             if connection is None:
                 backlog.put(self.share(stored), now, limits)
@@ -307,7 +311,7 @@ class Border:
         wait.held.append((stored, now))
         wait.bytes += stored.size
         if self.is_full(wait):  # it waits no longer
-            self.wait_for(now)
+            self.deadlines.arm(ANSWER, session.place, now)
 
     def is_full(self, wait: Wait) -> bool:
         return len(wait.held) > self.limits.held_count or wait.bytes > self.limits.backlog_bytes
@@ -321,7 +325,7 @@ class Border:
         """Queue what another session of the client had, or this one held back."""
         for stored, put in queue:
             session.backlog.put(self.share(stored), put, self.limits)
-            self.wait_for(put + self.limits.backlog_age_ns)
+            self._time_backlog(session, put)
 
     def push(self, session: Session) -> list[Effect]:
         """Send a client what may be sent now."""
@@ -391,31 +395,48 @@ class Border:
 
     # Time
 
-    def wait_for(self, end: int) -> None:
-        """Something becomes too old then."""
-        if self.deadline is None or end < self.deadline:
-            self.deadline = end
+    def at_place(self, place: int) -> Session | None:
+        """The session whose notifications go to this place; None if it has ended."""
+        return self._by_place.get(place)
 
-    def expire(self, now: int) -> list[Effect]:
-        """Let go of what has become too old, and see when to look again."""
-        effects: list[Effect] = []
-        for session in list(self.all()):
-            session.backlog.expire(now, self.limits)
-            effects += self.push(session)
-        for client, tombstone in list(self.tombstones.items()):
-            if tombstone.until <= now:
-                del self.tombstones[client]
-        self.deadline = None
-        for tombstone in self.tombstones.values():
-            self.wait_for(tombstone.until)
+    def _time_backlog(self, session: Session, put: int) -> None:
+        """Expire what was put into the backlog at this time when it is too old."""
+        session.ages = True
+        self.deadlines.arm(BACKLOG, session.place, put + self.limits.backlog_age_ns)
+
+    def expire_backlog(self, place: int, now: int) -> list[Effect]:
+        """Drop what is too old for a session, and report it."""
+        session = self._by_place.get(place)
+        if session is None:
+            return []
+        backlog = session.backlog
+        backlog.expire(now, self.limits)
+        session.ages = False
+        if backlog:
+            self._time_backlog(session, backlog.oldest())
+        return self.push(session)
+
+    def expire_tombstone(self, client: ClientId, now: int) -> None:
+        tombstone = self.tombstones.get(client)
+        if tombstone is None:
+            return
+        if tombstone.until > now:
+            self.deadlines.arm(TOMBSTONE, client, tombstone.until)
+        else:
+            del self.tombstones[client]
+
+    def arm_all(self) -> None:
+        """Arm the timers of everything that was loaded."""
+        for client, tombstone in self.tombstones.items():
+            self.deadlines.arm(TOMBSTONE, client, tombstone.until)
         for session in self.all():
             if session.backlog:
-                self.wait_for(session.backlog.oldest() + self.limits.backlog_age_ns)
+                self._time_backlog(session, session.backlog.oldest())
             if session.link is None:
-                self.wait_for(session.away_since + self.limits.away_ns)
-            if session.wait is not None and session.is_awaited():
-                self.wait_for(session.wait.until)
-        return effects
+                until = session.away_since + self.limits.away_ns
+                self.deadlines.arm(AWAY, session.place, until)
+            if session.wait is not None:
+                self.deadlines.arm(ANSWER, session.place, session.wait.until)
 
     def check_room(self, held: Collection[Filter]) -> None:
         if len(held) >= self.limits.filters:

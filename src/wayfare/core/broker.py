@@ -10,15 +10,17 @@ clients may break at any time. A session stays when its client is away.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
+from wayfare.core import deadlines, saving, saving_virtual
 from wayfare.core import messages as m
-from wayfare.core import saving, saving_virtual
 from wayfare.core.border import Border
+from wayfare.core.buffers import Buffer
 from wayfare.core.costs import Costs
+from wayfare.core.deadlines import UPDATE
 from wayfare.core.effects import (
     Close,
     Confined,
@@ -158,7 +160,7 @@ class Broker:
 
     def next_deadline(self) -> int | None:
         """When something that is kept may have become too old."""
-        return self.border.deadline
+        return self.border.deadlines.next
 
     def _route_home(
         self, notification: Notification, came_from: LinkId | None, now: int
@@ -258,21 +260,52 @@ class Broker:
         return self._with_updates(effects)
 
     def on_tick(self, event: Tick, now: int) -> list[Effect]:
-        deadline = self.border.deadline
-        if deadline is None or now < deadline:
+        timers = self.border.deadlines
+        if timers.next is None or now < timers.next:
             return []
-        effects = self._take(self.profiles.on_tick(now), now) + self.relocation.on_tick(now)
-        effects += self.replicator.on_tick(now)
-        effects += self.border.expire(now)
-        self.profiles.wait()
-        self.relocation.wait()
-        self.replicator.wait()
-        for neighbour, until in self._owed.items():
-            if until <= now:
-                self.routing.touched.add(neighbour)
-            else:
-                self.border.wait_for(until)
+        effects: list[Effect] = []
+        for kind, key in timers.take_due(now):
+            effects += TIMERS[kind](self, key, now)
         return self._with_updates(effects)
+
+    # Timers: each handler looks at what is due, and arms the timer again if that is later
+
+    def on_profile_due(self, link: LinkId, now: int) -> list[Effect]:
+        return self._take(self.profiles.on_due(link, now), now)
+
+    def on_search_due(self, key: Hashable, now: int) -> list[Effect]:
+        self.relocation.on_search_due(key, now)
+        return []
+
+    def on_answer_due(self, place: int, now: int) -> list[Effect]:
+        session = self.border.at_place(place)
+        return [] if session is None else self.relocation.on_answer_due(session, now)
+
+    def on_away_due(self, place: int, now: int) -> list[Effect]:
+        session = self.border.at_place(place)
+        return [] if session is None else self.relocation.on_away_due(session, now)
+
+    def on_virtual_due(self, client: m.ClientId, now: int) -> list[Effect]:
+        return self.replicator.on_due(client, now)
+
+    def on_buffer_due(self, buffer: Buffer, now: int) -> list[Effect]:
+        self.replicator.ear.expire(buffer, now)
+        return []
+
+    def on_backlog_due(self, place: int, now: int) -> list[Effect]:
+        return self.border.expire_backlog(place, now)
+
+    def on_tombstone_due(self, client: m.ClientId, now: int) -> list[Effect]:
+        self.border.expire_tombstone(client, now)
+        return []
+
+    def on_update_due(self, neighbour: BrokerId, now: int) -> list[Effect]:
+        until = self._owed.get(neighbour)
+        if until is not None and until <= now:
+            self.routing.touched.add(neighbour)
+        elif until is not None:
+            self.border.deadlines.arm(UPDATE, neighbour, until)
+        return []
 
     def _with_updates(self, effects: list[Effect]) -> list[Effect]:
         """Behind these effects, what publishers and every neighbour have to be told."""
@@ -433,7 +466,7 @@ class Broker:
             self.routing.touched.discard(neighbour)
             until = now + self.border.limits.answer_ns // 2
             self._owed.setdefault(neighbour, until)
-            self.border.wait_for(until)
+            self.border.deadlines.arm(UPDATE, neighbour, until)
 
     # Messages from clients
 
@@ -545,6 +578,18 @@ EVENTS: dict[type, Callable[[Broker, Any, int], list[Effect]]] = {
     Forgotten: Broker.on_forgotten,
     Posted: Broker.on_posted,
     Tick: Broker.on_tick,
+}
+
+TIMERS: dict[int, Callable[[Broker, Any, int], list[Effect]]] = {
+    deadlines.PROFILE: Broker.on_profile_due,
+    deadlines.SEARCH: Broker.on_search_due,
+    deadlines.ANSWER: Broker.on_answer_due,
+    deadlines.AWAY: Broker.on_away_due,
+    deadlines.VIRTUAL: Broker.on_virtual_due,
+    deadlines.BUFFER: Broker.on_buffer_due,
+    deadlines.BACKLOG: Broker.on_backlog_due,
+    deadlines.TOMBSTONE: Broker.on_tombstone_due,
+    deadlines.UPDATE: Broker.on_update_due,
 }
 
 FROM_BROKER: dict[type, Callable[[Broker, BrokerId, Any, int], list[Effect]]] = {

@@ -100,11 +100,22 @@ class Ids:
 class Buffer:
     """The ids of what one filter matched, as far as its terms keep it."""
 
-    __slots__ = ("_age_ns", "_count", "_ids", "_newest", "_store", "filter", "listeners", "terms")
+    __slots__ = (
+        "_age_ns",
+        "_count",
+        "_ids",
+        "_newest",
+        "_store",
+        "ages",
+        "filter",
+        "listeners",
+        "terms",
+    )
 
     def __init__(self, filter: Filter, terms: Terms | None, store: Store, limits: Limits) -> None:
         self.filter, self.terms = filter, terms
         self.listeners = 0  # subscriptions of virtual clients
+        self.ages = False  # whether a timer is armed for the age of its oldest notification
         self._store = store
         self._ids = Ids()
         self._newest: dict[tuple[bool | None, object], Id] = {}
@@ -142,8 +153,12 @@ class Buffer:
         return iter(self._newest.values()) if self._newest else iter(self._ids)
 
     def expire(self, now: int) -> None:
-        while len(self) and self._store.kept[next(self.ids())].came + self._age_ns < now:
+        while len(self) and self.expires_at() <= now:
             self._drop()
+
+    def expires_at(self) -> int:
+        """When the oldest notification is too old; there must be one."""
+        return self._store.kept[next(self.ids())].came + self._age_ns + 1
 
     def _drop(self) -> None:
         """The oldest."""

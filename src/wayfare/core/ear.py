@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from wayfare.core.border import Border
 from wayfare.core.buffers import Buffer, Id, Store
+from wayfare.core.deadlines import BUFFER
 from wayfare.core.filters import Filter
 from wayfare.core.history import Kept as Put
 from wayfare.core.history import Stored
@@ -56,6 +57,8 @@ class Ear:
             self.store.hold(number)
             for buffer in buffers:
                 buffer.put(number, now)
+                if not buffer.ages:
+                    self._time(buffer)
             self.store.let_go(number)
         return number, list(dict.fromkeys(client for one in found for client in one.live))
 
@@ -86,10 +89,22 @@ class Ear:
             return None
         return kept.stored.notification.publisher, kept.stored.notification.number
 
-    def expire(self, now: int) -> None:
-        for one in self._listening.values():
-            for buffer in one.buffers.values():
-                buffer.expire(now)
+    def expire(self, buffer: Buffer, now: int) -> None:
+        """Drop what a buffer has kept for too long."""
+        buffer.expire(now)
+        buffer.ages = False
+        self._time(buffer)
+
+    def _time(self, buffer: Buffer) -> None:
+        """Arm a timer for the oldest notification of a buffer, if it has one."""
+        if len(buffer):
+            buffer.ages = True
+            self._border.deadlines.arm(BUFFER, buffer, buffer.expires_at())
+
+    def arm_all(self) -> None:
+        """Arm the timers of what was loaded."""
+        for buffer in self.buffers():
+            self._time(buffer)
 
     def subscriptions(self) -> list[tuple[Filter, Chains]]:
         """What the replicator has subscribed to at its broker."""
@@ -113,6 +128,7 @@ class Ear:
             buffer.listeners += by
             if not buffer.listeners:
                 buffer.clear()
+                self._border.deadlines.disarm(BUFFER, buffer)
                 del one.buffers[terms]
             self._forget_unheard(one)
         exact, chains = listened.exact, listened.chains

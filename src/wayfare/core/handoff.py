@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from wayfare.core import messages as m
 from wayfare.core.border import Border
 from wayfare.core.codec import encode
+from wayfare.core.deadlines import ANSWER
 from wayfare.core.effects import Close, Effect, Send
 from wayfare.core.history import Kept, Left, Stored, in_order, size_of, thinned
 from wayfare.core.messages import (
@@ -76,7 +77,7 @@ class Handoff(Relocation):
             return [Close(link, why, again=True)]
         session = self._open(link, message)
         session.wait = Wait(dict(session.subscriptions), now + border.limits.answer_ns)
-        border.wait_for(session.wait.until)
+        border.deadlines.arm(ANSWER, session.place, session.wait.until)
         welcome = Send(link, m.Welcome(session.epoch, session.published))
         return [welcome, *self._ask(session, message, now)]
 
@@ -101,7 +102,7 @@ class Handoff(Relocation):
         self.border.renew(session, message, link)
         wait.forget_publications()  # they are sent again
         wait.until = now + self.border.limits.answer_ns
-        self.border.wait_for(wait.until)
+        self.border.deadlines.arm(ANSWER, session.place, wait.until)
         return [*effects, Send(link, m.Welcome(session.epoch, session.published))]
 
     def on_reply(self, reply: Reply, now: int) -> list[Effect]:
@@ -250,7 +251,7 @@ class Handoff(Relocation):
         if wait is None:
             return self._hand_over(session, request, now)
         effects = self.border.disconnect(session, f"{session.client} is elsewhere now", now)
-        self.border.wait_for(wait.until)
+        self.border.deadlines.arm(ANSWER, session.place, wait.until)
         superseded, wait.pending = wait.pending, request
         if superseded is not None and superseded.epoch > request.epoch:
             superseded, wait.pending = request, superseded
@@ -302,7 +303,7 @@ class Handoff(Relocation):
             return super().on_detach(session, message, now)
         self.border.lose_link(session, now)
         session.leaving = message.leave
-        self.border.wait_for(session.wait.until)
+        self.border.deadlines.arm(ANSWER, session.place, session.wait.until)
         return []
 
     def on_link_down(self, session: Session, now: int) -> list[Effect]:
@@ -336,16 +337,17 @@ class Handoff(Relocation):
     def take_astray(self, requests: Iterable[Request]) -> None:
         self._astray.extend(requests)
 
-    def on_tick(self, now: int) -> list[Effect]:
-        effects: list[Effect] = []
-        for session in list(self.border.all()):
-            wait = session.wait
-            if wait is not None and (
-                self.border.is_full(wait) or (wait.until <= now and session.is_awaited())
-            ):
-                session.doubt = Doubt(now + self.border.limits.marks_age_ns)
-                effects += self._give_up(session, NO_ANSWER, now)
-        return effects + self._end_away(now)
+    def on_answer_due(self, session: Session, now: int) -> list[Effect]:
+        """The old broker did not answer in time, or too much is held back until it does."""
+        wait = session.wait
+        if wait is None:
+            return []
+        if self.border.is_full(wait) or (wait.until <= now and session.is_awaited()):
+            session.doubt = Doubt(now + self.border.limits.marks_age_ns)
+            return self._give_up(session, NO_ANSWER, now)
+        if session.is_awaited():
+            self.border.deadlines.arm(ANSWER, session.place, wait.until)
+        return []
 
     def _end(self, session: Session, now: int) -> list[Effect]:
         """As in general; whoever asked for the session goes on asking, and may end others."""

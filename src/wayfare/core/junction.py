@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from wayfare.core import messages as m
 from wayfare.core.border import Border
+from wayfare.core.deadlines import SEARCH
 from wayfare.core.effects import Effect
 from wayfare.core.handoff import Handoff
 from wayfare.core.messages import BrokerId, ClientId, Fetch, Request, Searched
@@ -124,11 +125,11 @@ class Junction(Handoff):
         enough = any(one.epoch == fetch.epoch - 1 for one in found)
         directions = [] if enough else self._directions(fetch, came_from)
         until = now + border.limits.tombstone_ns
-        border.wait_for(until)
+        border.deadlines.arm(SEARCH, key, until)
         left = 1 + len(directions) + len(found)
         self.searches[key] = Search(fetch, came_from, left, until)
         if len(self.searches) > SEARCHES_MAX:
-            del self.searches[next(iter(self.searches))]
+            self._forget(next(iter(self.searches)))
         for neighbour in directions:
             self.paths.send_by(neighbour, fetch)
         effects: list[Effect] = []
@@ -161,20 +162,25 @@ class Junction(Handoff):
         search.left -= 1
         if search.left:
             return []
-        del self.searches[key]
+        self._forget(key)
         if search.came_from is None:
             return self._on_searched_all(search, now)
         done = Searched(self.paths.name, *key, search.superseded)
         self.paths.send_by(search.came_from, done)
         return []
 
-    def on_tick(self, now: int) -> list[Effect]:
-        self.searches = {key: one for key, one in self.searches.items() if one.until > now}
-        return super().on_tick(now)
+    def _forget(self, key: Key) -> None:
+        del self.searches[key]
+        self.border.deadlines.disarm(SEARCH, key)
 
-    def wait(self) -> None:
-        for search in self.searches.values():
-            self.border.wait_for(search.until)
+    def on_search_due(self, key: Key, now: int) -> None:
+        search = self.searches.get(key)
+        if search is None:
+            return
+        if search.until <= now:
+            self._forget(key)
+        else:
+            self.border.deadlines.arm(SEARCH, key, search.until)
 
     def _hand_over(self, session: Session, request: Request | Fetch, now: int) -> list[Effect]:
         assert isinstance(request, Fetch)

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from wayfare.core import messages as m
 from wayfare.core.border import Border
+from wayfare.core.deadlines import PROFILE
 from wayfare.core.effects import Close, Effect, LinkDown, Received, Send
 from wayfare.core.filters import Filter
 from wayfare.core.history import SECOND_NS, size_of
@@ -81,11 +82,15 @@ class Profiles:
         for session in self._border.of(message.client):
             if _digest_of(session) == message.digest:
                 return [Received(link, _filled(message, _profile_of(session)))]
-        asking = self.asking[link] = Asking(message, now + self._border.limits.answer_ns)
-        self._border.wait_for(asking.until)
+        self.take_over(link, Asking(message, now + self._border.limits.answer_ns))
         name = self._paths.name
         ask = Ask(name, message.client, message.epoch, message.previous, message.digest)
         return self.on_ask(ask, now)
+
+    def take_over(self, link: LinkId, asking: Asking) -> None:
+        """Wait for a profile, also where a broker did before its process ended."""
+        self.asking[link] = asking
+        self._arm(link, asking)
 
     def on_message(self, link: LinkId, message: m.FromClient) -> None:
         """A client speaks whose profile is not known yet."""
@@ -129,7 +134,7 @@ class Profiles:
         asking.later.clear()
         asking.bytes = 0
         asking.until = now + self._border.limits.greeting_ns
-        self._border.wait_for(asking.until)
+        self._arm(link, asking)
         return [Send(link, m.Resend(asking.message.epoch))]
 
     def on_link_down(self, link: LinkId) -> None:
@@ -141,21 +146,22 @@ class Profiles:
         else:
             del self.asking[link]
 
-    def on_tick(self, now: int) -> list[Step]:
-        late = [link for link, one in self.asking.items() if one.until <= now]
-        return [step for link in late for step in self._on_late(link, now)]
-
-    def _on_late(self, link: LinkId, now: int) -> list[Step]:
-        if not self.asking[link].resent:
+    def on_due(self, link: LinkId, now: int) -> list[Step]:
+        """The old broker, or then the client itself, may not have sent the profile in time."""
+        asking = self.asking.get(link)
+        if asking is None:
+            return []
+        if asking.until > now:
+            self._arm(link, asking)
+            return []
+        if not asking.resent:
             return self._resend(link, now)
         del self.asking[link]
         seconds = self._border.limits.greeting_ns / SECOND_NS
         return [Close(link, f"it did not send its filters within {seconds:g} s", again=True)]
 
-    def wait(self) -> None:
-        """Say until when somebody waits."""
-        for asking in self.asking.values():
-            self._border.wait_for(asking.until)
+    def _arm(self, link: LinkId, asking: Asking) -> None:
+        self._border.deadlines.arm(PROFILE, link, asking.until)
 
     # At the old broker
 

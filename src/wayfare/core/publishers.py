@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from wayfare.core import messages as m
+from wayfare.core.deadlines import AWAY
 from wayfare.core.effects import Effect, Send
 from wayfare.core.filters import Filter
 from wayfare.core.messages import BrokerId, ClientId, LinkId, Prepare
@@ -76,7 +77,7 @@ class Publishers(Naive):
         attach = m.Attach(prepare.client, prepare.epoch, 0, (), prepare.advertisements)
         session = self.border.open(attach, None)
         session.away_since = now
-        self.border.wait_for(now + self._patience_ns())
+        self._time_absence(session)
         return []
 
     def _leave(self, session: Session, now: int) -> list[Effect]:
@@ -88,20 +89,12 @@ class Publishers(Naive):
         """How long a broker advertises for a client that is not there."""
         return self.border.limits.prepared_ns
 
-    def on_tick(self, now: int) -> list[Effect]:
-        effects: list[Effect] = []
-        for session in list(self.border.all()):
-            if session.link is None and self._is_over(session, now):
-                effects += self._end(session, now)
-        return effects
+    def _away_until(self, session: Session) -> int | None:
+        return session.away_since + self._patience_ns()
 
-    def _is_over(self, session: Session, now: int) -> bool:
-        return session.away_since + self._patience_ns() <= now
-
-    def wait(self) -> None:
-        for session in self.border.all():
-            if session.link is None:
-                self.border.wait_for(session.away_since + self._patience_ns())
+    def _time_absence(self, session: Session) -> None:
+        until = session.away_since + self._patience_ns()
+        self.border.deadlines.arm(AWAY, session.place, until)
 
 
 class Prefetching(Publishers):
@@ -126,7 +119,7 @@ class Delayed(Publishers):
 
     def on_link_down(self, session: Session, now: int) -> list[Effect]:
         self.border.lose_link(session, now)
-        self.border.wait_for(now + self._patience_ns())
+        self._time_absence(session)
         return []
 
     def on_detach(self, session: Session, message: m.Detach, now: int) -> list[Effect]:
@@ -185,10 +178,5 @@ class Proxy(Publishers):
                 effects += self._end(session, now)
         return effects
 
-    def _is_over(self, session: Session, now: int) -> bool:
-        return session.client not in self._standing and super()._is_over(session, now)
-
-    def wait(self) -> None:
-        for session in self.border.all():
-            if session.link is None and session.client not in self._standing:
-                self.border.wait_for(session.away_since + self._patience_ns())
+    def _away_until(self, session: Session) -> int | None:
+        return None if session.client in self._standing else super()._away_until(session)

@@ -9,8 +9,11 @@ standard, prefetching, proxy, delayed    for publishers              publishers.
 
 from __future__ import annotations
 
+from typing import Any
+
 from wayfare.core import messages as m
 from wayfare.core.border import Border
+from wayfare.core.deadlines import AWAY
 from wayfare.core.effects import Effect, LinkDown, Received, Send
 from wayfare.core.history import Backlog, Left, thinned
 from wayfare.core.messages import BrokerId, LinkId
@@ -104,22 +107,30 @@ class Relocation:
     def on_profile(self, session: Session, now: int) -> None:
         """The client of a session advertises something else now."""
 
-    def wait(self) -> None:
-        """Say until when sessions wait here for something of this strategy's own."""
-
     def on_announced(self, now: int) -> list[Effect]:
         """More brokers are known."""
         return []
 
-    def on_tick(self, now: int) -> list[Effect]:
-        return self._end_away(now)
+    def on_answer_due(self, session: Session, now: int) -> list[Effect]:
+        """A session may have waited for its old broker for too long."""
+        return []
 
-    def _end_away(self, now: int) -> list[Effect]:
-        effects: list[Effect] = []
-        for session in list(self.border.all()):
-            if session.link is None and session.away_since + self.border.limits.away_ns <= now:
-                effects += self._end(session, now)
-        return effects
+    def on_away_due(self, session: Session, now: int) -> list[Effect]:
+        """The client of a session may have been away for too long."""
+        until = self._away_until(session) if session.link is None else None
+        if until is None:
+            return []
+        if until <= now:
+            return self._end(session, now)
+        self.border.deadlines.arm(AWAY, session.place, until)
+        return []
+
+    def _away_until(self, session: Session) -> int | None:
+        """When the session of a client that is away ends; None: not because of its age."""
+        return session.away_since + self.border.limits.away_ns
+
+    def on_search_due(self, key: Any, now: int) -> None:
+        """A search of this strategy may have taken too long."""
 
     def forget(self, session: Session, now: int) -> list[Effect]:
         """End a session because an operator says so."""

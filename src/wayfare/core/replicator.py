@@ -25,6 +25,7 @@ from collections.abc import Mapping
 
 from wayfare.core import messages as m
 from wayfare.core.border import Border
+from wayfare.core.deadlines import VIRTUAL
 from wayfare.core.ear import Ear
 from wayfare.core.effects import Effect, Post, Send
 from wayfare.core.filters import Filter
@@ -73,6 +74,7 @@ class Replicator:
             self._by_link[virtual.link] = virtual
         for listened in virtual.listened.values():
             self.ear.add(listened, virtual.client)
+        self._arm_all(virtual)
 
     # From the client
 
@@ -105,11 +107,11 @@ class Replicator:
         virtual.recalling = None
         if not expected and previous != self.name:
             virtual.recalling = now + self.limits.recall_ns
-            self.border.wait_for(virtual.recalling)
+            self._arm(virtual, virtual.recalling)
             effects.append(Post(previous, m.Recall(self.name, virtual.client, virtual.epoch)))
         self._replay(virtual, left, now)
         effects += self._push(virtual)
-        self.border.wait_for(virtual.renew_at)
+        self._arm(virtual, virtual.renew_at)
         return effects + self._hand_over(virtual, previous, expected, heard, now)
 
     def on_follow(self, session: Session, message: m.Follow, now: int) -> list[Effect]:
@@ -228,7 +230,7 @@ class Replicator:
     def _tell_others(self, virtual: Virtual, now: int) -> list[Effect]:
         virtual.version += 1
         virtual.renew_at = now + self._renewal_ns
-        self.border.wait_for(virtual.renew_at)
+        self._arm(virtual, virtual.renew_at)
         shadow = self._shadow(virtual, self.limits.lease_ns)
         return [Post(one, shadow) for one in self._next(self.name)]
 
@@ -263,7 +265,7 @@ class Replicator:
             self._disconnect(virtual)  # it only looks alive
         virtual.epoch, virtual.version = message.epoch, message.version
         virtual.until = now + min(message.lease_ns, self.limits.lease_ns)
-        self.border.wait_for(virtual.until)
+        self._arm(virtual, virtual.until)
         epoch, number = message.followed.heard
         if epoch and epoch == virtual.stream:
             virtual.backlog.resume(number)
@@ -419,6 +421,7 @@ class Replicator:
         virtual.follows = {}
         self._listen(virtual)
         del self.virtual[virtual.client]
+        self.border.deadlines.disarm(VIRTUAL, virtual.client)
 
     def _listen(self, virtual: Virtual) -> None:
         """Subscribe to what its subscriptions mean now, and then unsubscribe from what they meant.
@@ -455,18 +458,31 @@ class Replicator:
 
     # Time
 
-    def on_tick(self, now: int) -> list[Effect]:
+    def on_due(self, client: ClientId, now: int) -> list[Effect]:
+        """A virtual client may have to stop recalling, to end with its lease, or to renew others'."""
+        virtual = self.virtual.get(client)
+        if virtual is None:
+            return []
         effects: list[Effect] = []
-        for virtual in list(self.virtual.values()):
-            if virtual.recalling is not None and virtual.recalling <= now:
-                effects += self._open(virtual, [], now)
-            if virtual.until is not None:
-                if virtual.until <= now:
-                    self._remove(virtual)
-            elif virtual.renew_at <= now:
-                effects += self._renew(virtual, now)
-        self.ear.expire(now)
+        if virtual.recalling is not None and virtual.recalling <= now:
+            effects += self._open(virtual, [], now)
+        if virtual.until is not None:
+            if virtual.until <= now:
+                self._remove(virtual)
+        elif virtual.renew_at <= now:
+            effects += self._renew(virtual, now)
+        if self.virtual.get(client) is virtual:
+            self._arm_all(virtual)
         return effects
+
+    def _arm(self, virtual: Virtual, at: int) -> None:
+        self.border.deadlines.arm(VIRTUAL, virtual.client, at)
+
+    def _arm_all(self, virtual: Virtual) -> None:
+        """Arm what a virtual client waits for."""
+        self._arm(virtual, virtual.renew_at if virtual.until is None else virtual.until)
+        if virtual.recalling is not None:
+            self._arm(virtual, virtual.recalling)
 
     def _renew(self, virtual: Virtual, now: int) -> list[Effect]:
         """Say that its client is still here, if it is."""
@@ -474,7 +490,6 @@ class Replicator:
             sessions = self.border.of(virtual.client)
             if not sessions or sessions[-1].epoch < virtual.epoch:  # it has gone on, or was ended
                 virtual.until = now + self.limits.lease_ns
-                self.border.wait_for(virtual.until)
                 self._listen(virtual)
                 return []
             away = sessions[-1].link is None
@@ -496,13 +511,6 @@ class Replicator:
         else:
             due = virtual.until - self.limits.lease_ns + self._renewal_ns
         return min(due, now + self._renewal_ns)
-
-    def wait(self) -> None:
-        """Say until when somebody waits."""
-        for virtual in self.virtual.values():
-            self.border.wait_for(virtual.renew_at if virtual.until is None else virtual.until)
-            if virtual.recalling is not None:
-                self.border.wait_for(virtual.recalling)
 
     # For who looks on
 

@@ -216,11 +216,12 @@ def load(
         border.past.put(saved.notifications[place], came, border.limits)
     border.past.forgotten = max(border.past.forgotten, saved.forgotten)
     grants.update(saved.grants)
-    profiles.asking.update((one.link, _asking(one)) for one in saved.asking)
+    for half in saved.asking:
+        profiles.take_over(half.link, _asking(half))
     if saved.virtual:
         load_virtual(saved.virtual)
     border.routing.updates()  # the neighbours know
-    border.wait_for(0)  # the first tick finds out what is due
+    border.arm_all()
 
 
 class Places:

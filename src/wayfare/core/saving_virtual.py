@@ -88,6 +88,7 @@ def load(data: bytes, replicator: Replicator) -> None:
     for buffer in saved.buffers:
         for number in buffer.ids:
             buffers[buffer.ranged, buffer.terms].hold(number)
+    ear.arm_all()
 
 
 def _saved(virtual: Virtual, places: Places) -> SavedVirtual:

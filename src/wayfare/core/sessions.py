@@ -99,6 +99,7 @@ class Session:
 
     __slots__ = (
         "advertisements",
+        "ages",
         "away_since",
         "backlog",
         "client",
@@ -135,6 +136,7 @@ class Session:
         self.watched: dict[Filter, bool | None] = {}
         self.published = 0  # the last publication accepted from it
         self.backlog = Backlog(delivered)
+        self.ages = False  # whether a timer is armed for the age of the backlog
         self.marks = Marks(marks_age_ns)
         self.wait: Wait | None = None  # None: open
         self.welcomed = False  # it had a session before this one

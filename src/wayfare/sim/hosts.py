@@ -120,12 +120,12 @@ class Host:
 class BrokerHost(Host):
     """A broker. While it is slow, messages wait for their turn."""
 
-    __slots__ = ("_border", "_busy_until", "_queueing", "_slow_ns", "worst_ns")
+    __slots__ = ("_busy_until", "_deadlines", "_queueing", "_slow_ns", "worst_ns")
     core: Broker
 
     def __init__(self, world: World, core: Broker) -> None:
         super().__init__(world, core)
-        self._border = core.border  # whose deadline is the broker's: asked for at every event
+        self._deadlines = core.border.deadlines  # asked for the next one at every event
         self.worst_ns = 0  # the longest that a message waited here
         self._slow_ns = 0
         self._queueing = False
@@ -146,7 +146,7 @@ class BrokerHost(Host):
                 self.perform([effect])
             elif (pipe := pipes.get(effect.link)) is not None:
                 pipe.send(effect.message)
-        due = self._border.deadline
+        due = self._deadlines.next
         if due is not None and (self._armed is None or due < self._armed):
             self.arm(due)
 
@@ -167,7 +167,7 @@ class BrokerHost(Host):
             ahead=old.replicator.ahead,
         )
         new.load(old.save())
-        self.core, self._border, self.step = new, new.border, new.step
+        self.core, self._deadlines, self.step = new, new.border.deadlines, new.step
         self.perform([])
 
     def take_its_time(self, per_message_ns: int) -> None:
