@@ -1,12 +1,14 @@
 """A TCP proxy that makes trouble: it cuts, delays, half-closes, throttles, and swallows a direction.
 
 `up` is from who connects to the target, `down` the way back. It may also leave a connection half open,
-or break it as soon as the first words of the caller have passed.
+or break it between a client's Attach and the Welcome.
 """
 
 import asyncio
 from contextlib import asynccontextmanager, suppress
 
+from wayfare.core.codec import FrameDecoder
+from wayfare.core.messages import Attach
 from wayfare.net.addresses import Address
 
 CHUNK = 16 * 1024
@@ -24,7 +26,8 @@ class Proxy:
         self.passed = {"up": 0, "down": 0}  # bytes
         self.accepted = 0  # connections
         self._open = {"up": asyncio.Event(), "down": asyncio.Event()}
-        self.greetings_to_lose = 0  # connections that break before the caller hears anything
+        self.refuses = False  # new connections end at once
+        self.greetings_to_lose = 0  # connections of clients that break before the Welcome
         self._pairs = {}  # task: its two writers
         self._half_open = set()  # tasks of connections of which one end is gone
         self._server = None
@@ -81,15 +84,17 @@ class Proxy:
         self.accepted += 1
         self._pairs[task] = [writer]
         try:
+            if self.refuses:
+                return
             there, back = await asyncio.open_connection(self.target.host, self.target.port)
             self._pairs[task].append(back)
-            pump = self._pump
+            pump, shared = self._pump, task
             if self.greetings_to_lose:
                 self.greetings_to_lose -= 1
-                pump = self._lose_greeting
+                pump, shared = self._lose_greeting, asyncio.Event()
             async with asyncio.TaskGroup() as group:
-                group.create_task(pump("up", reader, back, task))
-                group.create_task(pump("down", there, writer, task))
+                group.create_task(pump("up", reader, back, shared))
+                group.create_task(pump("down", there, writer, shared))
         except (OSError, asyncio.CancelledError):
             pass
         except ExceptionGroup as group:
@@ -109,13 +114,22 @@ class Proxy:
         if task in self._half_open:
             await asyncio.Event().wait()  # until it is cut
 
-    async def _lose_greeting(self, direction, reader, writer, task):
-        """The caller's first words get through, and then both ends are gone."""
+    async def _lose_greeting(self, direction, reader, writer, waits):
+        """Both ends are gone as soon as the client's Attach has passed, and before it hears of that.
+
+        A client that attaches before it is greeted is never greeted.
+        """
         if direction == "down":
+            await waits.wait()
+            writer.write(await reader.read(CHUNK))
             await asyncio.Event().wait()
-        writer.write(await reader.read(CHUNK))
-        await asyncio.sleep(GREETING_S)
-        raise ConnectionAbortedError
+        decoder = FrameDecoder()
+        while data := await reader.read(CHUNK):
+            writer.write(data)
+            if any(isinstance(one, Attach) for one in decoder.feed(data)):
+                await asyncio.sleep(GREETING_S)
+                raise ConnectionAbortedError
+            waits.set()  # it wants to be greeted first
 
     async def _pass_on(self, direction, reader, writer, task):
         while (data := await reader.read(CHUNK)) and task not in self._half_open:

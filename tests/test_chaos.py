@@ -13,7 +13,7 @@ import pytest
 from chaos.faults import ACTS
 from chaos.journal import Journal, published, read, stream
 from chaos.judge import Began, Gap, Got, Published, judge
-from chaos.plan import PROFILES, draw
+from chaos.plan import PROFILES, Act, Broker, Client, Plan, draw
 from chaos.rounds import play
 
 TESTS = Path(__file__).parent
@@ -172,9 +172,32 @@ def test_only_faults_that_destroy_something_explain_a_gap():
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_short_round_is_good(tmp_path):
-    outcome = asyncio.run(play(seed=1, profile="keep", seconds=10, directory=tmp_path))
-    assert outcome.is_good, f"{outcome.text()}\n{outcome.plan.text()}"
+    outcome = good(draw(1, "keep", 10), tmp_path)
     assert outcome.verdict.counts.delivered > outcome.confirmed > 100
+
+
+@pytest.mark.slow
+def test_a_session_is_found_although_its_requests_were_overtaken(tmp_path):
+    """Of two requests that a later one overtook, the second found nothing: the session was lost."""
+    brokers = (
+        Broker("lagos", "disk", ""),
+        Broker("beja", "os", "lagos"),
+        Broker("faro", "os", "lagos"),
+    )
+    clients = Client("tom", publishes=True, home="lagos"), Client("anna", wants="i > 0")
+    acts = (
+        Act(0.5, "move", "anna@lagos"),
+        Act(1.5, "move", "anna@beja"),
+        Act(2.5, "move", "anna@lagos"),
+        Act(4.0, "overtake", "anna@faro", 2.0, "2 beja"),
+    )
+    good(Plan(0, "keep", 6.0, 3600.0, brokers, clients, acts), tmp_path)
+
+
+def good(plan, directory):
+    outcome = asyncio.run(play(plan, directory))
+    assert outcome.is_good, f"{outcome.text()}\n{plan.text()}"
+    return outcome
 
 
 @pytest.mark.slow

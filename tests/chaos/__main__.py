@@ -81,7 +81,7 @@ async def _play(
         number = len(outcomes)
         profile = profiles[number % len(profiles)]
         place = directory / f"{profile}-{seed + number}"
-        outcome = await play(seed + number, profile, seconds, place)
+        outcome = await play(draw(seed + number, profile, seconds), place)
         outcomes.append(outcome)
         if as_lines:
             print(as_json(outcome), flush=True)

@@ -70,6 +70,8 @@ class Stream:
         if event.kind in ("delivered", "lost"):
             self._coming.append(event)
             self._write_gaps()
+        elif event.kind == "attached":
+            self._out.write("attached", broker=event.broker)
 
     def hand_out(self, one: wayfare.Notification) -> None:
         coming = self._coming.popleft()

@@ -7,16 +7,19 @@ import resource
 import shutil
 import signal
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
+from chaos import journal
 from chaos.network import Network, Process, StartFailed
 from chaos.plan import Act
-from proxy import Proxy
+from proxy import GREETING_S, Proxy
 
 UNUSABLE = 2  # the exit code of a broker that cannot use its store
 FULL = 1  # ... and of one that cannot write to it any more
 AT_A_DOOR = ("move", "unseen", "overtake")  # acts of a client at a broker
-UNSEEN_S = 0.4  # between two attachments whose greetings are lost
+UNSEEN_S = 3.0  # that it may take until all greetings are lost
+DEAF_S = 0.3  # that a client may try at a broker that does not hear it
 
 
 async def play(network: Network, act: Act) -> None:
@@ -77,28 +80,53 @@ async def thin(network: Network, act: Act) -> None:
 
 async def unseen(network: Network, act: Act) -> None:
     """The client attaches, and its connection breaks before it is greeted: once, or several times in a row."""
-    road = network.roads[act.target]
-    client = network.clients[act.target.partition("@")[0]]
-    for _ in range(int(act.detail)):
-        road.greetings_to_lose = 1
-        client.tell({"do": "move", "address": road.url})
-        await asyncio.sleep(UNSEEN_S)
+    client = act.target.partition("@")[0]
+    doors = {name: road for name, road in network.roads.items() if name.startswith(f"{client}@")}
+    road = doors.pop(act.target)
+    for other in doors.values():
+        other.refuses = True
+    road.greetings_to_lose = int(act.detail.partition(" ")[0])
+    network.clients[client].tell({"do": "move", "address": road.url})
+    with suppress(TimeoutError):
+        async with asyncio.timeout(UNSEEN_S):
+            while road.greetings_to_lose:
+                await asyncio.sleep(0.01)
+    await asyncio.sleep(2 * GREETING_S)
     road.greetings_to_lose = 0
+    for other in doors.values():
+        other.refuses = False
 
 
 async def overtake(network: Network, act: Act) -> None:
-    """The client attaches unseen where nothing gets out, and goes on: its later requests are the first."""
+    """The client's later requests are answered first.
+
+    It attaches unseen where nothing gets out, then where it was before, which never hears of it, and then
+    elsewhere.
+    """
     client, _, here = act.target.partition("@")
+    there = act.detail.split()[1]
+    before = _broker_of(network, client) or there
     links = [road for name, road in network.roads.items() if here in name.split("-")]
     for link in links:
         link.swallow()
     await unseen(network, act)
-    others = [one.name for one in network.plan.brokers if one.name != here]
-    there = network.roads[f"{client}@{others[int(act.at_s * 1000) % len(others)]}"]
-    network.clients[client].tell({"do": "move", "address": there.url})
+    door = network.roads[f"{client}@{before}"]
+    door.swallow("up")
+    network.clients[client].tell({"do": "move", "address": door.url})
+    await asyncio.sleep(DEAF_S)
+    door.cut()
+    calm(door)
+    there_url = network.roads[f"{client}@{there}"].url
+    network.clients[client].tell({"do": "move", "address": there_url})
     await asyncio.sleep(act.for_s)
     for link in links:
         calm(link)
+
+
+def _broker_of(network: Network, client: str) -> str:
+    """Where the client was attached last."""
+    lines = journal.read(network.journal(client))
+    return next((line["broker"] for line in reversed(lines) if line["did"] == "attached"), "")
 
 
 def calm(road: Proxy) -> None:

@@ -1,6 +1,7 @@
 """What client processes write down, one JSON object a line, and what the judge makes of it.
 
     {"did": "began"}                             a process has begun
+    {"did": "attached", "broker": "elm"}         it is at that broker
     {"did": "got", "from": "tom", "i": 7}        the application was handed tom's 7th publication
     {"did": "lost", "count": 0, "why": "..."}    it was told of a gap, behind what it was handed before
     {"did": "tried", "i": 8}                     it is about to publish its 8th

@@ -214,10 +214,11 @@ def _faults(
     for at in _times(chance, profile.every_s, seconds):
         (name,) = chance.choices([*kinds], weights)
         kind = kinds[name]
-        lasts = round(chance.uniform(*kind.for_s), 2)
-        out.append(
-            Act(at, name, chance.choice(targets[kind.at]), lasts, chance.choice(kind.details))
-        )
+        target, detail = chance.choice(targets[kind.at]), chance.choice(kind.details)
+        if name == "overtake":  # where it goes from there
+            others = [one.name for one in brokers if not target.endswith(f"@{one.name}")]
+            detail = f"{detail} {chance.choice(others)}"
+        out.append(Act(at, name, target, round(chance.uniform(*kind.for_s), 2), detail))
     return out
 
 

@@ -18,7 +18,7 @@ from chaos import faults, journal
 from chaos.faults import calm
 from chaos.judge import Counts, Published, Verdict, judge
 from chaos.network import Network
-from chaos.plan import Act, Plan, draw
+from chaos.plan import Act, Plan
 
 WARM_UP_S = 90.0
 CATCH_UP_S = 120.0  # no fault is left: whoever has not caught up by then never will
@@ -73,9 +73,9 @@ class Outcome(NamedTuple):
         )
 
 
-async def play(seed: int, profile: str, seconds: float, directory: Path) -> Outcome:
+async def play(plan: Plan, directory: Path) -> Outcome:
     """One round. Its directory keeps the plan, the logs and the journals."""
-    plan, began = draw(seed, profile, seconds), time.monotonic()
+    began = time.monotonic()
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "plan.txt").write_text(plan.text() + "\n")
     async with Network(plan, directory) as network:
