@@ -18,7 +18,7 @@ from chaos import faults, journal
 from chaos.faults import calm
 from chaos.judge import Counts, Published, Verdict, judge
 from chaos.network import Network
-from chaos.plan import Act, Plan
+from chaos.plan import Act, Plan, draw
 
 WARM_UP_S = 90.0
 CATCH_UP_S = 120.0  # no fault is left: whoever has not caught up by then never will
@@ -58,19 +58,13 @@ class Outcome(NamedTuple):
         """What went wrong, and how to play the same plan again."""
         found = [*self.trouble, *(one.text for one in self.verdict.violations)]
         more = [f"... and {len(found) - SHOWN_MAX} more"] if len(found) > SHOWN_MAX else []
-        again = (
-            f"python -m chaos --profile {self.plan.profile} --seed {self.plan.seed}"
-            f" --round {self.plan.seconds:g}"
-        )
-        return "\n".join(
-            [
-                *found[:SHOWN_MAX],
-                *more,
-                f"{self.verdict.counts}",
-                f"logs and journals are in {self.directory}",
-                f"play this plan again: cd tests && {again}",
-            ]
-        )
+        lines = [*found[:SHOWN_MAX], *more, str(self.verdict.counts)]
+        lines.append(f"logs and journals are in {self.directory}")
+        plan = self.plan
+        if plan == draw(plan.seed, plan.profile, plan.seconds):
+            options = f"--profile {plan.profile} --seed {plan.seed} --round {plan.seconds:g}"
+            lines.append(f"play this plan again: cd tests && python -m chaos {options}")
+        return "\n".join(lines)
 
 
 async def play(plan: Plan, directory: Path) -> Outcome:
