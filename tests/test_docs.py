@@ -420,7 +420,8 @@ def test_every_column_is_described_with_its_type():
 
 def test_decisions_have_a_number_and_three_parts():
     pages = sorted((DOCS / "decisions").glob("*.md"))
-    assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1))
+    numbers = [int(page.name[:4]) for page in pages]
+    assert len({*numbers}) == len(pages)  # some may be of branches that have not been merged
     for page in pages:
         text = page.read_text("utf-8")
         assert text.startswith(f"# {page.name[:4]}: ")

@@ -17,6 +17,7 @@ from test_live_cli import EXAMPLES, broker, program, wayfare
 from wayfare import cli
 from wayfare.net import accounts
 from wayfare.net.accounts import Accounts
+from wayfare.net.audit import Audit
 from wayfare.net.broker import BrokerHost
 from wayfare.net.security import Tls, server_context
 from wayfare.net.thin import Thin
@@ -108,6 +109,9 @@ def test_a_short_secret_is_refused(tmp_path, capsys):
 # Who may come in
 
 
+FAILED = "car-17 cannot log in: no such account, or not its password"
+
+
 async def hello(port, tls=None, **facts):
     """Say hello; the answer, and the connection."""
     reader, writer = await asyncio.open_connection("localhost", port, ssl=tls)
@@ -121,7 +125,8 @@ def with_accounts(tmp_path, work, tls=None):
         file = tmp_path / "accounts.toml"
         accounts.add(file, "car-17", "sesame")
         host = BrokerHost("porto", {}, accounts=Accounts(file))
-        proxy = Thin(str(await host.start(HERE)), timeout=2.0)
+        audit = Audit("thin", "thin", tmp_path / "audit")
+        proxy = Thin(str(await host.start(HERE)), timeout=10.0, audit=audit)
         port = await proxy.start("localhost", 0, tls)
         try:
             await work(proxy, port)
@@ -136,20 +141,56 @@ def test_a_device_logs_in_at_the_broker_with_its_own_password(tmp_path):
     async def work(proxy, port):
         for wrong in ({}, {"password": "wrong"}, {"account": "eve", "password": "sesame"}):
             answer, writer = await hello(port, **wrong)
-            assert "closed the connection" in answer["error"] or "cannot" in answer["error"], answer
+            assert "car-17 has not logged in" in answer["error"] or answer["error"].endswith(
+                FAILED[7:]
+            )
             writer.close()
             assert proxy._seats == {}
         answer, writer = await hello(port, password="sesame")
         assert answer["welcome"] == "car-17"
         for wrong in ({}, {"password": "wrong"}):  # the counterpart is there, but not for everybody
             answer, other = await hello(port, **wrong)
-            assert answer["error"] == "car-17 is here with another account or password"
+            assert answer["error"] == FAILED
             other.close()
         assert proxy._seats["car-17"].device is not None  # and the device did not notice
         answer, other = await hello(port, password="sesame")
         assert answer["welcome"] == "car-17"
         for one in (writer, other):
             one.close()
+
+    with_accounts(tmp_path, work)
+
+
+def test_guessing_the_password_of_a_device_that_is_here_is_slow_and_logged(tmp_path, caplog):
+    async def work(proxy, port):
+        answer, device = await hello(port, password="sesame")
+        assert answer["welcome"] == "car-17"
+
+        async def guess(number):
+            answer, writer = await hello(port, password=f"guess{number}")
+            writer.close()
+            return answer["error"].split(":")[0]
+
+        got = await asyncio.gather(*(guess(i) for i in range(100)))
+        assert got.count("car-17 cannot log in") == 10
+        assert got.count("too many failed logins before this one") == 90
+        assert proxy.limits.results == {"ok": 1, "failed": 10, "throttled": 90}
+        device.close()
+
+    with_accounts(tmp_path, work)
+    assert caplog.text.count("car-17 could not log in from 127.0.0.1") == 10
+    lines = [json.loads(one) for one in (tmp_path / "audit").read_text().splitlines()]
+    events = {one["event"]: one.get("count", 1) for one in lines}
+    assert events == {"login_ok": 1, "login_failed": 9, "login_throttled": 89, "stopped": 1}
+    assert "guess" not in (tmp_path / "audit").read_text()
+
+
+def test_devices_that_log_in_at_once_are_not_refused(tmp_path):
+    async def work(proxy, port):
+        answers = await asyncio.gather(*(hello(port, password="sesame") for _ in range(12)))
+        for answer, writer in answers:
+            assert answer["welcome"] == "car-17"
+            writer.close()
 
     with_accounts(tmp_path, work)
 

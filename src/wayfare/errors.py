@@ -8,6 +8,7 @@
     ├── OutboxFull              too many publications wait for an acknowledgement
     ├── CannotConnect           no broker that was named can be reached
     ├── Refused                 a broker closed the connection for good, and says why
+    │   └── LoginFailed         ... because the account or its password is wrong
     ├── Closed                  a client that is not connected any more, because it was closed
     ├── StoreError              a file that a broker keeps its memory in cannot be used
     ├── CodecError              bytes that are no frame of ours, or a message that fits none
@@ -66,6 +67,10 @@ class CannotConnect(WayfareError):
 
 class Refused(WayfareError):
     """A broker closed the connection, and there is no use in trying again: its reason."""
+
+
+class LoginFailed(Refused):
+    """A broker refused the account or its password."""
 
 
 class Closed(WayfareError):

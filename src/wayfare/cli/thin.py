@@ -10,6 +10,7 @@ from typing import Any
 from wayfare.cli import running
 from wayfare.net import network
 from wayfare.net.addresses import Address
+from wayfare.net.audit import Audit
 from wayfare.net.security import Tls, server_context
 from wayfare.net.thin import DEVICES_MAX, IDLE_S, STAY_S, Thin
 
@@ -24,7 +25,7 @@ EXAMPLES = """examples:
   {"subscribe": "service = 'parking' and free > 0"}
 
 A device says and hears one JSON object a line: docs/thin.md. It runs until Ctrl-C or SIGTERM; sessions wait
-at their broker for the devices, here or at another proxy.
+at their broker for the devices, here or at another proxy. SIGHUP lets it reopen the audit log.
 """
 LISTEN = ("127.0.0.1", 7480)
 
@@ -79,6 +80,12 @@ def add_parser(commands: Any) -> None:
         metavar="SECONDS",
         help=f"that a device may be away and come back without its memory (default {STAY_S:g})",
     )
+    one.add_argument(
+        "--audit",
+        default="",
+        metavar="FILE",
+        help="record logins and refusals there, as JSON lines",
+    )
     one.add_argument("--json", action="store_true", help="say where it listens as a JSON object")
     running.add_log_options(one)
     one.set_defaults(run=run)
@@ -96,8 +103,9 @@ def run(arguments: argparse.Namespace) -> int:
         stay_s=a.stay,
         ca=a.ca,
         cert=tuple(a.cert) if a.cert else None,
+        audit=Audit(f"{a.listen[0]}:{a.listen[1]}", "thin", a.audit),
     )
-    return running.serve(_serve(proxy, a), lambda: 0)
+    return running.serve(_serve(proxy, a), lambda: 0, proxy.reload)
 
 
 async def _serve(proxy: Thin, a: argparse.Namespace) -> int:

@@ -30,6 +30,7 @@ KNOWN = 4_096  # filters whose check is remembered: with a client that moves, th
 KNOWN_BYTES = 1_000  # of one of them
 PASSWORD_MAX = 1_000  # characters
 PROOF_BYTES = 32  # of a challenge, and of its proof
+ADDRESS_MAX = 64  # characters of the address of a device
 
 _LENGTH = 4
 _filters = msgspec.msgpack.Decoder(Filter)
@@ -177,6 +178,8 @@ def _check_refused(message: m.Refused) -> None:
 def _check_login(message: m.Login) -> None:
     _check_name(message.name)
     _require(len(message.password) <= PASSWORD_MAX, "a password that is too long")
+    _require(len(message.address) <= ADDRESS_MAX, "an address that is too long")
+    _require(len(message.proof) in (0, PROOF_BYTES), f"a proof has {PROOF_BYTES} bytes")
 
 
 def _check_challenge(message: m.Challenge) -> None:

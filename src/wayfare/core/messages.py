@@ -104,6 +104,7 @@ class Refused(Message, frozen=True, tag=6):
 
     reason: str
     again: bool = False  # the same may be tried again later
+    login: bool = False  # the account or its password is wrong
 
 
 class Login(Message, frozen=True, tag=7):
@@ -111,6 +112,9 @@ class Login(Message, frozen=True, tag=7):
 
     name: str
     password: str
+    # The address of the device that a proxy logs in, and a proof that the proxy knows the secret of the brokers.
+    address: str = ""
+    proof: bytes = b""
 
     def __repr__(self) -> str:
         return f"Login({self.name!r}, ...)"  # so that no log has the password

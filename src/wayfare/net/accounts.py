@@ -85,6 +85,11 @@ class Account(msgspec.Struct, frozen=True):
         previous = "" if has_expired else self.previous_password
         return (self.password, previous) if previous else (self.password,)
 
+    def names(self) -> str:
+        """Which names its clients may have, for the peer that logged in with it."""
+        own = ", ".join(map(_quoted, self.clients))
+        return f"that name is not for its account, which has clients = [{own[:TOLD_MAX]}]"
+
 
 class Accounts:
     """The accounts in a file, as it is now."""
@@ -131,15 +136,17 @@ class Accounts:
         return None
 
     def refusal(self, account: Account, client: str) -> str:
-        """The rule by which a client of this account may not have this name; "" if it may."""
+        """The rule by which a client of this account may not have this name; "" if it may.
+
+        For the log of the broker: it names other accounts, which is none of the peer's business.
+        """
         owner = self.owner(client)
         if owner is not None and owner.name == account.name:
             return ""
         if owner is None and account.denies(client):
             return "its account has deny_clients, and one of them is like that"
         if owner is None:
-            own = ", ".join(map(_quoted, account.clients))
-            return f"its account has clients = [{own[:TOLD_MAX]}], and none of them is like that"
+            return "no account has that name, or a pattern for it"
         if owner.name == client:
             return "that is the name of another account"
         pattern = next(one for one in owner.clients if fnmatchcase(client, one))

@@ -254,6 +254,11 @@ class BrokerHost:
         return self._frames.gaps
 
     @property
+    def logins(self) -> Mapping[str, int]:
+        """Logins since the start, by what came of them."""
+        return self._door.logins.results
+
+    @property
     def strangers(self) -> int:
         return len(self._strangers)
 
@@ -350,7 +355,7 @@ class BrokerHost:
             self._step(LinkDown(LinkId(link)), self.now())
 
     def _audit_refused(self, connection: Connection) -> None:
-        peer, address, reason = connection.peer, connection.host, connection.reason
+        peer, address, reason = connection.peer, connection.origin, connection.reason
         if connection.audited:
             return
         if connection.denied:
@@ -671,4 +676,5 @@ class BrokerHost:
             brokers = [*self._linked(), *self.peers.connections()]
             self._silence.beat([*self.connections.values(), *brokers])
             self._door.forget(loop.time())
+            self._strangers.reassure()
             self._strangers.refuse_late()

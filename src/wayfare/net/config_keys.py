@@ -126,6 +126,7 @@ NET_LIMITS = {
         ("account_subscription_cost", "of all subscriptions of an account that does not say"),
         ("account_connections", "attached clients of an account that does not say"),
         ("account_sessions", "of an account that does not say, attached or away"),
+        ("failed_logins_per_account", "a minute, from addresses where it has not logged in before"),
     )
 }
 

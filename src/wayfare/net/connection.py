@@ -68,6 +68,7 @@ class Connection(asyncio.Protocol):
         self._us = {"broker" if stranger else "client": name}  # for logs
         self.called = called  # we called, it did not
         self.host = ""  # of the peer, without its port
+        self.origin = ""  # of the device behind it, if it is a proxy that is believed; else `host`
         self.tls = False
         self.private = False  # nobody else can hear it
         self.names: tuple[str, ...] = ()  # of the peer's certificate
@@ -103,6 +104,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         transport.set_write_buffer_limits(high=self._limits.write_bytes)
         self.host = (transport.get_extra_info("peername") or ("",))[0]
+        self.origin = self.host
         self.tls = transport.get_extra_info("ssl_object") is not None
         self.private = self.tls or is_loopback(self.host)
         self.names = names_of(transport.get_extra_info("peercert"))
@@ -192,6 +194,11 @@ class Connection(asyncio.Protocol):
     def allow_long_frames(self) -> None:
         self._decoder.frame_max = self._limits.frame_bytes
 
+    @property
+    def held(self) -> bool:
+        """Nothing is read, and it is not the peer's fault."""
+        return self._held is not None
+
     def hold(self) -> None:
         """Read nothing until `release`, not even what is here already."""
         self._held = bytearray()
@@ -231,12 +238,26 @@ class Connection(asyncio.Protocol):
         self.heard, self.spoken, self._bytes = False, False, 0
         return heard
 
-    def refuse(self, reason: str, *, again: bool = False, why: str = "protocol") -> None:
-        """Close, and tell the peer why; with `again`, it may come again when there is room."""
+    def refuse(
+        self,
+        reason: str,
+        *,
+        again: bool = False,
+        why: str = "protocol",
+        login: bool = False,
+        details: str = "",
+    ) -> None:
+        """Close, and tell the peer why; with `again`, it may come again when there is room.
+
+        login      its account or password is wrong
+        details    for the log, and not for the peer
+        """
         if not self.closing:
             self.how, self.why = "refused", "limit" if again else why
-            self._tell("refused", "closed the connection of", reason)
-            self.send(encode(Refused(reason[:REASON_MAX], again)))
+            self._tell(
+                "refused", "closed the connection of", reason + (details and f" ({details})")
+            )
+            self.send(encode(Refused(reason[:REASON_MAX], again, login)))
             self.close(reason)
 
     def who(self) -> str:

@@ -22,7 +22,7 @@ from wayfare.core.client import Client
 from wayfare.core.codec import encode
 from wayfare.core.effects import Close, Effect, Event, LinkDown, Received, Send, Tick
 from wayfare.core.messages import BrokerId, LinkId
-from wayfare.errors import CannotConnect, CodecError, Refused, UsageError
+from wayfare.errors import CannotConnect, CodecError, LoginFailed, Refused, UsageError
 from wayfare.net.addresses import Address
 from wayfare.net.alarm import Alarm
 from wayfare.net.connection import Connection, Turn
@@ -30,7 +30,7 @@ from wayfare.net.heartbeat import SILENT_BEATS
 from wayfare.net.life import Life
 from wayfare.net.options import Settings
 from wayfare.net.rounds import Rounds
-from wayfare.net.security import client_context
+from wayfare.net.security import client_context, vouch
 from wayfare.net.unrecorded import Unrecorded
 from wayfare.net.wire import LINGER_S, Wire, cut_off, gone
 
@@ -89,6 +89,13 @@ class Conversation:
         self._keeper: asyncio.Task[None] | None = None  # keeps it connected; None: it is away
         self._alarm = Alarm(lambda: self.step(Tick(), time.monotonic_ns()))
         self._turn = Turn(self._flush)
+
+    def vouch(self, address: str, secret: str | None) -> None:
+        """Say at the next login that a device at this address logs in, if brokers can believe it."""
+        if self._login is not None and secret is not None and address:
+            name, password = self._login.name, self._login.password
+            proof = vouch(secret, name, password, address)
+            self._login = m.Login(name, password, address, proof)
 
     # Coming and going
 
@@ -367,7 +374,8 @@ class Conversation:
         if message.again:
             self._let_go(message.reason)
         else:
-            self._give_up(lambda: Refused(said), message.reason)
+            kind = LoginFailed if message.login else Refused
+            self._give_up(lambda: kind(said), message.reason)
 
     def on_closing(self, connection: Connection) -> None:
         connection.finish()

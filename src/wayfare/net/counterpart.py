@@ -122,6 +122,10 @@ class Counterpart(LocalBroker):
         """Whether it cannot go on: its session is elsewhere, or its broker refused it."""
         return self._life.error is not None or self._life.closed
 
+    def vouch(self, address: str) -> None:
+        """The device is at this address: the broker is told when it logs in."""
+        self._conversation.vouch(address, self._secret)
+
     async def leave(self) -> None:
         """The device does not come back."""
         self._leaves = True

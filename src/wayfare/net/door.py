@@ -27,12 +27,14 @@ from wayfare.net.addresses import Address
 from wayfare.net.audit import Audit
 from wayfare.net.connection import Connection
 from wayfare.net.limits import NetLimits, Rates
+from wayfare.net.login_limits import LoginLimits
 from wayfare.net.logs import tell
 from wayfare.net.security import (
     Proving,
     Tls,
     check_secret,
     is_loopback,
+    is_vouched,
     neighbour_context,
     network_of,
     reload,
@@ -70,7 +72,7 @@ class Door:
         self._logged_in: dict[Connection, Account] = {}
         self._at: dict[str, int] = {}  # how many connections come from each network
         self._moves = Rates(limits.moves_per_minute)
-        self._failed_logins = Rates(limits.failed_logins_per_minute)
+        self.logins = LoginLimits(limits.failed_logins_per_minute, limits.failed_logins_per_account)
         self._checking: set[asyncio.Task[None]] = set()
         self._threads: ThreadPoolExecutor | None = None
 
@@ -164,7 +166,6 @@ class Door:
     def forget(self, now: float) -> None:
         """Time has passed, and with it what was counted."""
         self._moves.forget(now)
-        self._failed_logins.forget(now)
 
     async def close(self) -> None:
         for task in self._checking:
@@ -271,7 +272,11 @@ class Door:
                 why="login",
             )
         elif account and self._accounts and (rule := self._accounts.refusal(account, client)):
-            connection.refuse(f"{account.name} may not attach as {client}: {rule}", why="login")
+            connection.refuse(
+                f"{account.name} may not attach as {client}: {account.names()}",
+                why="login",
+                details=rule,
+            )
         elif wait := self._moves.take(client, now):
             most = self._limits.moves_per_minute
             connection.refuse(
@@ -290,27 +295,50 @@ class Door:
         """Check a password, and hold the connection meanwhile."""
         if self._accounts is None:
             return  # everybody may come
-        loop = asyncio.get_running_loop()
+        if is_vouched(self._secret, login):
+            connection.origin = login.address
         if not connection.private:
             connection.refuse(
                 "a password came in clear, so others may know it: use wayfares://", why="login"
             )
         elif connection in self._logged_in:
             connection.refuse("Login twice on one connection")
-        elif wait := self._failed_logins.take(network_of(connection.host), loop.time()):
-            connection.refuse(
-                f"too many failed logins from {connection.host}: wait {wait:.0f} s", again=True
-            )
         elif len(self._checking) >= self._limits.logins:
             connection.refuse(f"{self._name} has too many logins to check", again=True)
         else:
             connection.hold()
-            task = loop.create_task(self._check(self._accounts, connection, login))
+            work = self._log_in(self._accounts, connection, login)
+            task = asyncio.get_running_loop().create_task(work)
             self._checking.add(task)
             task.add_done_callback(self._checking.discard)
 
-    async def _check(self, accounts: Accounts, connection: Connection, login: Login) -> None:
-        loop = asyncio.get_running_loop()
+    async def _log_in(self, accounts: Accounts, connection: Connection, login: Login) -> None:
+        async with self.logins.attempt(login.name, connection.origin) as attempt:
+            if not attempt.wait_s and not connection.closing:
+                attempt.good = await self._check(accounts, login)
+        if connection.closing:
+            return
+        account = accounts.get(login.name)
+        if attempt.wait_s:
+            reason = f"wait {attempt.wait_s:.0f} s"
+            self._audit_login("login_throttled", connection, login, reason=reason)
+            connection.refuse(f"too many failed logins before this one: {reason}", again=True)
+        elif attempt.good and account is not None:
+            self._audit_login("login_ok", connection, login)
+            self._logged_in[connection] = account
+            connection.allow_long_frames()
+            connection.release()
+        else:
+            known = "wrong password" if account is not None else "no such account"
+            self._audit_login("login_failed", connection, login, reason=known)
+            connection.refuse(
+                f"{login.name} cannot log in: no such account, or not its password",
+                why="login",
+                login=True,
+                details=f"{known}, from {connection.origin}",
+            )
+
+    async def _check(self, accounts: Accounts, login: Login) -> bool:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(HASHING_THREADS, "wayfare-login")
         if trouble := accounts.refresh():
@@ -319,30 +347,18 @@ class Door:
                 "%(broker)s goes on with the accounts that it has: %(reason)s",
                 reason=trouble,
             )
-        good = await loop.run_in_executor(
+        return await asyncio.get_running_loop().run_in_executor(
             self._threads, accounts.verify, login.name, login.password
         )
-        account = accounts.get(login.name)
-        if good:  # only what failed counts
-            self._failed_logins.take(network_of(connection.host), loop.time(), -1)
-        if connection.closing:
-            return
-        if good and account is not None:
-            self._audit.record(
-                "login_ok", account=account.name, client=connection.peer, address=connection.host
-            )
-            self._logged_in[connection] = account
-            connection.allow_long_frames()
-            connection.release()
-        else:
-            connection.audited = True
-            self._audit.record(
-                "login_failed",
-                account=login.name,
-                client=connection.peer,
-                address=connection.host,
-                reason="wrong password" if account is not None else "no such account",
-            )
-            connection.refuse(
-                f"{login.name} cannot log in: no such account, or not its password", why="login"
-            )
+
+    def _audit_login(self, event: str, connection: Connection, login: Login, **facts: str) -> None:
+        connection.audited = event != "login_ok"
+        via = connection.host if connection.origin != connection.host else ""
+        self._audit.record(
+            event,
+            account=login.name,
+            client=connection.peer,
+            address=connection.origin,
+            via=via,
+            **facts,
+        )

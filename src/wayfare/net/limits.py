@@ -35,6 +35,7 @@ class NetLimits(msgspec.Struct, frozen=True):
     account_subscription_cost: int = 0
     account_connections: int = 0
     account_sessions: int = 0
+    failed_logins_per_account: int = 100  # a minute, from all addresses: see `login_limits`
 
 
 DEFAULT_NET_LIMITS = NetLimits()

@@ -107,6 +107,14 @@ METRICS = (
         _one(lambda one: one.attachments),
     ),
     Row(
+        "wayfare_logins_total",
+        "counter",
+        "result",
+        "passwords that were ok or failed, and logins that were throttled: refused without a check,"
+        " because too many had failed before",
+        lambda one: [((result,), count) for result, count in one.logins.items()],
+    ),
+    Row(
         "wayfare_audit_lines_total",
         "counter",
         "result",

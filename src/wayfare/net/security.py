@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from wayfare.core.codec import PROOF_BYTES
-from wayfare.core.messages import Challenge, Proof
+from wayfare.core.messages import Challenge, Login, Proof
 from wayfare.errors import UsageError
 
 OUT_OF_TIME = {9: "is not valid yet", 10: "has expired"}  # a certificate; codes of OpenSSL
@@ -192,6 +192,27 @@ class Proving:
             expected = _digest(self._secret, self._peer, self._me, self._mine, self._theirs)
             self.done = hmac.compare_digest(expected, proof.digest)
         return self.done
+
+
+def vouch(secret: str, account: str, password: str, address: str) -> bytes:
+    """A proxy's proof that this login comes from a device at that address.
+
+    It fits this password only, so whoever might see it cannot use it for another guess.
+    """
+    what = msgspec.msgpack.encode(["wayfare device", account, password, address])
+    return hmac.digest(secret.encode(), what, "sha256")
+
+
+def is_vouched(secret: str | None, login: Login) -> bool:
+    """Whether a proxy that knows the secret of the brokers says where this login comes from."""
+    if secret is None or not login.address or not login.proof:
+        return False
+    try:
+        ip_address(login.address.partition("%")[0])
+    except ValueError:
+        return False
+    expected = vouch(secret, login.name, login.password, login.address)
+    return hmac.compare_digest(expected, login.proof)
 
 
 def _digest(secret: bytes, who: str, to: str, asked: bytes, own: bytes) -> bytes:

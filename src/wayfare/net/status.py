@@ -99,6 +99,7 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     journal_overdue: bool = False  # no snapshot takes the place of the journal
     half_attached: int = 0  # clients whose filters are not known yet
     audit_lines: dict[str, int] = {}  # written, and failed
+    logins: dict[str, int] = {}  # ok, failed and throttled
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -206,6 +207,7 @@ def status_of(host: BrokerHost) -> BrokerStatus:
         journal_overdue=store is not None and store.is_overdue,
         half_attached=len(host.core.profiles.asking),
         audit_lines={"written": host.audit.written, "failed": host.audit.failed},
+        logins=dict(host.logins),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-from wayfare.net.connection import Connection
+from wayfare.net.connection import PING, Connection
 from wayfare.net.limits import NetLimits
 
 STRANGER_WORDS = 4  # Hello, Challenge, Proof and Join; or Hello, Login and Attach
@@ -48,8 +48,14 @@ class Strangers:
             return False
         return True
 
+    def reassure(self) -> None:
+        """Whoever waits for the check of its password knows that the broker is alive."""
+        for connection in self._since:
+            if connection.held:
+                connection.send(PING)
+
     def refuse_late(self) -> None:
         late = asyncio.get_running_loop().time() - self._limits.greeting_s
         for connection, since in list(self._since.items()):
-            if since < late:
+            if since < late and not connection.held:
                 connection.refuse("it did not say what it is", why="late")

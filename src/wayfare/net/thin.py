@@ -15,6 +15,7 @@ What a device does wrong it is told, and nobody else notices.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
@@ -23,9 +24,12 @@ from typing import Any, NamedTuple, Unpack
 import msgspec
 
 from wayfare.core.codec import NAME_MAX
-from wayfare.errors import UsageError, WayfareError
+from wayfare.errors import LoginFailed, UsageError, WayfareError
 from wayfare.net import payloads, thin_memory
+from wayfare.net.audit import Audit
 from wayfare.net.counterpart import BEGINNING, Counterpart, Facts, position_of
+from wayfare.net.login_limits import LoginLimits
+from wayfare.net.logs import printable, tell
 from wayfare.net.options import Options
 from wayfare.net.security import check_secret, is_loopback
 
@@ -38,6 +42,7 @@ ANSWER_S = 30.0  # that a line may take
 IDLE_S = 600.0  # without a line
 CLOSING_S = 5.0  # that a device may take to read the rest
 STAY_S = 3600.0  # that a counterpart waits for its device
+FAILED_S = 0.5  # that a failed login takes at least, wherever it was found out
 
 logger = logging.getLogger("wayfare.thin")
 
@@ -47,6 +52,11 @@ class Login(NamedTuple):
 
     account: str | None
     password: str | None
+
+    def is_like(self, other: Login) -> bool:
+        """In the same time, however much of it is the same."""
+        mine, theirs = (msgspec.json.encode(one) for one in (self, other))
+        return hmac.compare_digest(mine, theirs)
 
 
 class Seat:
@@ -71,10 +81,14 @@ class Thin:
         devices: int = DEVICES_MAX,
         idle_s: float = IDLE_S,
         stay_s: float = STAY_S,
+        limits: LoginLimits | None = None,
+        audit: Audit | None = None,
         **options: Unpack[Options],
     ) -> None:
         """`secret` is the one that brokers share; `options` are those of every counterpart."""
         check_secret(secret)
+        self.limits = limits or LoginLimits()
+        self.audit = audit or Audit(broker, "thin")
         self.broker, self.secret = broker, secret
         self.idle_s, self.stay_s = idle_s, stay_s
         self._devices, self._options = devices, options
@@ -105,6 +119,12 @@ class Thin:
             self._clear(name)
         await asyncio.gather(*self._endings, return_exceptions=True)
         await asyncio.sleep(0)  # connections that were cut off end now
+        self.audit.record("stopped")
+        self.audit.close()
+
+    def reload(self) -> None:
+        """Go on with the audit log in a new file, after the old one was renamed."""
+        self.audit.reopen()
 
     async def _on_connection(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -129,8 +149,48 @@ class Thin:
 
     # Counterparts
 
+    async def log_in(self, device: Device, name: str, login: Login, facts: Facts) -> Counterpart:
+        """The counterpart of a device that says hello, unless too many of its passwords were wrong."""
+        seat = self._seats.get(name)
+        if login.password is None and (seat is None or seat.login.password is None):
+            return await self.seat(device, name, login, facts)  # there is nothing to guess
+        account = login.account or name
+        began = asyncio.get_running_loop().time()
+        who = {"account": account, "client": name, "address": device.address}
+        try:
+            async with self.limits.attempt(account, device.address) as attempt:
+                if attempt.wait_s:
+                    reason = f"wait {attempt.wait_s:.0f} s"
+                    self.audit.record("login_throttled", **who, reason=reason)
+                    raise UsageError(f"too many failed logins before this one: {reason}")
+                try:
+                    mine = await self.seat(device, name, login, facts)
+                    attempt.good = True
+                except LoginFailed:
+                    attempt.good = False
+                    raise
+        except LoginFailed:
+            self._tell_failed(account, device)
+            self.audit.record("login_failed", **who)
+            await asyncio.sleep(began + FAILED_S - asyncio.get_running_loop().time())
+            raise UsageError(
+                f"{account} cannot log in: no such account, or not its password"
+            ) from None
+        self.audit.record("login_ok", **who)
+        return mine
+
+    def _tell_failed(self, account: str, device: Device) -> None:
+        tell(
+            logger,
+            logging.WARNING,
+            "login_failed",
+            "%(account)s could not log in from %(address)s: no such account, or not its password",
+            account=printable(account),
+            address=device.address,
+        )
+
     async def seat(self, device: Device, name: str, login: Login, facts: Facts) -> Counterpart:
-        """The counterpart of a device that says hello, as it is or anew."""
+        """The counterpart of a device that says hello, as it is or anew; LoginFailed, too."""
         memory = seen = None
         if "ack" in facts:
             seen = position_of(facts["ack"])
@@ -145,8 +205,8 @@ class Thin:
         seat = self._seats.setdefault(name, Seat())
         async with seat.lock:
             mine = seat.counterpart
-            if mine is not None and not mine.failed and seat.login != login:
-                raise UsageError(f"{name} is here with another account or password")
+            if mine is not None and not mine.failed and not seat.login.is_like(login):
+                raise LoginFailed(f"{name} is here with another account or password")
             if seat.ends is not None:
                 seat.ends.cancel()
                 seat.ends = None
@@ -161,6 +221,7 @@ class Thin:
                 mine = Counterpart(
                     self.broker, name, memory, seen or BEGINNING, secret=self.secret, **options
                 )
+                mine.vouch(device.address)
                 try:
                     await mine.open()
                 except BaseException:
@@ -225,6 +286,7 @@ class Device:
         self._proxy = proxy
         self._reader, self._writer = reader, writer
         self._counterpart: Counterpart | None = None
+        self.address = (writer.get_extra_info("peername") or ("",))[0]
         self._line = self._mistakes = 0
         self._ended = False
 
@@ -317,12 +379,11 @@ class Device:
             raise UsageError(f"hello says your name, a text of 1 to {NAME_MAX} characters")
         if login.password is not None and not self._is_private():
             raise UsageError("a password would cross the network in clear: connect by TLS")
-        self._counterpart = await self._proxy.seat(self, name, login, facts)
+        self._counterpart = await self._proxy.log_in(self, name, login, facts)
         self.tell(self._counterpart.welcome())
 
     def _is_private(self) -> bool:
-        peer = self._writer.get_extra_info("peername") or ("",)
-        return self._writer.get_extra_info("ssl_object") is not None or is_loopback(peer[0])
+        return self._writer.get_extra_info("ssl_object") is not None or is_loopback(self.address)
 
     async def on_subscribe(self, text: Any, facts: Facts) -> None:
         self.mine.want(text, **{name: facts[name] for name in TERMS if name in facts})
