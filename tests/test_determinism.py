@@ -19,10 +19,12 @@ from wayfare.eventlog import writer
 from wayfare.sim import scenario
 from wayfare.sim.fuzz import Fuzz, Job
 from wayfare.sim.trace import Trace
+from wayfare.sim.walks import Walks
 
 ROUTINGS = ("flooding", "simple", "identity", "covering", "merging")
 HASH_SEEDS = ("0", "4294967295")
 FUZZ_SEEDS = range(5)
+WALK_SEEDS = (7, 10, 18)  # some of those in which clients are handed over between brokers
 
 
 def digest(*parts):
@@ -43,8 +45,11 @@ def log_bytes(world):
 
 
 def fuzz_run(seed, routing, faults):
+    return run_of(Fuzz(Job(seed, routing, faults=faults)))
+
+
+def run_of(one):
     """A random run, as digests of all frames in order, the trace, the log and the verdict."""
-    one = Fuzz(Job(seed, routing, faults=faults))
     trace = Trace(one.world, clients=True)
     frames = hashlib.sha256()
     one.world.watchers.append(lambda *sent: frames.update(f"{sent[:2]}".encode() + encode(sent[2])))
@@ -66,6 +71,9 @@ def report():
             for seed in FUZZ_SEEDS:
                 found, log = fuzz_run(seed, routing, faults)
                 yield f"fuzz {routing} {faults} {seed} {len(log)} {found}"
+        for seed in WALK_SEEDS:
+            found, log = run_of(Walks(seed, routing, faults=True))
+            yield f"walk {routing} True {seed} {len(log)} {found}"
     for name in scenario.shipped():
         for seed in (0, 1):
             yield f"scenario {name} {seed} {scenario_run(name, seed)}"
@@ -84,7 +92,8 @@ def lines_under(hash_seed):
 def test_every_hash_seed_gives_the_same_runs():
     with ThreadPoolExecutor() as processes:
         first, other = processes.map(lines_under, HASH_SEEDS)
-    assert len(first) == 2 * len(ROUTINGS) * len(FUZZ_SEEDS) + 2 * len(scenario.shipped())
+    of_each_routing = 2 * len(FUZZ_SEEDS) + len(WALK_SEEDS)
+    assert len(first) == len(ROUTINGS) * of_each_routing + 2 * len(scenario.shipped())
     assert sum(int(line.split()[4]) for line in first if line.startswith("fuzz")) > 1_000_000
     assert other == first
 

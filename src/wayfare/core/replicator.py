@@ -215,16 +215,20 @@ class Replicator:
     ) -> list[Effect]:
         """Tell the replicators around that the client is here now."""
         newset = self._next(self.name)
-        oldset: set[BrokerId] = set()
+        oldset: dict[BrokerId, None] = {}  # in order: what is sent must not depend on hashes
         if previous != self.name:
-            oldset = {*self._next(previous), previous} - {self.name}
+            oldset = dict.fromkeys([*self._next(previous), previous])
         # Where nobody expected it, nobody knows who else listens.
         fresh = [one for one in newset if not expected or one not in oldset or one == previous]
         left_ns = virtual.renew_at - self._renewal_ns + self.limits.lease_ns - now
         shadow = self._shadow(virtual, max(1, left_ns), heard)
         return [
             *(Post(one, shadow) for one in fresh),
-            *(Post(one, m.Forget(virtual.client, virtual.epoch)) for one in oldset - set(newset)),
+            *(
+                Post(one, m.Forget(virtual.client, virtual.epoch))
+                for one in oldset
+                if one not in newset
+            ),
         ]
 
     def _tell_others(self, virtual: Virtual, now: int) -> list[Effect]:
