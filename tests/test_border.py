@@ -13,7 +13,7 @@ from wayfare.core.effects import Close, Send
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits, Stored, size_of
 from wayfare.core.messages import Attach, Deliver, Entry, Gap, Notification, Publish, Terms, Update
-from wayfare.core.sessions import Tombstone, Wait, told, wanted_of
+from wayfare.core.sessions import DEPARTURES_MAX, Tombstone, Wait, told, wanted_of
 from wayfare.errors import ProtocolError
 
 X, Y = Filter.parse("x > 0"), Filter.parse("y > 0")
@@ -258,24 +258,53 @@ def test_room_for_filters(here):
 def test_a_tombstone_keeps_the_latest(here):
     here.bury("anna", 3, 0, 5, ("faro", 4))
     here.bury("anna", 2, 10, 7, ("braga", 3))
-    assert here.tombstones["anna"] == Tombstone(110, 3, 7, ("faro", 4))
+    earlier = (("braga", 3),)
+    assert here.tombstones["anna"] == Tombstone(110, 3, 7, ("faro", 4), 0, earlier)
     here.bury("anna", 5, 20)
-    assert here.tombstones["anna"] == Tombstone(120, 5, 7, ("faro", 4))
+    assert here.tombstones["anna"] == Tombstone(120, 5, 7, ("faro", 4), 0, earlier)
     here.bury("anna", 6, 30, 1, ("porto", 7))
-    assert here.tombstones["anna"] == Tombstone(130, 6, 7, ("porto", 7))
+    earlier = (("faro", 4), ("braga", 3))
+    assert here.tombstones["anna"] == Tombstone(130, 6, 7, ("porto", 7), 0, earlier)
     here.bury("anna", 7, 40, began=8)
     here.bury("anna", 8, 50)
-    assert here.tombstones["anna"] == Tombstone(150, 8, 7, ("porto", 7), began=8)
+    assert here.tombstones["anna"] == Tombstone(150, 8, 7, ("porto", 7), 8, earlier)
 
 
-def test_a_tombstone_keeps_the_later_departure_when_requests_overtake_each_other(here):
+def test_a_tombstone_keeps_departures_by_epoch_when_requests_overtake_each_other(here):
     """A later request, which found nothing, was here before the one that takes the session."""
     here.bury("anna", 10, 0, moved_to=("lagos", 11))
     here.bury("anna", 23, 0)
     here.bury("anna", 20, 0, moved_to=("faro", 21))
-    assert here.tombstones["anna"] == Tombstone(100, 23, 0, ("faro", 21))
-    here.bury("anna", 30, 0, moved_to=("braga", 12))
-    assert here.tombstones["anna"] == Tombstone(100, 30, 0, ("faro", 21))
+    assert here.tombstones["anna"] == Tombstone(100, 23, 0, ("faro", 21), 0, (("lagos", 11),))
+
+
+@pytest.mark.parametrize(
+    ("epoch", "before", "stop"),
+    [
+        (2, 9, ("faro", 7)),
+        (2, 7, ("braga", 3)),  # the later departure is none of an earlier request's business
+        (2, 3, None),
+        (3, 9, ("faro", 7)),
+        (7, 9, None),
+    ],
+)
+def test_where_a_session_was_last_for_a_request(here, epoch, before, stop):
+    here.bury("anna", 2, 0, moved_to=("braga", 3))
+    here.bury("anna", 6, 0, moved_to=("faro", 7))
+    assert here.tombstones["anna"].next_stop(epoch, before) == stop
+
+
+def test_where_a_session_was_in_another_life_is_nobodys_business(here):
+    here.bury("anna", 6, 0, moved_to=("faro", 7), began=5)
+    assert here.tombstones["anna"].next_stop(4, 9) is None
+    assert here.tombstones["anna"].next_stop(5, 9) == ("faro", 7)
+
+
+def test_departures_are_bounded(here):
+    for epoch in range(DEPARTURES_MAX + 3):
+        here.bury("anna", epoch, 0, moved_to=("faro", epoch + 1))
+    departures = here.tombstones["anna"].departures_with(())
+    assert [epoch for _, epoch in departures] == [*range(DEPARTURES_MAX + 3, 3, -1)]
 
 
 def test_what_is_stale(here):

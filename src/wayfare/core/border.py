@@ -172,12 +172,14 @@ class Border:
         began: int = 0,
     ) -> None:
         """No attachment up to this epoch opens a session any more."""
+        departures: tuple[Departure, ...] = () if moved_to is None else (moved_to,)
         old = self.tombstones.pop(client, None)
         if old is not None:
-            epoch, moved_to = max(epoch, old.epoch), _later(moved_to, old.moved_to)
+            epoch, departures = max(epoch, old.epoch), old.departures_with(departures)
             published, began = max(published, old.published), max(began, old.began)
         until = now + self.limits.tombstone_ns
-        self.tombstones[client] = Tombstone(until, epoch, published, moved_to, began)
+        last, earlier = (departures[0], departures[1:]) if departures else (None, ())
+        self.tombstones[client] = Tombstone(until, epoch, published, last, began, earlier)
         self.deadlines.arm(TOMBSTONE, client, until)
         if len(self.tombstones) > TOMBSTONES_MAX:
             oldest = next(iter(self.tombstones))
@@ -441,10 +443,3 @@ class Border:
     def check_room(self, held: Collection[Filter]) -> None:
         if len(held) >= self.limits.filters:
             raise ProtocolError(f"a client has at most {self.limits.filters} filters of a kind")
-
-
-def _later(one: Departure | None, other: Departure | None) -> Departure | None:
-    """The departure with the higher epoch: requests overtake each other, so it may come first."""
-    if one is None or other is None:
-        return one or other
-    return max(one, other, key=lambda departure: departure[1])

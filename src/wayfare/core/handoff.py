@@ -241,10 +241,8 @@ class Handoff(Relocation):
 
     def _went_on(self, request: Request, epoch: int) -> tuple[tuple[BrokerId, int], ...]:
         """Where a session went from here, for a client that has forgotten its last attachments."""
-        tombstone = self.border.tombstones[request.client]
-        if tombstone.moved_to is None or epoch < tombstone.began:
-            return ()
-        return (tombstone.moved_to,) if epoch < tombstone.moved_to[1] < request.epoch else ()
+        stop = self.border.tombstones[request.client].next_stop(epoch, request.epoch)
+        return () if stop is None else (stop,)
 
     def _on_found(self, session: Session, request: Request | Fetch, now: int) -> list[Effect]:
         wait = session.wait

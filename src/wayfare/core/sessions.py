@@ -15,6 +15,7 @@ Attach, was nowhere before              Attach, was elsewhere
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
+from operator import itemgetter
 
 import msgspec
 
@@ -23,6 +24,7 @@ from wayfare.core.history import Backlog, Kept, Limits, Marks, size_of
 from wayfare.core.messages import BrokerId, ClientId, Fetch, LinkId, Publish, Request, Terms
 
 Departure = tuple[BrokerId, int]  # which broker took a session over, at which epoch
+DEPARTURES_MAX = 32  # that a tombstone remembers; a request older than those finds nothing
 Wanted = dict[Filter, Terms | None]  # subscriptions, and what of what is missed is wanted
 
 
@@ -160,6 +162,20 @@ class Tombstone(msgspec.Struct, frozen=True, gc=False):
     published: int = 0  # the last publication accepted, where nobody else knows it
     moved_to: Departure | None = None  # the last one, by epoch
     began: int = 0  # the epoch at which the client last began anew; what was before is another life
+    earlier: tuple[Departure, ...] = ()  # the departures before that, the latest first
+
+    def departures_with(self, more: tuple[Departure, ...]) -> tuple[Departure, ...]:
+        """All departures by epoch, the latest first: requests overtake each other, and so do these."""
+        known = self.earlier if self.moved_to is None else (self.moved_to, *self.earlier)
+        if not more:
+            return known
+        return tuple(sorted({*known, *more}, key=itemgetter(1), reverse=True)[:DEPARTURES_MAX])
+
+    def next_stop(self, epoch: int, before: int) -> Departure | None:
+        """Where the session of this epoch was last, as far as it left from here before that attachment."""
+        if epoch < self.began:
+            return None
+        return next((one for one in self.departures_with(()) if epoch < one[1] < before), None)
 
 
 def told(wanted: Wanted) -> tuple[tuple[Filter, ...], tuple[tuple[int, Terms], ...]]:

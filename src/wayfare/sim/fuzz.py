@@ -16,12 +16,13 @@ from wayfare.core.history import Limits
 from wayfare.core.messages import PROFILE_CHARACTERS_MAX, Terms
 from wayfare.core.predicates import Value
 from wayfare.sim import topology
-from wayfare.sim.faults import Faults
+from wayfare.sim.faults import Cut, Faults
 from wayfare.sim.hosts import ClientHost
 from wayfare.sim.links import MS_NS, LinkSpec
 from wayfare.sim.migrations import Migrations
-from wayfare.sim.movement import Stay, play, random_walk
+from wayfare.sim.movement import Stay, failed_attempts, play, random_walk
 from wayfare.sim.oracle import check
+from wayfare.sim.ownership import Watch
 from wayfare.sim.quiet import check_outlived
 from wayfare.sim.verdict import Verdict, Violation
 from wayfare.sim.walks import Walks
@@ -130,6 +131,7 @@ class Fuzz:
         self.remembering = self.past.random() < 0.2
         self.lives = Random(f"lives {job.seed}")  # likewise
         self.interest = Random(f"interest {job.seed}")  # likewise
+        self.attempts = Random(f"attempts {job.seed}")  # likewise
         self.watching = self.interest.random() < 0.5
         self.with_faults = job.faults
         self.world = World(
@@ -145,6 +147,7 @@ class Fuzz:
         size = random.choice([1, 2, 3, random.randint(4, 12), random.randint(4, 30)])
         if random.random() < 0.03:
             size = random.randint(31, 100)
+        self.watch = Watch(self.world, Random(f"watch {job.seed}"))
         self.world.add_brokers(topology.random_tree(random, size))
         self._shape_links()
         hop_ns = size * 60 * MS_NS
@@ -172,6 +175,25 @@ class Fuzz:
             names = [client.name for client in self.clients]
             edges = self.world.edges
             self.world.plan(Faults.random(random, brokers, edges, names, self.until_ns))
+        if self.attempts.random() < 0.5:
+            for _ in range(self.attempts.choice([1, 4, 10])):
+                self._attempt_in_vain()
+
+    def _attempt_in_vain(self) -> None:
+        """A client attaches several times before any broker has greeted it, perhaps behind cut links."""
+        random = self.attempts
+        client, start = random.choice(self.clients), random.randrange(self.until_ns)
+        places = [client.home]
+        if client.name in self.movers:
+            places = random.sample(self.brokers, k=min(3, len(self.brokers)))
+        play(self.world, client.name, failed_attempts(random, places, start))
+        near = [edge for edge in self.world.edges if not {*edge}.isdisjoint(places)]
+        if self.with_faults and near:  # so that later requests overtake earlier ones
+            cuts = [
+                Cut(*edge, start, random.choice([20, 100, 500]) * MS_NS)
+                for edge in random.sample(near, k=min(len(near), random.randint(0, 3)))
+            ]
+            self.world.plan(Faults(cuts=tuple(cuts)))
 
     def _limits(self) -> Limits:
         random = self.random
@@ -234,8 +256,8 @@ class Fuzz:
                 self.world.broken.append(f"{client.name} could not stay attached")
         verdict = check(self.world)
         self.world.outlive()
-        outlived = [*self._unexpected_losses(), *check_outlived(self.world)]
-        return msgspec.structs.replace(verdict, violations=(*verdict.violations, *outlived))
+        more = [*self.watch.found, *self._unexpected_losses(), *check_outlived(self.world)]
+        return msgspec.structs.replace(verdict, violations=(*verdict.violations, *more))
 
     def _unexpected_losses(self) -> Iterator[Violation]:
         """Where nothing goes wrong, only a limit of the backlog may lose anything.

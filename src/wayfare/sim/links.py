@@ -384,6 +384,10 @@ class Pipe:
         ahead = self._ahead()
         return len(self._held) + sum(sum(map(self._mine, due[done:])) for _, due, done in ahead)
 
+    def held(self) -> list[Received]:
+        """What is sent again when the link comes up."""
+        return [event for event, _ in self._held]
+
     def cut(self) -> None:
         """Go down; what is on its way stays with the sender. Who goes down twice comes up twice."""
         assert self._stream is None, "a client's connection is dropped"

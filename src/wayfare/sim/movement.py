@@ -56,6 +56,22 @@ def random_walk(
     return [*stays, Stay(random.choice(places), max(now, until_ns))]
 
 
+def failed_attempts(random: Random, places: list[str], start_ns: int) -> list[Stay]:
+    """Attachments in a row whose connections break before the greeting; the last stay lasts.
+
+    Most of them reach their broker, which opens a session and sends requests; of the others, no broker
+    hears anything. The pauses are shorter than the answer to a request takes, or longer.
+    """
+    stays = []
+    now = start_ns
+    for _ in range(random.randint(2, 8)):
+        until = now + random.choice([0, 0, 1_000_000])
+        heard = random.random() < 0.7
+        stays.append(Stay(random.choice(places), now, until, silent=True, late=heard))
+        now = until + random.choice([1, 5, 30, 200]) * 1_000_000
+    return [*stays, Stay(random.choice(places), now)]
+
+
 def play(world: World, client: str, stays: list[Stay]) -> None:
     """Put a client's movement on the agenda."""
     world.client(client)  # complains now, and not in the middle of the run

@@ -8,9 +8,8 @@ import msgspec
 class Violation(msgspec.Struct, frozen=True):
     """A promise that was broken."""
 
-    rule: (
-        str  # complete, once, fifo, wanted, gap, tidy, interest; crash, when the run itself failed
-    )
+    # complete, once, fifo, wanted, gap, tidy, owner, interest; crash, when the run itself failed
+    rule: str
     what: str
 
     def __str__(self) -> str:

@@ -6,7 +6,7 @@ byte, under any hash seed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
 from msgspec.structs import replace
@@ -391,6 +391,16 @@ class World:
         """Log where every broker is; the one that was named first is the root."""
         for name, path in topology.paths(self.edges, next(iter(self.brokers))).items():
             self.log("placed", broker=name, path=path)
+
+    def in_flight(self) -> Iterator[AnyMessage]:
+        """Messages that have not arrived: on a link, behind a cut, or in the queue of a slow broker."""
+        for _, due, done in self.agenda.ahead(max(self.agenda.times, default=self.now)):
+            for _, argument in due[done:]:
+                if type(argument) is Received:
+                    yield argument.message
+        for pipe in self.pipes.values():
+            for event in pipe.held():
+                yield event.message
 
     def messages(self) -> int:
         """How many messages were put on links so far."""

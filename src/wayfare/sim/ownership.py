@@ -1,0 +1,177 @@
+"""Who owns a session, at any time and not only when all is quiet.
+
+A session of a client is owned while something leads to it:
+
+    the client            it is attached there, or knows that it was
+    a departure           of a session that is owned, as a tombstone remembers it
+    a request or reply    under way, waiting at another session, or stored for an unknown broker
+
+Any other session is a ghost: it collects a backlog that nobody ever asks for. And of the sessions of one
+client at most one is open, unless a hand-off that is under way explains the other ones: otherwise each of
+them takes part in what only the last one should get.
+
+`Watch` looks a while after every attachment, because that is what makes and moves sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from random import Random
+
+from wayfare.core.handoff import Handoff
+from wayfare.core.messages import (
+    Announce,
+    AnyMessage,
+    ClientId,
+    Errand,
+    Fetch,
+    Reply,
+    Request,
+    Update,
+)
+from wayfare.core.sessions import Departure, Session
+from wayfare.eventlog import Event
+from wayfare.sim.links import MS_NS
+from wayfare.sim.verdict import Violation
+from wayfare.sim.world import World
+
+Held = list[tuple[str, Session]]  # sessions, and the brokers that have them
+
+
+class Traffic:
+    """What is under way between brokers about one client."""
+
+    __slots__ = ("began", "leads_to")
+
+    def __init__(self) -> None:
+        self.leads_to: list[Departure] = []  # where a request looks, or where a reply goes
+        self.began = 0  # the epoch at which the client began anew, as some brokers will hear
+
+    def add(self, errand: Request | Fetch | Reply) -> None:
+        self.leads_to.append((errand.broker, errand.epoch))
+        if isinstance(errand, Request):
+            self.leads_to += errand.previous
+
+
+NOTHING = Traffic()
+
+
+def check_ownership(world: World) -> Iterator[Violation]:
+    """The sessions that nobody owns, and clients with several open sessions."""
+    if world.relocation != Handoff.name:
+        return
+    held: dict[ClientId, Held] = {}
+    for name, host in world.brokers.items():
+        for session in host.core.border.all():
+            held.setdefault(session.client, []).append((name, session))
+    doubtful = {client: some for client, some in held.items() if not _is_simple(world, some)}
+    if not doubtful:
+        return
+    traffic = traffic_of(world)
+    for client, some in doubtful.items():
+        about = traffic.get(client, NOTHING)
+        yield from _check_owned(world, client, some, about)
+        yield from _check_open(client, some, about)
+
+
+def _is_simple(world: World, held: Held) -> bool:
+    """Whether the client has one session only, and knows it; or has none that it must find again."""
+    client = world.clients[held[0][1].client].core
+    if not client.welcomed:  # it left, or began anew: nothing that it had before counts
+        return True
+    (name, session), *others = held
+    known = client.previous[:1]
+    return not others and any(
+        broker == name and session.opened <= epoch <= session.epoch for broker, epoch in known
+    )
+
+
+def _check_owned(world: World, client: ClientId, held: Held, about: Traffic) -> Iterator[Violation]:
+    owned = _owned(world, client, [*world.clients[client].core.previous, *about.leads_to])
+    for name, session in held:
+        if (session.place, name) not in owned and not _ends_by_itself(world, session, about):
+            yield Violation("owner", f"{name} has a session {_epochs(session)} of nobody")
+
+
+def _owned(world: World, client: ClientId, leads: Iterable[Departure]) -> set[tuple[int, str]]:
+    """The sessions that these lead to, and those that are reached from there; for membership only."""
+    owned: set[tuple[int, str]] = set()
+    seen: set[Departure] = set()
+    todo = [*leads]
+    while todo:
+        here = todo.pop()
+        if here in seen or here[0] not in world.brokers:
+            continue
+        seen.add(here)
+        broker, epoch = here
+        border = world.brokers[broker].core.border
+        session = border.at(client, epoch)
+        if session is not None:
+            owned.add((session.place, broker))
+        tombstone = border.tombstones.get(client)
+        if tombstone is not None:
+            todo += [one for one in tombstone.departures_with(()) if one[1] > epoch]
+    return owned
+
+
+def _ends_by_itself(world: World, session: Session, about: Traffic) -> bool:
+    """Whether its connection still has to break for its broker, or a goodbye or a new life ends it."""
+    return session.link in world.connections or session.leaving or session.epoch < about.began
+
+
+def _check_open(client: ClientId, held: Held, about: Traffic) -> Iterator[Violation]:
+    some = [(n, s) for n, s in held if s.wait is None and not (s.orphan or s.leaving)]
+    if len(some) > 1 and about is NOTHING:
+        where = ", ".join(f"{name} {_epochs(session)}" for name, session in some)
+        yield Violation("owner", f"{client} has several open sessions: {where}")
+
+
+def _epochs(session: Session) -> str:
+    return f"{session.client}:{session.opened}-{session.epoch}"
+
+
+def traffic_of(world: World) -> dict[ClientId, Traffic]:
+    """What is under way between brokers, by client."""
+    out: dict[ClientId, Traffic] = {}
+
+    def add(errand: Errand | None) -> None:
+        if isinstance(errand, Request | Fetch | Reply):
+            out.setdefault(errand.client, Traffic()).add(errand)
+
+    for message in world.in_flight():
+        for errand in _errands(message):
+            add(errand)
+        for began in message.begun if isinstance(message, Announce) else ():
+            traffic = out.setdefault(began.client, Traffic())
+            traffic.began = max(traffic.began, began.epoch)
+    for host in world.brokers.values():
+        core = host.core
+        for session in core.border.all():
+            add(session.wait.pending if session.wait is not None else None)
+        for request in core.relocation.astray() if isinstance(core.relocation, Handoff) else ():
+            add(request)
+    return out
+
+
+def _errands(message: AnyMessage) -> tuple[Errand, ...]:
+    return message.errands if isinstance(message, Update) else ()
+
+
+class Watch:
+    """Looks at the sessions of a world a while after every attachment."""
+
+    def __init__(self, world: World, random: Random) -> None:
+        self.world = world
+        self.found: dict[Violation, None] = {}
+        self._random = random
+        self._next = -1  # no other look is planned before this time
+        world.listeners.append(self._on_event)
+
+    def _on_event(self, event: Event) -> None:
+        if event.kind != "attached" or self._next >= event.time_ns:
+            return
+        self._next = event.time_ns + self._random.choice([1, 20, 100, 500]) * MS_NS
+        self.world.agenda.at(self._next, self._look)
+
+    def _look(self, _: None) -> None:
+        self.found.update(dict.fromkeys(check_ownership(self.world)))
