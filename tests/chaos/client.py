@@ -106,6 +106,7 @@ class Program:
 
     async def run(self) -> None:
         self._out.write("began")
+        print("ready", flush=True)  # its parent need not wait until a broker is there
         client = await self._connect()
         async with asyncio.TaskGroup() as group:
             if self._task.wants:
@@ -113,7 +114,6 @@ class Program:
             if self._task.publishes:
                 await client.advertise(wayfare.attr("source") == self._task.name)
                 group.create_task(self._publish(client))
-            print("ready", flush=True)
             async for order in _orders():
                 group.create_task(self._obey(client, order))
 

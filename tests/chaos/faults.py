@@ -18,6 +18,7 @@ from proxy import GREETING_S, Proxy
 UNUSABLE = 2  # the exit code of a broker that cannot use its store
 FULL = 1  # ... and of one that cannot write to it any more
 AT_A_DOOR = ("move", "unseen", "overtake")  # acts of a client at a broker
+FAILS_S = 30.0  # that a broker which cannot write may take to end
 UNSEEN_S = 3.0  # that it may take until all greetings are lost
 DEAF_S = 0.3  # that a client may try at a broker that does not hear it
 
@@ -26,7 +27,10 @@ async def play(network: Network, act: Act) -> None:
     """Acts that hit the same thing wait for each other."""
     target = act.target.partition("@")[0] if act.kind in AT_A_DOOR else act.target
     async with network.busy[target]:
-        await ACTS[act.kind](network, act)
+        try:
+            await ACTS[act.kind](network, act)
+        except StartFailed as error:
+            network.surprises.append(str(error))
 
 
 # Movements
@@ -156,15 +160,18 @@ async def stop(network: Network, act: Act) -> None:
 
 
 async def full_disk(network: Network, act: Act) -> None:
-    """Its files may not grow any more: it fails, and is started again when there is room."""
+    """Its files may not grow any more: it fails, and is started again when there is room.
+
+    Where it writes over what is in its files they need not grow: after a while nothing can be written.
+    """
     broker = network.brokers[act.target]
+    hard = resource.prlimit(broker.pid, resource.RLIMIT_FSIZE)[1]
     largest = max((one.stat().st_size for one in _files(network, act.target)), default=0)
-    no_limit = resource.prlimit(broker.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (largest, no_limit[1]))
-    code = await broker.ended(act.for_s)
-    if code is None:  # there was room left in its files
-        resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, no_limit)
-        return
+    code = None
+    for limit, seconds in ((largest, act.for_s), (0, FAILS_S)):
+        if code is None:
+            resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (limit, hard))
+            code = await broker.ended(seconds)
     if code != FULL:
         network.surprises.append(f"{act.target} had a full disk, and its exit code was {code}")
     await broker.kill()
