@@ -440,6 +440,13 @@ class Border:
             if session.wait is not None:
                 self.deadlines.arm(ANSWER, session.place, session.wait.until)
 
+    def extend_waits(self, by_ns: int, now: int) -> None:
+        """Let sessions wait longer for their old brokers, but no longer from now than a new one."""
+        latest = now + self.limits.answer_ns
+        for session in self.all():
+            if session.wait is not None:
+                session.wait.until = min(session.wait.until + by_ns, latest)
+
     def check_room(self, held: Collection[Filter]) -> None:
         if len(held) >= self.limits.filters:
             raise ProtocolError(f"a client has at most {self.limits.filters} filters of a kind")

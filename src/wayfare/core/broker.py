@@ -34,6 +34,7 @@ from wayfare.core.effects import (
     Publications,
     Received,
     Send,
+    Stalled,
     Tick,
 )
 from wayfare.core.grants import Grants
@@ -267,6 +268,13 @@ class Broker:
         for kind, key in timers.take_due(now):
             effects += TIMERS[kind](self, key, now)
         return self._with_updates(effects)
+
+    def on_stalled(self, event: Stalled, now: int) -> list[Effect]:
+        """Others could not be heard for a while: give them that much more time."""
+        self.border.extend_waits(event.for_ns, now)
+        self.profiles.extend_waits(event.for_ns, now)
+        self.replicator.extend_waits(event.for_ns, now)
+        return []
 
     # Timers: each handler looks at what is due, and arms the timer again if that is later
 
@@ -578,6 +586,7 @@ EVENTS: dict[type, Callable[[Broker, Any, int], list[Effect]]] = {
     Forgotten: Broker.on_forgotten,
     Posted: Broker.on_posted,
     Tick: Broker.on_tick,
+    Stalled: Broker.on_stalled,
 }
 
 TIMERS: dict[int, Callable[[Broker, Any, int], list[Effect]]] = {

@@ -4,8 +4,8 @@ A host turns what happens into events, calls `step(event, now)`, and performs th
 
     Received, LinkUp, LinkDown,       ->  core  ->  Send, Close       (broker and client)
     Publications, Granted,                          Notify, Lost, Ended,
-    Confined, Forgotten, Tick                       Interested        (client: to the application)
-    Posted                                          Post              (broker: to another replicator)
+    Confined, Forgotten,                            Interested        (client: to the application)
+    Tick, Stalled, Posted                           Post              (broker: to another replicator)
 
 `now` is an integer of nanoseconds that never goes back. Whenever `next_deadline()` is reached, the
 host steps a `Tick`; a tick too many does no harm.
@@ -94,7 +94,28 @@ class Tick(msgspec.Struct, frozen=True, gc=False):
     """Time has passed: a deadline may be due."""
 
 
-Event = Received | Publications | LinkUp | LinkDown | Granted | Confined | Forgotten | Posted | Tick
+class Stalled(msgspec.Struct, frozen=True, gc=False):
+    """This process did not run for a while: it was stopped, suspended, or kept busy.
+
+    Time-outs that judge others were running meanwhile, although nothing that others sent was read.
+    They are extended by this time; the ages of what is kept are not.
+    """
+
+    for_ns: int
+
+
+Event = (
+    Received
+    | Publications
+    | LinkUp
+    | LinkDown
+    | Granted
+    | Confined
+    | Forgotten
+    | Posted
+    | Tick
+    | Stalled
+)
 
 # Effects
 

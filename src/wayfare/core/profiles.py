@@ -160,6 +160,13 @@ class Profiles:
         seconds = self._border.limits.greeting_ns / SECOND_NS
         return [Close(link, f"it did not send its filters within {seconds:g} s", again=True)]
 
+    def extend_waits(self, by_ns: int, now: int) -> None:
+        """Wait longer for profiles, but no longer from now than for a new one."""
+        limits = self._border.limits
+        for asking in self.asking.values():
+            latest = now + (limits.greeting_ns if asking.resent else limits.answer_ns)
+            asking.until = min(asking.until + by_ns, latest)
+
     def _arm(self, link: LinkId, asking: Asking) -> None:
         self._border.deadlines.arm(PROFILE, link, asking.until)
 

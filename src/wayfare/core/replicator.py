@@ -479,6 +479,15 @@ class Replicator:
             self._arm_all(virtual)
         return effects
 
+    def extend_waits(self, by_ns: int, now: int) -> None:
+        """Extend leases and recalls, but not beyond those of a new virtual client."""
+        limits = self.limits
+        for virtual in self.virtual.values():
+            if virtual.until is not None:
+                virtual.until = min(virtual.until + by_ns, now + limits.lease_ns)
+            if virtual.recalling is not None:
+                virtual.recalling = min(virtual.recalling + by_ns, now + limits.recall_ns)
+
     def _arm(self, virtual: Virtual, at: int) -> None:
         self.border.deadlines.arm(VIRTUAL, virtual.client, at)
 

@@ -33,6 +33,7 @@ from wayfare.core.effects import (
     Publications,
     Received,
     Send,
+    Stalled,
     Tick,
 )
 from wayfare.core.history import SECOND_NS, Limits
@@ -75,6 +76,7 @@ from wayfare.net.logs import printable, tell
 from wayfare.net.pauses import Pauses
 from wayfare.net.peers import PeerNet
 from wayfare.net.security import Tls
+from wayfare.net.stalls import WATCH_S, Stalls, uptime_ns
 from wayfare.net.store import GaveUp, Out, Store
 from wayfare.net.strangers import Strangers
 
@@ -138,7 +140,7 @@ class BrokerHost:
         self.failure: StoreError | None = None  # why it stopped by itself
         self._tell = partial(tell, logger, broker=name)
         self._store = store
-        self._clock = time.time_ns() - time.monotonic_ns()
+        self._clock = time.time_ns() - uptime_ns()
         self._addresses = dict(neighbours)
         self._heartbeat_s = heartbeat_s
         self._net_limits = net_limits
@@ -150,6 +152,7 @@ class BrokerHost:
         self._calls = Calls(name, self.links, self._door, partial(self._connection, called=True))
         self._strangers = Strangers(name, net_limits)
         self._silence = Silence(heartbeat_s)
+        self._stalls = Stalls()
         self._dirty: dict[Connection, None] = {}  # have something to write
         self._closing: list[Connection] = []  # are closed at the end of the turn
         self._frames = Frames()
@@ -177,7 +180,8 @@ class BrokerHost:
         host, port = self._server.sockets[0].getsockname()[:2]
         self.address = Address(host, port, address.tls)
         self.started_s = time.monotonic()
-        self._tasks.append(loop.create_task(self._beat()))
+        self._stalls.come_by()
+        self._tasks += [loop.create_task(one) for one in (self._beat(), self._watch())]
         for name, there in self._addresses.items():
             if there is not None:
                 self._tasks.append(loop.create_task(self._calls.keep_up(BrokerId(name), there)))
@@ -239,7 +243,7 @@ class BrokerHost:
 
     def now(self) -> int:
         """The time of day when it started, and what has passed since: it never goes back."""
-        return self._clock + time.monotonic_ns()
+        return self._clock + uptime_ns()
 
     @property
     def store(self) -> Store | None:
@@ -559,6 +563,7 @@ class BrokerHost:
             connection.close(effect.reason)
 
     def _wake(self) -> None:
+        self._mind_stall()
         self._step(Tick(), self.now())
 
     # Disk
@@ -566,7 +571,9 @@ class BrokerHost:
     def _recover(self, store: Store) -> None:
         """Be what this broker was when its process ended."""
         last = recover(store, self.core, self.links)
-        self._clock = max(self._clock, last + 1 - time.monotonic_ns())
+        self._clock = max(self._clock, last + 1 - uptime_ns())
+        if last:  # nobody could be heard while the process was down
+            self._step(Stalled(self.now() - last), self.now())
         for gone in [*self.core.border.by_link, *self.core.profiles.asking]:
             self._step(LinkDown(gone), self.now())  # their connections ended with the process
         self._put_away(store, close=False)  # also its life, before anybody hears of it
@@ -626,6 +633,7 @@ class BrokerHost:
 
     def _flush(self) -> None:
         """The end of a turn of the loop: make it safe, then write what was sent."""
+        self._mind_stall()
         for link in self.links.values():
             if link.is_hopeless():
                 self._give_up(link)
@@ -664,11 +672,39 @@ class BrokerHost:
             if connection is not None:  # it has been told how far we were
                 connection.abort("what it had to be told was given up", why="given_up")
 
+    async def _watch(self) -> None:
+        """Come by so often that a stall of the process is noticed."""
+        while True:
+            await asyncio.sleep(WATCH_S)
+            self._mind_stall()
+
+    def _mind_stall(self) -> None:
+        """If this process did not run for a while, extend the time-outs that judge others.
+
+        What they sent meanwhile is not read yet. The alarm goes by a clock that may have stood still.
+        """
+        for_ns = self._stalls.come_by()
+        if not for_ns or self.stopping:
+            return
+        self._tell(
+            logging.WARNING,
+            "stalled",
+            "%(broker)s did not run for %(seconds)s s, because its process was stopped, suspended or busy:"
+            " others get so much more time to answer",
+            seconds=round(for_ns / 1e9, 1),
+        )
+        for link in self.links.values():
+            link.extend_absence(for_ns / 1e9)
+        self._strangers.extend_greetings(for_ns / 1e9)
+        self._alarm.clear()
+        self._step(Stalled(for_ns), self.now())
+
     async def _beat(self) -> None:
         """Now and then: say that we are here, and find out who is not."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._heartbeat_s)
+            self._mind_stall()
             self._turn.ask()  # a neighbour may be away for too long
             for link in self.links.values():
                 link.confirm(all=True)

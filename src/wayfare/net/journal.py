@@ -16,6 +16,7 @@ from wayfare.core.effects import (
     Posted,
     Publications,
     Received,
+    Stalled,
     Tick,
 )
 from wayfare.core.messages import BrokerId, ClientId, LinkId, Peers
@@ -32,6 +33,7 @@ from wayfare.net.store import (
     In,
     Out,
     Snapshot,
+    Stall,
     Store,
     Ticked,
     Up,
@@ -56,6 +58,8 @@ def records_of(event: Event, now: int, links: Links) -> list[AnyRecord]:
         return [Forget(now, event.client, event.reason)]
     if isinstance(event, Posted):
         return [Heard(now, event.broker, encode(event.message))]
+    if isinstance(event, Stalled):
+        return [Stall(now, "", event.for_ns)]
     return [Down(now, event.link) if isinstance(event, LinkDown) else Ticked(now, "")]
 
 
@@ -112,6 +116,8 @@ def _replay(record: AnyRecord, core: Broker, links: Links) -> None:
         message = decode(record.frame[4:])
         assert isinstance(message, Peers)
         core.step(Posted(BrokerId(record.link), message), record.now)
+    elif isinstance(record, Stall):
+        core.step(Stalled(record.for_ns), record.now)
     elif isinstance(record, Down):
         core.step(LinkDown(link), record.now)
     else:

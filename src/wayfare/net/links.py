@@ -88,6 +88,10 @@ class Link:
         away_s = 0.0 if self.connection is not None else time.monotonic() - self._since
         return self.full and (away_s > self._limits.link_away_s or self._exceeds(HOPELESS))
 
+    def extend_absence(self, seconds: float) -> None:
+        """This process did not run for so long: the other end could not come back meanwhile."""
+        self._since = min(self._since + seconds, time.monotonic())
+
     def _exceeds(self, times: float = 1) -> bool:
         limits = self._limits
         return len(self._kept) > times * limits.link_count or self.bytes > times * limits.link_bytes

@@ -91,7 +91,13 @@ class Forget(Record, frozen=True, tag=21):
     reason: str
 
 
-AnyRecord = In | Up | Down | Ticked | Out | Grant | GaveUp | Heard | Confine | Forget
+class Stall(Record, frozen=True, tag=25):
+    """The process did not run for a while."""
+
+    for_ns: int
+
+
+AnyRecord = In | Up | Down | Ticked | Out | Grant | GaveUp | Heard | Confine | Forget | Stall
 
 
 class SavedLink(msgspec.Struct, frozen=True, array_like=True):

@@ -54,6 +54,11 @@ class Strangers:
             if connection.held:
                 connection.send(PING)
 
+    def extend_greetings(self, seconds: float) -> None:
+        """This process did not run for so long, and could not read what they said."""
+        now = asyncio.get_running_loop().time()
+        self._since = {one: min(since + seconds, now) for one, since in self._since.items()}
+
     def refuse_late(self) -> None:
         late = asyncio.get_running_loop().time() - self._limits.greeting_s
         for connection, since in list(self._since.items()):

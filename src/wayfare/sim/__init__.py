@@ -15,7 +15,7 @@
 ()
 """
 
-from wayfare.sim.faults import Crash, Cut, Disconnect, Faults, Slow
+from wayfare.sim.faults import Crash, Cut, Disconnect, Faults, Slow, Stall
 from wayfare.sim.links import LinkSpec
 from wayfare.sim.oracle import check
 from wayfare.sim.verdict import Verdict, Violation
@@ -28,6 +28,7 @@ __all__ = [
     "Faults",
     "LinkSpec",
     "Slow",
+    "Stall",
     "Verdict",
     "Violation",
     "World",

@@ -58,6 +58,17 @@ class Slow(msgspec.Struct, frozen=True):
         _check_times(self.at_ns, 0 if self.for_ns is None else self.for_ns, self.per_message_ns)
 
 
+class Stall(msgspec.Struct, frozen=True):
+    """A broker's process is stopped or suspended for a while; what is sent to it piles up."""
+
+    broker: str
+    at_ns: int
+    for_ns: int
+
+    def __post_init__(self) -> None:
+        _check_times(self.at_ns, self.for_ns)
+
+
 class Disconnect(msgspec.Struct, frozen=True):
     """A client's connection breaks: what is on its way, acknowledgements too, is gone.
 
@@ -80,6 +91,7 @@ class Faults(msgspec.Struct, frozen=True):
     cuts: tuple[Cut, ...] = ()
     crashes: tuple[Crash, ...] = ()
     slow: tuple[Slow, ...] = ()
+    stalls: tuple[Stall, ...] = ()
     disconnects: tuple[Disconnect, ...] = ()
 
     @staticmethod

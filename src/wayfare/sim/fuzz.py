@@ -16,7 +16,7 @@ from wayfare.core.history import Limits
 from wayfare.core.messages import PROFILE_CHARACTERS_MAX, Terms
 from wayfare.core.predicates import Value
 from wayfare.sim import topology
-from wayfare.sim.faults import Cut, Faults
+from wayfare.sim.faults import Cut, Faults, Stall
 from wayfare.sim.hosts import ClientHost
 from wayfare.sim.links import MS_NS, LinkSpec
 from wayfare.sim.migrations import Migrations
@@ -32,6 +32,7 @@ TOPICS = ("gas", "oil", "wind")
 NAMES = ("a", "ab", "abc", "b", "ba")
 SLOW_CLIENT_LINK = LinkSpec(latency_ns=30 * MS_NS, jitter_ns=50 * MS_NS)
 HIGHEST = 12  # numbers are drawn from 0 to this
+SUSPENDED_ANSWER_NS = 20_000 * MS_NS  # of brokers that are suspended for twice as long
 NEVER = PROFILE_CHARACTERS_MAX + 1  # are filters so long that a digest is sent
 
 
@@ -134,6 +135,10 @@ class Fuzz:
         self.attempts = Random(f"attempts {job.seed}")  # likewise
         self.watching = self.interest.random() < 0.5
         self.with_faults = job.faults
+        # Now and then all brokers are suspended together, and nothing else goes wrong: no time-out of
+        # any of them is then a reason to lose anything.
+        self.stalls = Random(f"stalls {job.seed}")  # likewise
+        self.suspended = job.faults and self.stalls.random() < 0.2
         self.world = World(
             job.seed,
             job.routing,
@@ -174,7 +179,8 @@ class Fuzz:
         if job.faults:
             names = [client.name for client in self.clients]
             edges = self.world.edges
-            self.world.plan(Faults.random(random, brokers, edges, names, self.until_ns))
+            faults = Faults.random(random, brokers, edges, names, self.until_ns)
+            self.world.plan(self._with_stalls(faults, brokers))
         if self.attempts.random() < 0.5:
             for _ in range(self.attempts.choice([1, 4, 10])):
                 self._attempt_in_vain()
@@ -188,18 +194,32 @@ class Fuzz:
             places = random.sample(self.brokers, k=min(3, len(self.brokers)))
         play(self.world, client.name, failed_attempts(random, places, start))
         near = [edge for edge in self.world.edges if not {*edge}.isdisjoint(places)]
-        if self.with_faults and near:  # so that later requests overtake earlier ones
+        # So that later requests overtake earlier ones.
+        if self.with_faults and near and not self.suspended:
             cuts = [
                 Cut(*edge, start, random.choice([20, 100, 500]) * MS_NS)
                 for edge in random.sample(near, k=min(len(near), random.randint(0, 3)))
             ]
             self.world.plan(Faults(cuts=tuple(cuts)))
 
+    def _with_stalls(self, faults: Faults, brokers: list[str]) -> Faults:
+        random, at_ns = self.stalls, self.stalls.randrange(self.until_ns)
+        if self.suspended:
+            return Faults(
+                stalls=tuple(Stall(one, at_ns, 2 * SUSPENDED_ANSWER_NS) for one in brokers)
+            )
+        if random.random() < 0.7:
+            return faults
+        stall = Stall(random.choice(brokers), at_ns, random.choice([1, 10]) * 100 * MS_NS)
+        return msgspec.structs.replace(faults, stalls=(stall,))
+
     def _limits(self) -> Limits:
         random = self.random
         answer_ns = 3600 * 1000 * MS_NS  # nobody waits in vain, unless something is broken
         if self.with_faults:
             answer_ns = random.choice([300 * MS_NS, answer_ns])
+        if self.suspended:
+            answer_ns = SUSPENDED_ANSWER_NS
         if random.random() < 0.2:
             window, count = random.choice([16, 64, 256]), random.randint(1, 5)
             return Limits(backlog_count=count, window=window, answer_ns=answer_ns)
@@ -270,7 +290,8 @@ class Fuzz:
         for event in self.world.events:
             expected = small and (event.reason or "").startswith("backlog_")
             expected |= self.remembering and event.reason == FORGOTTEN_PAST
-            if event.kind == "lost" and not (expected or self.with_faults):
+            excused = self.with_faults and not self.suspended
+            if event.kind == "lost" and not (expected or excused):
                 yield Violation("gap", f"{event.client} was told of a loss: {event.reason}")
 
     def _act(self, _: None) -> None:

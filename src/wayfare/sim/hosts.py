@@ -23,6 +23,7 @@ from wayfare.core.effects import (
     Posted,
     Received,
     Send,
+    Stalled,
     Tick,
 )
 from wayfare.core.filters import Filter
@@ -174,6 +175,19 @@ class BrokerHost(Host):
         """From now on a message takes so long; what waits already keeps its place."""
         self._slow_ns = per_message_ns
         self._queueing = True
+
+    def stall(self, for_ns: int) -> None:
+        """Do nothing for so long, once what waits already is done; then go on with what came."""
+        agenda = self.world.agenda
+        self._queueing = True
+        self._busy_until = max(self._busy_until, agenda.now) + for_ns
+        self.worst_ns = max(self.worst_ns, self._busy_until - agenda.now)
+        agenda.at(self._busy_until, self._go_on, for_ns)
+
+    def _go_on(self, for_ns: int) -> None:
+        """Timers go off before anything is read: the worst that an operating system may do."""
+        self.perform(self.step(Stalled(for_ns), self.agenda.now))
+        self.perform(self.step(TICK, self.agenda.now))
 
     def _queue(self, event: Received | LinkDown | Posted | Tick) -> None:
         agenda = self.world.agenda

@@ -33,7 +33,7 @@ from wayfare.core.reduction import STRATEGIES
 from wayfare.core.virtual import Ahead
 from wayfare.errors import ScenarioError, UsageError, WayfareError
 from wayfare.sim import topology
-from wayfare.sim.faults import Crash, Cut, Slow
+from wayfare.sim.faults import Crash, Cut, Slow, Stall
 from wayfare.sim.links import MS_NS, LinkSpec
 from wayfare.sim.oracle import check
 from wayfare.sim.trace import Trace
@@ -362,6 +362,10 @@ class Stage:
         broker, per_message = _words(rest, 2)
         self.world.slow_down(Slow(broker, self.world.now, None, _time_ns(per_message)))
 
+    def stall(self, rest: str) -> None:
+        broker, time = _words(rest, 2)
+        self.world.stall(Stall(broker, self.world.now, _time_ns(time)))
+
     # Time
 
     def wait(self, rest: str) -> None:
@@ -427,6 +431,7 @@ STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {
     "heal": ("porto - lisbon", Stage.heal),
     "crash": ("lisbon 2s", Stage.crash),
     "slow": ("lisbon 5ms", Stage.slow),
+    "stall": ("lisbon 40s", Stage.stall),
     "wait": ("30ms", Stage.wait),
     "settle": ("", Stage.settle),
     "note": ("anything, to be read in the trace", Stage.note),

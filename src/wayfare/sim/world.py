@@ -37,7 +37,7 @@ from wayfare.core.virtual import Ahead
 from wayfare.errors import UsageError
 from wayfare.eventlog import Event
 from wayfare.sim import topology
-from wayfare.sim.faults import Crash, Cut, Disconnect, Faults, Slow
+from wayfare.sim.faults import Crash, Cut, Disconnect, Faults, Slow, Stall
 from wayfare.sim.hosts import RETRY_NS, BrokerHost, ClientHost, Connection
 from wayfare.sim.links import MS_NS, Action, Agenda, LinkSpec, Pipe
 
@@ -280,6 +280,8 @@ class World:
             self.broker(crash.broker)
         for slow in faults.slow:
             self.broker(slow.broker)
+        for stall in faults.stalls:
+            self.broker(stall.broker)
         for disconnect in faults.disconnects:
             self.client(disconnect.client)
         at = self.agenda.at
@@ -292,6 +294,8 @@ class World:
             at(crash.at_ns, self.crash, crash)
         for slow in faults.slow:
             at(slow.at_ns, self.slow_down, slow)
+        for stall in faults.stalls:
+            at(stall.at_ns, self.stall, stall)
         for disconnect in faults.disconnects:
             at(disconnect.at_ns, self._disconnect, disconnect)
 
@@ -336,6 +340,9 @@ class World:
 
     def _speed_up(self, slow: Slow) -> None:
         self.broker(slow.broker).take_its_time(0)
+
+    def stall(self, stall: Stall) -> None:
+        self.broker(stall.broker).stall(stall.for_ns)
 
     def _disconnect(self, fault: Disconnect) -> None:
         client = self.client(fault.client)

@@ -1,0 +1,34 @@
+"""Stalls: the process did not run for a while, because it was stopped, suspended, or kept busy.
+
+Whoever judges others by a time-out has to know: nothing was read meanwhile, so nobody was silent.
+"""
+
+from __future__ import annotations
+
+import time
+
+WATCH_S = 0.5  # how often the loop has to come by
+STALL_S = 1.0  # without coming by: that is no ordinary delay
+
+# CLOCK_MONOTONIC of Linux stands still while the machine is suspended, and CLOCK_BOOTTIME goes on.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def uptime_ns() -> int:
+    """A clock that never goes back, and counts the time while the machine is suspended."""
+    return time.clock_gettime_ns(_CLOCK)
+
+
+class Stalls:
+    """Notices that the loop has not come by for too long."""
+
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        self._seen = uptime_ns()
+
+    def come_by(self) -> int:
+        """How long the process has not run, in nanoseconds; 0 if it came by in time."""
+        now = uptime_ns()
+        gap, self._seen = now - self._seen, now
+        return gap if gap > STALL_S * 1e9 else 0

@@ -1,0 +1,167 @@
+"""Brokers that do not run for a while: nobody is judged by what could not be read meanwhile."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import wayfare
+from wayfare.core.broker import Broker
+from wayfare.core.effects import LinkUp, Received, Stalled, Tick
+from wayfare.core.filters import Filter
+from wayfare.core.history import Limits
+from wayfare.core.messages import Attach, ClientId, LinkId
+from wayfare.net import stalls
+from wayfare.net.journal import recover
+from wayfare.net.stalls import Stalls
+from wayfare.net.store import Stall, Store
+
+SCRIPT = Path(__file__).with_name("broker_process.py")
+ANSWER_S = 2
+SECOND_NS = 10**9
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return listening.getsockname()[1]
+
+
+class Process:
+    """A broker in a process of its own, which can be stopped and continued."""
+
+    @classmethod
+    async def start(cls, name, path, port, *neighbours):
+        one = cls()
+        one.process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *(str(SCRIPT), name, str(port), str(path / name), "os", *neighbours),
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "ANSWER_S": str(ANSWER_S)},
+        )
+        assert await one.process.stdout.readline() == b"ready\n"
+        return one
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    async def end(self):
+        self.process.kill()
+        await self.process.wait()
+
+
+@pytest.mark.timeout(90)
+def test_brokers_on_a_machine_that_is_suspended_give_nobody_up(tmp_path):
+    """Anna's session at b waits for a, and both are stopped for twice as long as `answer`."""
+    asyncio.run(asyncio.wait_for(suspend_both(tmp_path, free_port(), free_port()), 80))
+
+
+async def suspend_both(path, port_a, port_b):
+    lost = []
+    b = await Process.start("b", path, port_b, "a")
+    a = await Process.start("a", path, port_a, f"b={port_b}")
+    try:
+        at_a, at_b = (f"wayfare://127.0.0.1:{port}" for port in (port_a, port_b))
+        async with (
+            wayfare.connect(at_b, client_id="tom") as tom,
+            wayfare.connect(at_a, client_id="anna", on_lost=lambda *it: lost.append(it)) as anna,
+        ):
+            await tom.advertise("x > 0")
+            async with anna.subscribe("x > 0") as all:
+                await connected(tom, all)
+                a.signal(signal.SIGSTOP)
+                moving = asyncio.create_task(anna.move(at_b))
+                await asyncio.sleep(0.4)
+                await tom.publish({"x": 2})
+                b.signal(signal.SIGSTOP)
+                await asyncio.sleep(2 * ANSWER_S)
+                b.signal(signal.SIGCONT)
+                await asyncio.sleep(0.3)
+                a.signal(signal.SIGCONT)
+                await moving
+                await tom.publish({"x": 3})
+                got = [1]
+                while got[-1] != 3:
+                    got.append((await all.get(20))["x"])
+        assert ([x for x in got if x > 1], lost) == ([2, 3], [])
+    finally:
+        for one in (a, b):
+            one.signal(signal.SIGCONT)
+            await one.end()
+
+
+async def connected(publisher, subscription):
+    """Publish until something arrives: then the link is up, and knows the subscription."""
+    while True:
+        await publisher.publish({"x": 1})
+        with suppress(TimeoutError):
+            await subscription.get(0.5)
+            return
+
+
+# What a broker does with it
+
+
+def waiting_broker():
+    """Anna's session at porto waits for lisbon until second 30."""
+    broker = Broker("porto", ["lisbon"], limits=Limits(answer_ns=30 * SECOND_NS))
+    broker.step(LinkUp(LinkId("lisbon")), 0)
+    attach = Attach(
+        ClientId("anna"),
+        2,
+        0,
+        (Filter.parse("x > 0"),),
+        previous=((broker.neighbours[0], 1),),
+        welcomed=True,
+    )
+    broker.step(Received(LinkId("anna#1"), attach), 0)
+    return broker
+
+
+def is_waiting(broker):
+    [session] = broker.border.of(ClientId("anna"))
+    return session.wait is not None
+
+
+def test_a_stall_extends_the_wait_for_an_old_broker():
+    broker = waiting_broker()
+    broker.step(Stalled(40 * SECOND_NS), 50 * SECOND_NS)
+    assert broker.step(Tick(), 50 * SECOND_NS) == []
+    assert is_waiting(broker)
+    assert broker.next_deadline() == 70 * SECOND_NS
+    assert broker.step(Tick(), 70 * SECOND_NS) != []
+    assert not is_waiting(broker)
+
+
+def test_who_came_after_a_stall_does_not_wait_longer_for_it():
+    broker = waiting_broker()
+    broker.step(Stalled(40 * SECOND_NS), SECOND_NS)
+    broker.step(Tick(), 31 * SECOND_NS)
+    assert not is_waiting(broker)
+
+
+def test_a_stall_is_played_again_from_the_journal(tmp_path):
+    broker = waiting_broker()
+    store = Store(tmp_path, "os", "porto")
+    store.append(Stall(50 * SECOND_NS, "", 40 * SECOND_NS))
+    store.commit()
+    recover(store, broker, {})
+    broker.step(Tick(), 50 * SECOND_NS)
+    store.close()
+    assert is_waiting(broker)
+
+
+# How it is noticed
+
+
+def test_a_loop_that_comes_by_in_time_has_not_stalled(monkeypatch):
+    clock = [0]
+    monkeypatch.setattr(stalls, "uptime_ns", lambda: clock[0])
+    watched = Stalls()
+    for passed, noticed in ((SECOND_NS // 2, 0), (SECOND_NS, 0), (5 * SECOND_NS, 5), (1, 0)):
+        clock[0] += passed
+        assert watched.come_by() == noticed * SECOND_NS
