@@ -300,6 +300,16 @@ def test_where_a_session_was_in_another_life_is_nobodys_business(here):
     assert here.tombstones["anna"].next_stop(5, 9) == ("faro", 7)
 
 
+def test_departures_at_one_epoch_have_one_order(here):
+    """Sets have another order in another process: brokers must not decide by that."""
+    for brokers in (["faro", "beja", "evora"], ["evora", "faro", "beja"]):
+        tombstone = Tombstone(0, 7)
+        for broker in brokers:
+            last, *earlier = tombstone.departures_with(((broker, 7),))
+            tombstone = Tombstone(0, 7, moved_to=last, earlier=tuple(earlier))
+        assert tombstone.departures_with(()) == (("faro", 7), ("evora", 7), ("beja", 7))
+
+
 def test_departures_are_bounded(here):
     for epoch in range(DEPARTURES_MAX + 3):
         here.bury("anna", epoch, 0, moved_to=("faro", epoch + 1))

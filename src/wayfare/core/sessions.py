@@ -169,7 +169,8 @@ class Tombstone(msgspec.Struct, frozen=True, gc=False):
         known = self.earlier if self.moved_to is None else (self.moved_to, *self.earlier)
         if not more:
             return known
-        return tuple(sorted({*known, *more}, key=itemgetter(1), reverse=True)[:DEPARTURES_MAX])
+        # Two processes under one name may use one epoch: then the names of the brokers decide.
+        return tuple(sorted({*known, *more}, key=itemgetter(1, 0), reverse=True)[:DEPARTURES_MAX])
 
     def next_stop(self, epoch: int, before: int) -> Departure | None:
         """Where the session of this epoch was last, as far as it left from here before that attachment."""
