@@ -24,7 +24,10 @@ EXAMPLES = """examples (in the directory tests):
 
 
 def main() -> int:
-    a = _parser().parse_args()
+    parser = _parser()
+    a = parser.parse_args()
+    if a.out is not None and a.out.exists() and any(a.out.iterdir()):
+        parser.error(f"--out {a.out} is not empty: name another directory")
     seed = a.seed if a.seed is not None else random.randrange(10**6)
     profiles = [a.profile] if a.profile else [*PROFILES]
     if a.plan:

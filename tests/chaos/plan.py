@@ -108,7 +108,8 @@ PROFILES = {
     for one in (
         # Nothing is to be excused by a time-out: this is longer than any round.
         Profile("keep", 3600.0, KINDS),
-        Profile("destroy", 3600.0, KINDS | DESTROYING),
+        # Requests are lost with the memory of a broker: their clients wait for this long.
+        Profile("destroy", 20.0, KINDS | DESTROYING),
         Profile("impatient", 3.0, KINDS | LATE, publishers_roam=False),
     )
 }

@@ -71,6 +71,8 @@ async def play(plan: Plan, directory: Path) -> Outcome:
     """One round. Its directory keeps the plan, the logs and the journals."""
     began = time.monotonic()
     directory.mkdir(parents=True, exist_ok=True)
+    if any(directory.iterdir()):
+        raise ValueError(f"{directory} has the journals of another round: name another directory")
     (directory / "plan.txt").write_text(plan.text() + "\n")
     async with Network(plan, directory) as network:
         ledger = Ledger(network)
