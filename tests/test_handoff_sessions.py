@@ -19,7 +19,7 @@ from wayfare.core.messages import (
     Update,
     Welcome,
 )
-from wayfare.core.relocation import BEGAN_ANEW
+from wayfare.core.relocation import BEGAN_ANEW, OUT_OF_STEP
 from wayfare.sim.oracle import check
 from wayfare.sim.world import World
 
@@ -162,7 +162,7 @@ def test_deliveries_that_were_not_made_from_there():
     net = network()
     net.clients["anna"].delivered = 7
     net.move("anna", "faro")
-    assert lost(net) == [Lost(0, NO_SESSION)]
+    assert lost(net) == [Lost(0, OUT_OF_STEP)]
     publish(net, 1)
     assert net.got("anna") == xs(1)
 

@@ -256,7 +256,7 @@ def test_a_file_of_any_name_is_found_again_and_no_other_one_is_made(tmp_path, na
     for _ in range(2):
         database.Database(path, "os", "somebody", ["things (x)"]).close()
     made = {one.name for one in tmp_path.iterdir()}
-    assert made - {f"{name}-wal", f"{name}-shm"} == {name}
+    assert made - {f"{name}-wal", f"{name}-shm"} == {name, f"{name}-mark"}
 
 
 def test_a_directory_is_no_file_to_keep_anything_in(tmp_path):

@@ -77,8 +77,15 @@ class Border:
         return self._sessions.get(client, {}).get(epoch)
 
     def at(self, client: ClientId, epoch: int) -> Session | None:
-        """The session that was the client's at this epoch, also if it was renewed since."""
-        return next((one for one in self.of(client) if one.opened <= epoch <= one.epoch), None)
+        """The session that was the client's at this epoch, also if it was renewed since.
+
+        One that came back with an old store may have been renewed without knowing it.
+        """
+        sessions = self.of(client)
+        found = next((one for one in sessions if one.opened <= epoch <= one.epoch), None)
+        return found or next(
+            (one for one in reversed(sessions) if one.rolled_back and one.opened <= epoch), None
+        )
 
     def left_here(self, client: ClientId, epoch: int) -> Session | None:
         """The session that a client says it had here; with 0, it only knows that it had one.
@@ -133,6 +140,7 @@ class Border:
         sessions = self._sessions[session.client]
         del sessions[session.epoch]
         session.epoch, session.home = message.epoch, message.home
+        session.rolled_back = False
         sessions[session.epoch] = session
         session.window = self._window(message)
         self.connect(session, link)
@@ -391,6 +399,15 @@ class Border:
         places = list(self._by_place) if self._floods else self.routing.hearers(neighbour)
         effects: list[Effect] = []
         for session in map(self._by_place.__getitem__, places):
+            session.backlog.lose(1, why, exact=False)
+            effects += self.push(session)
+        return effects
+
+    def roll_back(self, why: str) -> list[Effect]:
+        """All sessions are as they once were: report that, and know those again that went on since."""
+        effects: list[Effect] = []
+        for session in list(self._by_place.values()):
+            session.rolled_back = session.link is None and session.place != LISTENING_PLACE
             session.backlog.lose(1, why, exact=False)
             effects += self.push(session)
         return effects

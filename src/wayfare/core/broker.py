@@ -33,6 +33,7 @@ from wayfare.core.effects import (
     Posted,
     Publications,
     Received,
+    RolledBack,
     Send,
     Stalled,
     Tick,
@@ -72,6 +73,7 @@ from wayfare.errors import FilterError, NotGranted, ProtocolError, UsageError
 
 DEFAULT_LIMITS = Limits()
 NOT_AHEAD = Ahead()
+ROLLED_BACK = "the store of a broker was rolled back: what it had accepted since may be missing"
 LINK_LOST = "a link between brokers began from nothing: what was to cross it may be missing"
 # For clients that move; the second are for publishers, and as naive for subscribers.
 RELOCATIONS: dict[str, type[Relocation]] = {
@@ -212,7 +214,33 @@ class Broker:
         known, begun = self.paths.known_beyond(neighbour), self.border.begun()
         for start in range(0, len(begun), ANNOUNCE_MAX):  # it may have forgotten, or never heard it
             known.append(Announce((), tuple(begun[start : start + ANNOUNCE_MAX])))
+        known += self._unclaimed()
         return self._with_updates([*effects, *(Send(event.link, one) for one in known)])
+
+    def on_rolled_back(self, event: RolledBack, now: int) -> list[Effect]:
+        """Report the loss to everybody who may miss something, and look for sessions that moved on."""
+        gap = m.Gap(0, ROLLED_BACK, exact=False)
+        effects: list[Effect] = [Send(LinkId(one), gap) for one in self.neighbours]
+        effects += self.replicator.lose(ROLLED_BACK)
+        effects += self.border.roll_back(ROLLED_BACK)
+        unclaimed = self._unclaimed()
+        for neighbour in self.neighbours:
+            effects += [Send(LinkId(neighbour), one) for one in unclaimed]
+        for one in unclaimed:
+            effects += self.relocation.on_unclaimed(one.unclaimed, now)
+        return self._with_updates(effects)
+
+    def _unclaimed(self) -> list[Announce]:
+        """What to tell of sessions that nobody has claimed since the store was rolled back."""
+        known = [
+            m.Unclaimed(self.name, one.client, one.epoch)
+            for one in self.border.all()
+            if one.rolled_back
+        ]
+        return [
+            Announce((), (), tuple(known[start : start + ANNOUNCE_MAX]))
+            for start in range(0, len(known), ANNOUNCE_MAX)
+        ]
 
     def on_granted(self, event: Granted, now: int) -> list[Effect]:
         self.grants[event.link] = event.grants
@@ -427,6 +455,10 @@ class Broker:
         effects: list[Effect] = [Send(LinkId(other), one) for other, one in told]
         for one in message.begun:
             effects += self._on_began(one, neighbour, now)
+        if message.unclaimed:
+            again = Announce((), (), message.unclaimed)
+            effects += [Send(LinkId(one), again) for one in self.neighbours if one != neighbour]
+            effects += self.relocation.on_unclaimed(message.unclaimed, now)
         return effects + self.relocation.on_announced(now)
 
     def _on_began(self, began: m.Began, came_from: BrokerId | None, now: int) -> list[Effect]:
@@ -585,6 +617,7 @@ EVENTS: dict[type, Callable[[Broker, Any, int], list[Effect]]] = {
     Confined: Broker.on_confined,
     Forgotten: Broker.on_forgotten,
     Posted: Broker.on_posted,
+    RolledBack: Broker.on_rolled_back,
     Tick: Broker.on_tick,
     Stalled: Broker.on_stalled,
 }

@@ -162,9 +162,10 @@ def _check_hello(message: m.Hello) -> None:
 
 
 def _check_join(message: m.Join) -> None:
-    for number in (message.life, message.known, message.taken):
+    for number in (message.life, message.known, message.taken, max(message.confirmed, 0)):
         _check_number(number)
     _require(message.life > 0, "a life has a number above 0")
+    _require(message.confirmed >= -1, "a count of messages is not negative")
 
 
 def _check_took(message: m.Took) -> None:
@@ -336,6 +337,10 @@ def _check_announce(message: m.Announce) -> None:
     for began in message.begun:
         _check_name(began.client)
         _check_number(began.epoch)
+    for one in message.unclaimed:
+        _check_name(one.broker)
+        _check_name(one.client)
+        _check_number(one.epoch)
 
 
 def _check_request(message: m.Request) -> None:

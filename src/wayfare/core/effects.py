@@ -5,7 +5,7 @@ A host turns what happens into events, calls `step(event, now)`, and performs th
     Received, LinkUp, LinkDown,       ->  core  ->  Send, Close       (broker and client)
     Publications, Granted,                          Notify, Lost, Ended,
     Confined, Forgotten,                            Interested        (client: to the application)
-    Tick, Stalled, Posted                           Post              (broker: to another replicator)
+    Tick, Stalled, RolledBack, Posted               Post              (broker: to another replicator)
 
 `now` is an integer of nanoseconds that never goes back. Whenever `next_deadline()` is reached, the
 host steps a `Tick`; a tick too many does no harm.
@@ -90,6 +90,10 @@ class Posted(msgspec.Struct, frozen=True, gc=False):
     message: Peers
 
 
+class RolledBack(msgspec.Struct, frozen=True, gc=False):
+    """The broker's store is older than what it promised: what happened since then is forgotten here."""
+
+
 class Tick(msgspec.Struct, frozen=True, gc=False):
     """Time has passed: a deadline may be due."""
 
@@ -113,6 +117,7 @@ Event = (
     | Confined
     | Forgotten
     | Posted
+    | RolledBack
     | Tick
     | Stalled
 )

@@ -14,7 +14,7 @@ and both travel in front of them. Under `docs/mobility.md` is why this loses not
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -39,7 +39,7 @@ from wayfare.core.messages import (
 )
 from wayfare.core.paths import Paths
 from wayfare.core.profiles import digest
-from wayfare.core.relocation import FORGOTTEN, NO_SESSION, Relocation
+from wayfare.core.relocation import NO_SESSION, Relocation, left_of
 from wayfare.core.sessions import Doubt, Old, Session, Wait, Wanted, told, wanted_of
 
 SESSIONS_MAX = 100  # of one client at one broker, while it moves fast
@@ -275,7 +275,7 @@ class Handoff(Relocation):
 
     def _hand_over(self, session: Session, request: Request | Fetch, now: int) -> list[Effect]:
         """Send the session to its client's new broker, and forget it here."""
-        left = session.backlog.left(request.delivered) or FORGOTTEN
+        left = left_of(session, request.delivered)
         wanted = session.subscriptions
         if digest(wanted) != request.digest:  # only the new broker knows the terms of today
             wanted = {
@@ -327,6 +327,27 @@ class Handoff(Relocation):
         astray = list(self._astray)
         self._astray.clear()
         return [effect for request in astray for effect in self._walk(request, now)]
+
+    def on_unclaimed(self, unclaimed: Sequence[m.Unclaimed], now: int) -> list[Effect]:
+        """Ask for what is left of a session that came back with an old store: its client is here."""
+        effects: list[Effect] = []
+        for one in unclaimed:
+            later = [
+                session
+                for session in self.border.of(one.client)
+                if session.epoch > one.epoch and not (session.orphan or session.rolled_back)
+            ]
+            if later and later[-1].wait is None:
+                request = Request(
+                    self.paths.name,
+                    one.client,
+                    later[-1].epoch,
+                    later[-1].backlog.acked,
+                    ((one.broker, one.epoch),),
+                    digest(later[-1].subscriptions),
+                )
+                effects += self._walk(request, now)
+        return effects
 
     def astray(self) -> list[Request]:
         """Requests to brokers that nobody knows yet."""

@@ -331,8 +331,15 @@ class Backlog:
         return kept
 
     def left(self, delivered: int) -> Left | None:
-        """What comes behind this delivery; None if it was not made from here."""
+        """What comes behind this delivery; None if it was not made from here.
+
+        Then a store was rolled back, at the broker or at the client, and what is kept may have come before.
+        """
         if not self.resume(delivered):
             return None
         kept = [(stored, put) for _, stored, put in self.waiting]
         return Left(kept, self.last - delivered - len(kept), self.why, self.exact)
+
+    def all(self) -> list[Kept]:
+        """What is kept, sent or not."""
+        return [(stored, put) for _, stored, put in (*self.unacked, *self.waiting)]

@@ -85,6 +85,7 @@ class Join(Message, frozen=True, tag=3):
     life: int  # of the sender
     known: int  # the life of the receiver that the sender has heard of; 0: none
     taken: int  # how many messages of that life it has taken
+    confirmed: int = -1  # how many of its own the receiver has confirmed; -1: an older release
 
 
 class Took(Message, frozen=True, tag=4):
@@ -460,11 +461,23 @@ class Began(msgspec.Struct, frozen=True, array_like=True, gc=False):
     epoch: int
 
 
+class Unclaimed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The store of this broker was rolled back: the client of this session may be elsewhere by now."""
+
+    broker: BrokerId
+    client: ClientId
+    epoch: int
+
+
 class Announce(Message, frozen=True, tag=31):
-    """These brokers are in the direction of the sender; these clients began anew."""
+    """These brokers are in the direction of the sender; these clients began anew.
+
+    Whoever has a later session than an unclaimed one asks for what is left of it.
+    """
 
     brokers: Annotated[tuple[BrokerId, ...], Meta(max_length=ANNOUNCE_MAX)]
     begun: Annotated[tuple[Began, ...], Meta(max_length=ANNOUNCE_MAX)] = ()
+    unclaimed: Annotated[tuple[Unclaimed, ...], Meta(max_length=ANNOUNCE_MAX)] = ()
 
 
 # Messages from one broker to any other, which travel in an Update.

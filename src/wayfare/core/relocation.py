@@ -9,6 +9,7 @@ standard, prefetching, proxy, delayed    for publishers              publishers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from wayfare.core import messages as m
@@ -23,7 +24,10 @@ from wayfare.errors import ProtocolError
 
 BEGAN_ANEW = "{} began anew: a name is one client's, and its latest process has it"
 NO_SESSION = "no session: it was away for too long, or its broker has forgotten it"
-FORGOTTEN = Left([], 1, NO_SESSION, exact=False)  # of whom nobody knows what it missed
+OUT_OF_STEP = (
+    "the client and its session disagree about what was delivered: the store of one of them was"
+    " rolled back"
+)
 
 
 class Relocation:
@@ -104,6 +108,10 @@ class Relocation:
     def on_errand(self, came_from: BrokerId, errand: m.Errand, now: int) -> list[Effect]:
         raise ProtocolError(f"{type(errand).__name__}, but relocation is {self.name} here")
 
+    def on_unclaimed(self, unclaimed: Sequence[m.Unclaimed], now: int) -> list[Effect]:
+        """Sessions of a broker whose store was rolled back: their clients may be here by now."""
+        return []
+
     def on_profile(self, session: Session, now: int) -> None:
         """The client of a session advertises something else now."""
 
@@ -151,7 +159,7 @@ class Relocation:
         """The client is back where it was: as if its session were handed over on the spot."""
         border = self.border
         effects = border.disconnect(session, f"{message.client} attached again", now)
-        left = session.backlog.left(message.delivered) or FORGOTTEN
+        left = left_of(session, message.delivered)
         border.renew(session, message, link)
         session.backlog = Backlog(message.delivered)
         if left.lost:
@@ -159,6 +167,12 @@ class Relocation:
         border.put(session, thinned(left.kept, session.subscriptions, now, moved=False))
         effects.append(Send(link, m.Welcome(session.epoch, session.published)))
         return effects + border.push(session)
+
+
+def left_of(session: Session, delivered: int) -> Left:
+    """What a client has not got yet; if nobody knows, all that is kept: it knows what it had before."""
+    left = session.backlog.left(delivered)
+    return left or Left(session.backlog.all(), 1, OUT_OF_STEP, exact=False)
 
 
 def began(message: m.Attach) -> m.Began | None:

@@ -96,6 +96,7 @@ class SavedSession(msgspec.Struct, array_like=True):
     wait: SavedWait | None
     window: int = 0
     watched: list[tuple[Filter, bool | None]] = []
+    rolled_back: bool = False
 
 
 class SavedAsking(msgspec.Struct, array_like=True):
@@ -270,6 +271,7 @@ def _saved_session(session: Session, places: Places) -> SavedSession:
         None if wait is None else _saved_wait(wait, places),
         session.window,
         list(session.watched.items()),
+        session.rolled_back,
     )
 
 
@@ -332,6 +334,7 @@ def _load_session(border: Border, saved: SavedSession, stored: list[Stored]) -> 
     session.opened, session.home, session.away_since = saved.opened, saved.home, saved.away_since
     session.published, session.welcomed = saved.published, saved.welcomed
     session.orphan, session.leaving = saved.orphan, saved.leaving
+    session.rolled_back = saved.rolled_back
     session.doubt = None if saved.doubt is None else Doubt(*saved.doubt)
     session.backlog = loaded_backlog(saved.backlog, stored)
     session.marks = Marks(border.limits.marks_age_ns)

@@ -115,6 +115,7 @@ class Session:
         "orphan",
         "place",
         "published",
+        "rolled_back",
         "subscriptions",
         "wait",
         "watched",
@@ -145,6 +146,8 @@ class Session:
         # Nobody knew its old session, and it has not said anything since: maybe a stale attachment.
         self.orphan = False
         self.leaving = False  # it said goodbye for good while it waited
+        # It came back with an old store, and its client has not come since: that may be elsewhere.
+        self.rolled_back = False
         self.window = 0  # deliveries that may be on their way to it
         self.doubt: Doubt | None = None  # what it published before may still be on its way
 

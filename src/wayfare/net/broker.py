@@ -32,6 +32,7 @@ from wayfare.core.effects import (
     Posted,
     Publications,
     Received,
+    RolledBack,
     Send,
     Stalled,
     Tick,
@@ -77,7 +78,7 @@ from wayfare.net.pauses import Pauses
 from wayfare.net.peers import PeerNet
 from wayfare.net.security import Tls
 from wayfare.net.stalls import WATCH_S, Stalls, uptime_ns
-from wayfare.net.store import GaveUp, Out, Store
+from wayfare.net.store import GaveUp, Out, Resumed, Started, Store
 from wayfare.net.strangers import Strangers
 
 WARN_EVERY_S = 60.0  # of a journal that is too long
@@ -138,6 +139,7 @@ class BrokerHost:
         self.started_s = 0.0  # on the monotonic clock
         self.failed = asyncio.Event()
         self.failure: StoreError | None = None  # why it stopped by itself
+        self.rollback = ""  # how its store turned out to be older than what it had promised
         self._tell = partial(tell, logger, broker=name)
         self._store = store
         self._clock = time.time_ns() - uptime_ns()
@@ -442,25 +444,71 @@ class BrokerHost:
             return False
         if not self._door.trusts(connection):
             return False
-        if self._calls.made(link.name) is not connection:  # it has called
-            if not self._calls.give_way(link.name):
-                connection.close("both called, and one is enough")
-                return False
+        called = self._calls.made(link.name) is connection
+        if not called and not self._calls.give_way(link.name):
+            connection.close("both called, and one is enough")
+            return False
+        if self._begins_again(link, join) and called:  # it has been told how far we were
+            connection.abort("the counts of the link do not match", why="rolled_back")
+            return False
+        if not called:
             self._leave(link)
+            if link.is_over(join):
+                self._start_over(link)
             connection.send(encode(link.join()))
         self._strangers.discard(connection)
         self._calls.on_joined(link.name)
         connection.admit(link.name)
-        try:
-            if link.connect(connection, join):
-                self._tell_linked(link, "as before")
-                return True
-        except ProtocolError as error:
-            connection.refuse(str(error))
-            return False
+        if link.connect(connection, join):
+            if self._store is not None:
+                self._store.append(Resumed(self.now(), link.name))
+                self._turn.ask()
+            self._tell_linked(link, "as before")
+            return True
         self._tell_linked(link, "from nothing")
         self._step(LinkUp(LinkId(link.name)), self.now())
         return True
+
+    def _begins_again(self, link: Link, join: Join) -> bool:
+        """Whether the counts show that the store of either end was rolled back: nothing can be repeated."""
+        behind = link.is_behind(join)
+        if not (behind or link.is_ahead(join)):
+            return False
+        self._tell(
+            logging.WARNING,
+            "link_rolled_back",
+            "the store of %(who)s was rolled back, as its link to %(peer)s shows: the link begins from"
+            " nothing, and clients that may miss something are notified",
+            who=self.name if behind else link.name,
+            peer=link.name if behind else self.name,
+        )
+        self._leave(link)
+        self._start_over(link)
+        if behind and not self.rollback:
+            self._roll_back(f"{link.name} knows more of it")
+        return True
+
+    def _roll_back(self, why: str) -> None:
+        """Report to everybody that the store forgot what was promised, and begin all links from nothing.
+
+        Neighbours may have other tables, and other messages, than this broker remembers.
+        """
+        self.rollback = why
+        path = self._store.path if self._store is not None else "the memory"
+        self._tell(
+            logging.WARNING,
+            "store_rolled_back",
+            "%(path)s is older than what %(broker)s has promised (%(reason)s): it goes on with what is"
+            " there, and clients that may miss something are notified. See that the disk is sound, and"
+            " restore copies only as the operations manual says",
+            path=path,
+            reason=why,
+        )
+        for link in self.links.values():
+            if link.connection is not None:
+                link.connection.abort("the store was rolled back", why="rolled_back")
+            self._start_over(link)
+        self._step(RolledBack(), self.now())
 
     def _tell_linked(self, link: Link, how: str) -> None:
         self._tell(
@@ -572,10 +620,15 @@ class BrokerHost:
         """Be what this broker was when its process ended."""
         last = recover(store, self.core, self.links)
         self._clock = max(self._clock, last + 1 - uptime_ns())
+        store.append(Started(self.now(), ""))
+        for link in self.links.values():
+            link.start()
         if last:  # nobody could be heard while the process was down
             self._step(Stalled(self.now() - last), self.now())
         for gone in [*self.core.border.by_link, *self.core.profiles.asking]:
             self._step(LinkDown(gone), self.now())  # their connections ended with the process
+        if store.rollback:
+            self._roll_back(store.rollback)
         self._put_away(store, close=False)  # also its life, before anybody hears of it
         self._step(Tick(), self.now())
 
@@ -665,12 +718,18 @@ class BrokerHost:
             peer=link.name,
             count=len(link),
         )
-        link.give_up()
-        if self._store is not None:
-            self._store.append(GaveUp(self.now(), link.name))
+        self._start_over(link)
         for connection in (link.connection, self._calls.made(link.name)):
             if connection is not None:  # it has been told how far we were
                 connection.abort("what it had to be told was given up", why="given_up")
+
+    def _start_over(self, link: Link) -> None:
+        """Keep nothing for a neighbour: the next connection begins a new generation of the link."""
+        now = self.now()
+        link.give_up(now)
+        if self._store is not None:
+            self._store.append(GaveUp(now, link.name))
+            self._turn.ask()
 
     async def _watch(self) -> None:
         """Come by so often that a stall of the process is noticed."""
@@ -709,6 +768,8 @@ class BrokerHost:
             for link in self.links.values():
                 link.confirm(all=True)
             self.peers.beat()
+            if self._store is not None:
+                self._store.settle()
             brokers = [*self._linked(), *self.peers.connections()]
             self._silence.beat([*self.connections.values(), *brokers])
             self._door.forget(loop.time())

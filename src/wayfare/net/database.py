@@ -2,10 +2,15 @@
 
 SQLite in WAL mode. What is damaged, was written by a newer release, belongs to somebody else or is in use
 is refused in a sentence, before anything is written.
+
+Commits are numbered, and a mark beside the file remembers the last one (`mark.py`). A file that is behind its
+mark is opened, and `rollback` says what is wrong with it: its owner reports what may be missing.
 """
 
 from __future__ import annotations
 
+import os
+import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -15,11 +20,14 @@ from shutil import disk_usage
 from typing import Any
 
 from wayfare.errors import StoreError, UsageError
+from wayfare.net.mark import NO_DIGEST, Mark, Position
+from wayfare.net.private import create_private, create_private_directory
 
 SCHEMA = 1
 LEAST_BYTES = 64 * 1024  # without them nothing can be written
 LOCK_WAIT_S = 5.0  # for another process to let go of the file: it may be about to end
 SYNCHRONOUS = {"os": "NORMAL", "disk": "FULL"}
+COUNTED = "INSERT OR REPLACE INTO meta VALUES ('sequence', ?)"
 
 Statement = tuple[str, Sequence[Any]]
 
@@ -33,12 +41,18 @@ class Database:
             names = ", ".join(SYNCHRONOUS)
             raise UsageError(f"unknown durability {durability!r} of a file: choose one of {names}")
         self.path = path
+        self.rollback = ""  # what is wrong, if the file is older than what was committed
+        self.sequence = (
+            0  # of the last commit, in this file or in its mark: the next one is above both
+        )
         self._closed = False
         if path.is_dir():
             raise StoreError(f"{path} is a directory: name a file in it, like {path / 'store.db'}")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            fresh = not path.exists() or is_blank(path)
+            create_private_directory(path.parent)
+            if not path.exists():
+                os.close(create_private(path))  # its WAL gets the same mode
+            fresh = is_blank(path)
             if not fresh:
                 check_file(path, name)
             self._db = sqlite3.connect(path, timeout=LOCK_WAIT_S, isolation_level=None)
@@ -49,11 +63,53 @@ class Database:
                 self._make(name, tables)
             self._db.execute("BEGIN IMMEDIATE")  # takes the lock, or finds it taken
             self._db.execute("COMMIT")
+            self._mark = Mark(path, synced=durability == "disk")
+            self._compare()
         except (sqlite3.Error, OSError) as error:
             raise self._trouble(error) from None
 
+    def _compare(self) -> None:
+        """See whether the mark knows of commits that are not in the file."""
+        meta = dict(self._db.execute("SELECT key, value FROM meta"))
+        last, mark = self.last(meta), self._mark
+        self._id = bytes.fromhex(meta.get("mark", ""))
+        marked = mark.read(self._id or None)
+        self.sequence = max(last.sequence, marked.sequence if marked is not None else 0)
+        if marked is not None and last.sequence < marked.sequence:
+            self.rollback = f"its last {marked.sequence - last.sequence} commits are missing"
+        elif self._id and marked is None:
+            self.rollback = f"{mark.path.name} is missing or damaged, so commits may be missing"
+        elif marked is not None and self.digest_of(marked.sequence) not in (
+            NO_DIGEST,
+            marked.digest,
+        ):
+            self.rollback = f"commit {marked.sequence} is another one than its mark knows"
+        if not self._id:  # it is new, or was written by a release without marks
+            self._id = secrets.token_bytes(16)
+            if not self.rollback:
+                mark.begin(self._id, last)
+            self._db.execute("INSERT INTO meta VALUES ('mark', ?)", (self._id.hex(),))
+
+    def last(self, meta: dict[str, str]) -> Position:
+        """The last commit in the file."""
+        return Position(int(meta.get("sequence", "0")))
+
+    def digest_of(self, sequence: int) -> bytes:
+        """The digest of a commit, where the file still has it."""
+        return NO_DIGEST
+
+    def count(self, statements: Iterable[Statement]) -> Iterable[Statement]:
+        """These statements, and what makes the number of this commit part of it."""
+        yield from statements
+        yield COUNTED, (str(self.sequence + 1),)
+
+    def settle(self) -> None:
+        """Sync the mark, if it is behind."""
+        if not self._closed:
+            self._mark.sync()
+
     def _make(self, name: str, tables: Iterable[str]) -> None:
-        self.write(
+        self._commit(
             [
                 ("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)", ()),
                 *((f"CREATE TABLE {table}", ()) for table in tables),
@@ -67,8 +123,17 @@ class Database:
         except sqlite3.Error as error:
             raise self._trouble(error) from None
 
-    def write(self, statements: Iterable[Statement]) -> None:
+    def write(self, statements: Iterable[Statement], digest: bytes = NO_DIGEST) -> None:
         """All of it, or nothing; StoreError if it is not safe now."""
+        self._commit(self.count(statements))
+        self.sequence += 1
+        position = Position(self.sequence, digest)
+        try:
+            self._mark.write(self._id, position)
+        except OSError as error:
+            raise self._trouble(error) from None
+
+    def _commit(self, statements: Iterable[Statement]) -> None:
         try:
             self._db.execute("BEGIN")
             for statement, values in statements:
@@ -84,6 +149,7 @@ class Database:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            self._mark.close()
             self._db.close()
 
     def damaged(self, where: str) -> StoreError:

@@ -16,6 +16,7 @@ from wayfare.core.effects import (
     Posted,
     Publications,
     Received,
+    RolledBack,
     Stalled,
     Tick,
 )
@@ -32,11 +33,14 @@ from wayfare.net.store import (
     Heard,
     In,
     Out,
+    Resumed,
     Snapshot,
     Stall,
+    Started,
     Store,
     Ticked,
     Up,
+    WentBack,
 )
 
 Links = Mapping[BrokerId, Link]
@@ -60,6 +64,8 @@ def records_of(event: Event, now: int, links: Links) -> list[AnyRecord]:
         return [Heard(now, event.broker, encode(event.message))]
     if isinstance(event, Stalled):
         return [Stall(now, "", event.for_ns)]
+    if isinstance(event, RolledBack):
+        return [WentBack(now, "")]
     return [Down(now, event.link) if isinstance(event, LinkDown) else Ticked(now, "")]
 
 
@@ -78,10 +84,10 @@ def recover(store: Store, core: Broker, links: Links) -> int:
         except UsageError as error:
             raise StoreError(f"{store.path}: {error}") from None
         last = snapshot.now
-        for name, saved in snapshot.links.items():
-            links[BrokerId(name)].load(saved)
         for link in links.values():
             link.life = snapshot.life
+        for name, saved in snapshot.links.items():
+            links[BrokerId(name)].load(saved)
     for record in store.records():
         last = max(last, record.now)
         _replay(record, core, links)
@@ -97,7 +103,15 @@ def _replay(record: AnyRecord, core: Broker, links: Links) -> None:
         neighbour.send(record.frame)
     elif isinstance(record, GaveUp):
         assert neighbour is not None
-        neighbour.give_up()
+        neighbour.give_up(record.now)
+    elif isinstance(record, Resumed):
+        assert neighbour is not None
+        neighbour.resume()
+    elif isinstance(record, Started):
+        for one in links.values():
+            one.start()
+    elif isinstance(record, WentBack):
+        core.step(RolledBack(), record.now)
     elif isinstance(record, In):
         if neighbour is not None:
             neighbour.take()

@@ -4,6 +4,14 @@ Messages are numbered by counting, from the beginning of the link on. What the n
 confirmed is kept. When a connection comes, both ends say how far they are (`Join`), and what is
 missing is sent again, as fast as the other end reads. If either has lost its memory (another `life`), or has given up
 what it kept, because that was too much, the link begins from nothing.
+
+It also does so when the counts show that the store of either end was rolled back. For each direction, with what
+the sender has sent and knows to be confirmed, and what the receiver has taken:
+
+    taken < confirmed                     the receiver went back: what it lacks is kept nowhere
+    taken > sent                          the sender went back
+    taken > sent when the process started, and it has not been linked since
+                                          the sender went back, and has sent other messages since
 """
 
 from __future__ import annotations
@@ -21,6 +29,7 @@ from wayfare.net.store import SavedLink
 TOOK_EVERY = 64  # messages; what is less is confirmed with the next heartbeat
 TOOK_BYTES = 1024 * 1024  # likewise
 BURST_BYTES = 1024 * 1024  # that are sent in one turn of the loop, of what waits
+LIVES = 2**62
 HOPELESS = 4  # times too much is kept: what was read at once, and who could not be stopped
 
 
@@ -34,6 +43,7 @@ class Link:
         "_limits",
         "_sent",
         "_since",
+        "_start",
         "_waiting",
         "bytes",
         "connection",
@@ -59,14 +69,18 @@ class Link:
         self._sent = 0  # messages, since the beginning of the link
         self._kept: deque[bytes] = deque()  # the last of them, which may be needed again
         self._waiting: deque[bytes] = deque()  # the last of these, not sent on this connection yet
+        # What was sent before this process started; -1: the other end was linked to it since.
+        self._start = -1
         self._confirmed = 0  # of what was taken, how much the other end knows of
         self._confirmed_bytes = 0
 
     def saved(self) -> SavedLink:
-        return SavedLink(self.known, self.taken, self._sent, list(self._kept))
+        kept = list(self._kept)
+        return SavedLink(self.known, self.taken, self._sent, kept, self._start, self.life)
 
     def load(self, saved: SavedLink) -> None:
         self.known, self.taken, self._sent = saved.known, saved.taken, saved.sent
+        self._start, self.life = saved.start, saved.life or self.life
         self._kept = deque(saved.kept)
         self.bytes = sum(map(len, saved.kept))
         self.full = self._exceeds()
@@ -76,11 +90,25 @@ class Link:
         self._kept.clear()
         self._waiting.clear()
         self._sent = self.taken = self.bytes = 0
+        self._start = -1
         self.full = False
         self.known = known
 
-    def give_up(self) -> None:
-        """Keep nothing for it any more, until it comes, and the link begins from nothing."""
+    def start(self) -> None:
+        """The process started: the other end cannot have taken more than was sent before."""
+        if self._start < 0:
+            self._start = self._sent
+
+    def resume(self) -> None:
+        """The other end is linked to this process."""
+        self._start = -1
+
+    def give_up(self, now: int) -> None:
+        """Keep nothing for it any more, until it comes, and the link begins from nothing.
+
+        With another life: no copy of a store has the two lives of the next generation with other counts.
+        """
+        self.life = (self.life + now) % LIVES + 1
         self.begin(0)
 
     def is_hopeless(self) -> bool:
@@ -147,13 +175,31 @@ class Link:
         self.full = self.full and self._exceeds(0.5)
 
     def join(self) -> Join:
-        return Join(self.life, self.known, self.taken)
+        return Join(self.life, self.known, self.taken, self._sent - len(self._kept))
+
+    def goes_on(self, join: Join) -> bool:
+        """Whether both ends mean the same generation of the link."""
+        return join.known == self.life and join.life == self.known
+
+    def is_over(self, join: Join) -> bool:
+        """Whether this generation of the link is over: the other end knows another one."""
+        return self.known > 0 and not self.goes_on(join)
+
+    def is_behind(self, join: Join) -> bool:
+        """Whether the other end knows more of this end than this end does: its store was rolled back."""
+        sent = self._sent if self._start < 0 else min(self._start, self._sent)
+        return self.goes_on(join) and (join.taken > sent or join.confirmed > self.taken)
+
+    def is_ahead(self, join: Join) -> bool:
+        """Whether the other end lacks what it had confirmed: its store was rolled back."""
+        return self.goes_on(join) and join.taken < self._sent - len(self._kept)
 
     def connect(self, connection: Connection, join: Join) -> bool:
         """Go on over this connection; False if the link begins from nothing."""
-        goes_on = join.known == self.life and join.life == self.known
+        goes_on = self.goes_on(join)
         if goes_on:
             self.forget(join.taken)
+            self.resume()
         else:
             self.begin(join.life)
         self._confirmed = self.taken

@@ -83,6 +83,13 @@ METRICS = (
         _one(lambda one: bool(one.failure)),
     ),
     Row(
+        "wayfare_store_rolled_back",
+        "gauge",
+        "",
+        "1 when its store turned out to be older than what it had promised; clients were told of gaps",
+        _one(lambda one: bool(one.rollback)),
+    ),
+    Row(
         "wayfare_connections",
         "gauge",
         "kind",

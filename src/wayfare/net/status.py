@@ -77,6 +77,7 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     relocation: str
     durability: str
     failure: str  # why its store failed; else empty
+    rollback: str = ""  # how its store turned out to be older than what it had promised, if it did
     connections: dict[str, int]  # by kind
     ended: list[Ended]
     sessions: Sessions
@@ -170,6 +171,7 @@ def status_of(host: BrokerHost) -> BrokerStatus:
         relocation=host.core.relocation.name,
         durability=_durability(host),
         failure=str(host.failure or ""),
+        rollback=host.rollback,
         connections={
             CLIENT: len(host.connections),
             BROKER: sum(link.connection is not None for link in host.links.values()),

@@ -12,7 +12,7 @@ as well: they may have it already, and have to get the very same again.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -20,8 +20,10 @@ import msgspec
 from wayfare.core.counts import MILLISECOND_NS, Histogram
 from wayfare.core.grants import Grants
 from wayfare.net.database import Database, Statement, digest
+from wayfare.net.mark import NO_DIGEST, Position
 
 FILE = "broker.db"
+LAST = "SELECT id, digest FROM {} ORDER BY id DESC LIMIT 1"
 SNAPSHOT_BYTES = 16 * 1024 * 1024  # of the journal; then a snapshot takes its place
 OVERDUE = 2  # times that is a journal that grows because no snapshot can be made
 COMMITS_NS = [
@@ -79,6 +81,18 @@ class Heard(Record, frozen=True, tag=8):
     frame: bytes
 
 
+class Started(Record, frozen=True, tag=9):
+    """The process started: what its neighbours take from now on is new to them."""
+
+
+class Resumed(Record, frozen=True, tag=10):
+    """A neighbour is back, and its link goes on as before."""
+
+
+class WentBack(Record, frozen=True, tag=11):
+    """The store turned out to be older than what was promised."""
+
+
 class Confine(Record, frozen=True, tag=20):
     """The rules for a client, whose name stands for a link, have changed."""
 
@@ -97,7 +111,8 @@ class Stall(Record, frozen=True, tag=25):
     for_ns: int
 
 
-AnyRecord = In | Up | Down | Ticked | Out | Grant | GaveUp | Heard | Confine | Forget | Stall
+OfBroker = Started | Resumed | WentBack | Stall
+AnyRecord = In | Up | Down | Ticked | Out | Grant | GaveUp | Heard | Confine | Forget | OfBroker
 
 
 class SavedLink(msgspec.Struct, frozen=True, array_like=True):
@@ -107,6 +122,8 @@ class SavedLink(msgspec.Struct, frozen=True, array_like=True):
     taken: int
     sent: int
     kept: list[bytes]
+    start: int = -1  # what was sent before this process started; -1: the neighbour was there since
+    life: int = 0  # of this end; 0: that of the broker
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
@@ -136,21 +153,43 @@ class Store(Database):
         self._bytes = 0  # of the journal
 
     def snapshot(self) -> Snapshot | None:
-        for body in self._bodies("snapshot"):
+        for _, body in self._bodies("snapshot"):
             return _snapshots.decode(body)
         return None
 
     def records(self) -> Iterator[AnyRecord]:
-        """What happened since the snapshot, in order."""
-        for body in self._bodies("journal"):
+        """What happened since the snapshot, in order; up to a turn that is missing, if there is one."""
+        last = 0
+        for number, body in self._bodies("journal"):
+            records = _records.decode(body)
+            if last and number != last + 1 and not isinstance(records[0], Started):
+                self.rollback = f"turns {last + 1} to {number - 1} are missing"
+                break
             self._bytes += len(body)
-            yield from _records.decode(body)
+            last = number
+            yield from records
+        if self.rollback:
+            self._commit([("DELETE FROM journal WHERE id > ?", (last,))])
 
-    def _bodies(self, table: str) -> Iterator[bytes]:
+    def _bodies(self, table: str) -> Iterator[tuple[int, bytes]]:
         for number, body, check in self.read(f"SELECT id, body, digest FROM {table} ORDER BY id"):
             if check != digest(body):
                 raise self.damaged(f"{table} {number}")
-            yield body
+            yield number, body
+
+    def last(self, meta: dict[str, str]) -> Position:
+        """Rows have the sequence number of their commit: that costs nothing."""
+        rows = [*self.read(LAST.format("journal")), *self.read(LAST.format("snapshot"))]
+        return Position(*max(rows, default=(0, NO_DIGEST)))
+
+    def digest_of(self, sequence: int) -> bytes:
+        for table in ("journal", "snapshot"):
+            for (found,) in self.read(f"SELECT digest FROM {table} WHERE id = {sequence:d}"):
+                return bytes(found)
+        return NO_DIGEST
+
+    def count(self, statements: Iterable[Statement]) -> Iterable[Statement]:
+        return statements  # see `last`
 
     def append(self, record: AnyRecord) -> None:
         """Write this down with the turn."""
@@ -164,7 +203,8 @@ class Store(Database):
         self._turn = []
         self._bytes += len(body)
         began = time.perf_counter_ns()
-        self.write([_row("journal", body)])
+        row = self._row("journal", body)
+        self.write([row], row[1][-1])
         self.commits.add(time.perf_counter_ns() - began)
 
     @property
@@ -186,10 +226,11 @@ class Store(Database):
         self.commit()
         body = _encoder.encode(snapshot)
         clear: list[Statement] = [("DELETE FROM snapshot", ()), ("DELETE FROM journal", ())]
-        self.write([*clear, _row("snapshot", body)])
+        row = self._row("snapshot", body)
+        self.write([*clear, row], row[1][-1])
         self._bytes = 0
         self.snapshots += 1
 
-
-def _row(table: str, body: bytes) -> Statement:
-    return f"INSERT INTO {table} (body, digest) VALUES (?, ?)", (body, digest(body))
+    def _row(self, table: str, body: bytes) -> Statement:
+        values = (self.sequence + 1, body, digest(body))
+        return f"INSERT INTO {table} (id, body, digest) VALUES (?, ?, ?)", values

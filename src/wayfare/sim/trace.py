@@ -35,7 +35,8 @@ def _update(update: m.Update) -> str:
 
 def _announce(announce: m.Announce) -> str:
     begun = (f"{one.client} anew at epoch {one.epoch}" for one in announce.begun)
-    return f"Announce({', '.join([*filter(None, [' '.join(announce.brokers)]), *begun])})"
+    old = (f"{one.client} unclaimed at {one.broker}, {one.epoch}" for one in announce.unclaimed)
+    return f"Announce({', '.join([*filter(None, [' '.join(announce.brokers)]), *begun, *old])})"
 
 
 def _attach(attach: m.Attach) -> str:
