@@ -120,6 +120,8 @@ def test_a_subscription_that_the_system_cannot_have_is_refused_by_the_proxy_too(
 
     async def old_proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         talk = Talk(reader, writer)
+        assert isinstance(await talk.hear(), m.Hello)
+        talk.say(m.Welcome("", ""))
         await talk.hear()
         talk.say(m.Downloaded(f"eve{word}", 1, "", 1, 0, subscriptions=BAD))
         await reader.read()  # until it is hung up on

@@ -10,6 +10,7 @@ from typing import Any
 
 from wayfare.cli import running, service_options
 from wayfare.errors import UsageError
+from wayfare.net.audit import Audit
 from wayfare.net.security import Tls
 from wayfare.service.adapters import alike
 from wayfare.service.addresses import scheme_of
@@ -27,8 +28,8 @@ EXAMPLES = """examples:
   wayfare service proxy --access mqtts://10.0.0.5 --listen 10.0.0.5:7500 --tls proxy.pem proxy.key --ca ca.pem
                                                         with TLS on both sides: clients call it tls://10.0.0.5:7500
 
-It runs until Ctrl-C or SIGTERM; SIGHUP lets it read certificates again. Clients say which proxy they come from: it connects
-to such addresses if they are in private networks, or to those of --peers only.
+It runs until Ctrl-C or SIGTERM; SIGHUP lets it read certificates again, and reopen the audit log. Clients say which proxy they
+come from: it connects to such addresses if they are in private networks, or to those of --peers only.
 """
 
 
@@ -73,6 +74,9 @@ def add_parser(parts: Any) -> None:
         help="the only proxies that it asks (default: any in a private network)",
     )
     one.add_argument(
+        "--audit", default="", metavar="FILE", help="record refusals there, as JSON lines"
+    )
+    one.add_argument(
         "--tls",
         nargs=2,
         metavar=("CERT", "KEY"),
@@ -104,6 +108,7 @@ def run(a: argparse.Namespace) -> int:
         peers=a.peers,
         trust=Trust(a.ca, tuple(a.cert) if a.cert else None),
         tls=Tls(*a.tls) if a.tls else None,
+        audit=Audit("", "service", a.audit),
     )
     if a.tell and not alike(a.access, a.tell):
         raise UsageError(

@@ -20,6 +20,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
+import msgspec
+
 from wayfare.errors import CannotConnect, Closed, Refused, UsageError
 from wayfare.net.alarm import Alarm
 from wayfare.net.unrecorded import Unrecorded
@@ -99,7 +101,7 @@ class Client:
             self.name,
             options.key or secrets.token_hex(16),
             self.system,
-            options.terms,
+            msgspec.structs.replace(options.terms, lasting=options.key is not None),
             options.sync,
             options.patience_ns,
             sender=f"{self.name}~{secrets.token_hex(4)}",

@@ -359,7 +359,7 @@ class Library:
         """Nobody answers pings for a proxy that is down, or has let go: let the new one find out."""
         self._retry_at = now + RETRY_NS
         for at in arrival.old if self.sync.kind == "ping" else ():
-            self._say(m.Reach(self.client, at))
+            self._say(m.Reach(self.client, at, self._key))
 
     def _not_reached(self, arrival: Arrival, end: m.Downloaded, now: int) -> None:
         if arrival.waiting is None or end.at not in arrival.old:

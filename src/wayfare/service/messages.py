@@ -86,6 +86,7 @@ class Terms(msgspec.Struct, frozen=True, array_like=True):
     age_ns: Number | None = None  # ... and none that is older
     lease_ns: Annotated[int, Meta(ge=100 * MS_NS)] = 10 * SECOND_NS  # without a word, it is away
     away_ns: Number = 24 * 3600 * SECOND_NS  # then its client proxy is removed
+    lasting: bool = False  # its next process has the same key: protect its name for longer
 
 
 DEFAULT_TERMS = Terms()
@@ -174,6 +175,7 @@ class Reach(msgspec.Struct, frozen=True, array_like=True, tag=17):
 
     client: Name
     at: Address
+    key: Annotated[str, Meta(max_length=NAME_MAX)] = ""  # of an old release: none, and no answer
 
 
 class Download(msgspec.Struct, frozen=True, array_like=True, tag=9):

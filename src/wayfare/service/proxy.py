@@ -146,6 +146,11 @@ class Proxy:
         self._stand_in(one, resume=True)
         return self._out
 
+    def asked(self, at: str, answer: Answer) -> str | None:
+        """The peer that asked what another proxy answers."""
+        relay = self._relays.find(at, answer)
+        return None if relay is None else relay.listener
+
     # ---- clients come and go ---------------------------------------------------------------
 
     def _on_hello(self, peer: str, message: m.Hello, now: int) -> None:

@@ -55,6 +55,19 @@ async def anywhere(address: str) -> Place:
     return where(address)
 
 
+def is_among(peers: Sequence[str]) -> Callable[[str], bool]:
+    """Whether the operator has named this proxy."""
+    named = {(*where(peer), is_safe(peer)) for peer in peers}
+
+    def is_named(address: str) -> bool:
+        try:
+            return (*where(address), is_safe(address)) in named
+        except UsageError:
+            return False
+
+    return is_named
+
+
 def only(peers: Sequence[str]) -> Permit:
     """Permit these addresses; if there are none, hosts of this machine and of private networks.
 

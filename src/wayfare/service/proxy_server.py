@@ -11,19 +11,22 @@ from pathlib import Path
 
 from wayfare.errors import Closed, UsageError, WayfareError
 from wayfare.net.alarm import Alarm
+from wayfare.net.audit import Audit
 from wayfare.net.security import Tls, reload, server_context
 from wayfare.service import effects as e
 from wayfare.service import messages as m
 from wayfare.service.adapters import adapter, check
 from wayfare.service.addresses import ANYBODY, context_of
+from wayfare.service.admission import Admission, Owner
 from wayfare.service.buffer import DEFAULT_LIMITS, Limits
 from wayfare.service.client_proxy import Record
 from wayfare.service.errands import Errand, Errands, name_of
 from wayfare.service.proxy import Proxy
-from wayfare.service.proxy_addresses import TLS, is_safe, only, with_port
-from wayfare.service.store import Store
+from wayfare.service.proxy_addresses import TLS, is_among, is_safe, only, with_port
+from wayfare.service.relays import not_found
+from wayfare.service.store import Store, Stored
 from wayfare.service.system import Publication, Trust
-from wayfare.service.wire import WIRES_MAX, Wires, listen
+from wayfare.service.wire import STRANGER, WIRES_MAX, Wires, listen
 
 STATUS_S = 60.0  # between two lines of figures in the log
 RETRY_S = 1.0  # until the system is looked for again
@@ -52,6 +55,7 @@ class Server:
         limits: Limits = DEFAULT_LIMITS,
         trust: Trust = ANYBODY,
         tls: Tls | None = None,
+        audit: Audit | None = None,
     ) -> None:
         """`address` is where others reach it, if that is not where it listens; clients are `told`
         another address of the access point, if theirs is not that of the proxy.
@@ -74,7 +78,9 @@ class Server:
         self._file = store
         self._durability = durability
         self._limits = limits
-        self._wires = Wires(self._hear, only(peers), trust, wires_max())
+        self._is_named = is_among(peers)
+        self._wires = Wires(self._hear, only(peers), trust, wires_max(), self._is_named)
+        self._audit = audit or Audit("", "service")
         self._errands: dict[str, Errands] = {}
         self._alarm = Alarm(lambda: self._step(e.Tick()))
         self._listener: asyncio.Server | None = None
@@ -103,11 +109,18 @@ class Server:
             address = TLS + address
         public = without_login(self._told)
         self.proxy = Proxy(address, public, self._system, self._limits, self._file is not None)
+        self._audit.node = self._audit.node or address
+        self.admission = Admission(
+            self.proxy, self._audit, self._wires.address_of, self._own, self._is_named
+        )
+        self._wires.dialled = self.admission.on_dialled
         if self._file is not None:
             try:
                 self._store = Store(
                     self._file, self._durability, f"the proxy {address} at {public}"
                 )
+                self._store.forget_owners(now())
+                self.admission.restore(self._store.owners())
                 for record, kept in self._store.load():
                     self._perform(self.proxy.restore(record, kept, now()))
             except WayfareError:
@@ -175,6 +188,8 @@ class Server:
         except UsageError as error:
             log.error("the old certificate is shown: %s", error)
         context_of.cache_clear()
+        self._audit.reopen()
+        self._audit.record("reloaded", what="certificates", ok=True)
 
     async def stop(self) -> None:
         self._stopping = True
@@ -194,6 +209,8 @@ class Server:
                 self._flush()
             self._store.close()
             self._store = None
+        self._audit.record("stopped")
+        self._audit.close()
 
     def status(self) -> dict[str, int]:
         """What it does, in figures."""
@@ -211,6 +228,8 @@ class Server:
 
     def _hear(self, event: e.Event) -> None:
         """What comes by a connection. Subscriptions that are none of the system get no further."""
+        if not self._admits(event):
+            return
         match event:
             case e.Received(peer, m.Register() | m.Change() | m.MoveOut() as message):
                 wanted = message.added if isinstance(message, m.Change) else message.subscriptions
@@ -221,9 +240,36 @@ class Server:
                 if reason := self._complaint(client, message.subscriptions):
                     event = e.Received(peer, m.Refused(client, reason))  # for whoever asked there
         self._step(event)
+        if isinstance(event, e.Received):
+            self.admission.accepted(event.message, now())
         if isinstance(event, e.Received) and isinstance(said := event.message, WithKey):
             known = self.proxy.clients.get(said.client)
             self._wires.be_patient(event.peer, known is not None and known.key == said.key)
+
+    def _admits(self, event: e.Event) -> bool:
+        """Whether to do what came; if not, it is answered."""
+        match event:
+            case e.PeerGone(peer, _):
+                self.admission.on_gone(peer)
+            case e.Received(peer, message) if peer.startswith(STRANGER):
+                refusal = self.admission.refusal(peer, message, now())
+                if refusal:
+                    self._perform([e.Send(peer, self._refused(message, refusal))])
+                return refusal is None
+            case e.Received(peer, message):
+                if isinstance(message, m.Refused) and (asked := self.proxy.asked(peer, message)):
+                    self.admission.answered(asked, message.client, message.reason)
+        return True
+
+    def _refused(self, message: m.Message, reason: str) -> m.Message:
+        if isinstance(message, m.Reach | m.Download) and message.at not in ("", self.proxy.address):
+            return not_found(message, message.at, reason, reached=False)
+        client: str = getattr(message, "client", "?")
+        return m.Refused(client, reason)
+
+    def _own(self, owner: Owner) -> None:
+        if self._store is not None:
+            self._note(owner)
 
     def _complaint(self, client: str, wanted: tuple[str, ...]) -> str:
         known = self.proxy.clients.get(client)
@@ -274,7 +320,7 @@ class Server:
 
     # ---- what is kept ------------------------------------------------------------------
 
-    def _note(self, effect: e.Keep | e.Trim | e.Save | e.Erase) -> None:
+    def _note(self, effect: Stored) -> None:
         assert self._store is not None
         self._store.note(effect)
         if self._safe is None:

@@ -137,7 +137,7 @@ class Relays:
 
 
 def _key(question: Question) -> str:
-    return "" if isinstance(question, m.Reach) else question.key
+    return question.key
 
 
 def _asked(answer: Answer) -> type[Question]:

@@ -10,6 +10,7 @@ import msgspec
 
 from wayfare.net.database import Database, Statement, digest
 from wayfare.service import effects as e
+from wayfare.service.admission import Owner
 from wayfare.service.buffer import Kept
 from wayfare.service.client_proxy import Record
 from wayfare.service.system import Publication
@@ -21,8 +22,10 @@ TABLES = (
     " body BLOB NOT NULL, PRIMARY KEY (client, number)) WITHOUT ROWID",
 )
 
+OWNERS = "owners (client TEXT PRIMARY KEY, digest BLOB NOT NULL, until INTEGER NOT NULL)"
+
 T = TypeVar("T")
-Stored = e.Keep | e.Trim | e.Save | e.Erase
+Stored = e.Keep | e.Trim | e.Save | e.Erase | Owner
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -31,6 +34,7 @@ class Store(Database):
 
     def __init__(self, path: Path, durability: str, name: str) -> None:
         super().__init__(path, durability, name, TABLES)
+        self.write([(f"CREATE TABLE IF NOT EXISTS {OWNERS}", ())])  # older files have none
         self._noted: list[Stored] = []
 
     def load(self) -> Iterator[tuple[Record, list[Kept]]]:
@@ -46,6 +50,14 @@ class Store(Database):
             record = self._decoded(body, Record, client)
             last = max(last, record.last)
             yield msgspec.structs.replace(record, last=last), kept.get(client, [])
+
+    def owners(self) -> Iterator[Owner]:
+        """The names that are protected, those that were last used first."""
+        for row in self.read("SELECT client, digest, until FROM owners ORDER BY until, client"):
+            yield Owner(*row)
+
+    def forget_owners(self, now: int) -> None:
+        self.write([("DELETE FROM owners WHERE until <= ?", (now,))])
 
     def _decoded(self, body: bytes, kind: type[T], client: str) -> T:
         try:
@@ -76,6 +88,8 @@ def _statements(effect: Stored, record: Callable[[str], Record | None]) -> Itera
             if known is not None:
                 row = (client, known.last, body := _encode(known), digest(body))
                 yield "INSERT OR REPLACE INTO clients VALUES (?, ?, ?, ?)", row
+        case Owner(client, key, until):
+            yield "INSERT OR REPLACE INTO owners VALUES (?, ?, ?)", (client, key, until)
         case e.Erase(client):
             yield "DELETE FROM kept WHERE client = ?", (client,)
             yield "DELETE FROM clients WHERE client = ?", (client,)

@@ -29,9 +29,12 @@ WRITE_S = 20.0  # that the other end may take to read on
 DIAL_S = 5.0  # until a proxy that does not answer counts as unreachable
 HELLO_S = 10.0  # that who connects has for a first message
 IDLE_S = 900.0  # that who speaks for no client may say nothing; who moves in by a slow link is silent for long
+UNNAMED_S = 2.0  # that a call takes which fails, to a proxy that the operator has not named
 LINGER_S = 2.0  # that a connection which is left has to get rid of what was sent
 WIRES_MAX = 20_000  # connections of others to one proxy, if it may have twice as many files open
 STRANGER = "#"  # how the names of peers begin that connected to us
+
+NO_ANSWER = "no mobility proxy answers there, or this one may not call it (its log says which)"
 
 log = logging.getLogger(__name__)
 _length = Struct(">I")
@@ -48,6 +51,7 @@ class Wire(asyncio.Protocol):
         made: Callable[[Wire], None] = lambda _: None,
     ) -> None:
         self.peer = peer
+        self.address = ""  # of the other end, without its port
         self._received = received
         self._gone = gone
         self._made = made
@@ -63,6 +67,7 @@ class Wire(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self.address = (transport.get_extra_info("peername") or ("",))[0]
         connection = transport.get_extra_info("socket")
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -106,6 +111,26 @@ class Wire(asyncio.Protocol):
             self._rest()
             self._received(self.peer, message)
         del self._bytes[:at]
+
+    async def greeted(self) -> None:
+        """Say hello, and wait until it turns out to be a mobility proxy; ConnectionError if not."""
+        answer: asyncio.Future[m.Message] = asyncio.get_running_loop().create_future()
+        received, gone = self._received, self._gone
+
+        def on_gone(_: Wire, reason: str) -> None:
+            if not answer.done():
+                answer.set_exception(ConnectionError(reason))
+
+        def on_received(_: str, message: m.Message) -> None:
+            self._received, self._gone = received, gone
+            if not answer.done():
+                answer.set_result(message)
+
+        self._received, self._gone = on_received, on_gone
+        self.send(m.Hello("?"))
+        welcome = await answer
+        if self._ended or not isinstance(welcome, m.Welcome):
+            raise ConnectionError("it is no mobility proxy")
 
     def send(self, message: m.Message) -> None:
         self.write(m.encode(message))
@@ -203,7 +228,14 @@ class Wires:
         permit: Permit = anywhere,
         trust: Trust = ANYBODY,
         most: int = WIRES_MAX,
+        is_named: Callable[[str], bool] | None = None,
     ) -> None:
+        """With `is_named`, of a proxy: who is called has to be one, too, and who is not named is not told why.
+
+        So nobody can use this proxy to find out what listens where.
+        """
+        self._is_named = is_named
+        self.dialled: Callable[[str, bool], None] = lambda *_: None  # who was called, and answered
         self._step = step
         self._most = most  # connections
         self._full = False  # and it was said that there are so many
@@ -235,6 +267,10 @@ class Wires:
                 self._most,
             )
 
+    def address_of(self, peer: str) -> str:
+        wire = self._wires.get(peer)
+        return "" if wire is None else wire.address
+
     def be_patient(self, peer: str, patient: bool) -> None:
         if wire := self._wires.get(peer):
             wire.be_patient(patient)
@@ -245,13 +281,27 @@ class Wires:
 
     async def _dial(self, peer: str) -> None:
         wire = Wire(peer, self._received, self._gone)
+        is_named = self._is_named is None or self._is_named(peer)
+        most_s = DIAL_S if is_named else UNNAMED_S
+        over_at = asyncio.get_running_loop().time() + most_s
         try:
-            async with asyncio.timeout(DIAL_S):
+            async with asyncio.timeout_at(over_at):
                 await call(wire, await self._permit(peer), self._trust)
+                if self._is_named is not None:
+                    await wire.greeted()
         except (OSError, TimeoutError, UsageError, ValueError) as error:  # of names: UnicodeError
+            wire.close()
+            reason = explained(error, most_s)
+            if self._is_named is not None:
+                log.warning("%s cannot be called: %s", peer, reason)
+                reason = NO_ANSWER
+            if not is_named:
+                await asyncio.sleep(over_at - asyncio.get_running_loop().time())
             del self._dialling[peer]
-            self._step(e.PeerGone(peer, explained(error)))
+            self.dialled(peer, False)
+            self._step(e.PeerGone(peer, reason))
             return
+        self.dialled(peer, True)
         self._wires[peer] = wire
         self._dialling.pop(peer).tell(wire)
 
@@ -271,6 +321,7 @@ class Wires:
     def hang(self, peer: str) -> None:
         if peer in self._dialling:
             self._dialling.pop(peer).task.cancel()
+            self.dialled(peer, False)
         if peer in self._wires:
             self._wires.pop(peer).close()
 
@@ -333,11 +384,11 @@ async def call(wire: Wire, place: Place, trust: Trust) -> None:
         raise ConnectionError(f"it does not speak TLS: call it {plain}, without {TLS}") from None
 
 
-def explained(error: Exception) -> str:
+def explained(error: Exception, seconds: float = DIAL_S) -> str:
     if (reason := distrusted(error)) is not None:
         return reason
     if isinstance(error, TimeoutError):
-        return f"no answer within {DIAL_S:.0f} s"
+        return f"no answer within {seconds:.0f} s"
     if isinstance(error, ConnectionRefusedError):
         return "nobody listens there"
     if isinstance(error, UnicodeError):
