@@ -201,18 +201,25 @@ def good(plan, directory):
 
 
 @pytest.mark.slow
-def test_ctrl_c_leaves_no_process_behind(tmp_path):
+@pytest.mark.parametrize(
+    ("how", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)], ids=["Ctrl-C", "kill -9"]
+)
+def test_no_process_is_left_behind(tmp_path, how, code):
     command = [sys.executable, "-m", "chaos", "--profile", "keep", "--seed", "1", "--out", tmp_path]
+    journals = tmp_path / "keep-1"
     with subprocess.Popen(command, cwd=TESTS, stderr=subprocess.PIPE, text=True) as one:
-        journals = tmp_path / "keep-1"
-        end = time.monotonic() + 60
-        while not (journals / "anna.jsonl").exists():
-            assert time.monotonic() < end and one.poll() is None
-            time.sleep(0.1)
+        _until((journals / "anna.jsonl").exists)
         assert _running(journals)
-        one.send_signal(signal.SIGINT)
-        assert one.wait(60) == 130
-    assert _running(journals) == []
+        one.send_signal(how)
+        assert one.wait(60) == code
+    _until(lambda: not _running(journals))
+
+
+def _until(condition):
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
 
 def _running(directory):

@@ -9,7 +9,6 @@ A process that ends although nobody asked for it is remembered in `surprises`.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import json
 import os
 import signal
@@ -34,7 +33,18 @@ HERE = "127.0.0.1"
 HEARTBEAT_S = 1.0
 START_S = 60.0  # that a process may take to be there, on a busy machine
 STOP_S = 30.0
-PR_SET_PDEATHSIG = 1
+# If this process is killed nobody else ends its children: on Linux the kernel does.
+WITH_PARENT = (
+    [
+        sys.executable,
+        "-c",
+        "import ctypes, os, signal, sys\n"
+        "ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG\n"
+        "os.execv(sys.argv[1], sys.argv[1:])",
+    ]
+    if sys.platform == "linux"
+    else []
+)
 
 # What is lost for a limit is another story.
 LIMITS = """
@@ -87,13 +97,13 @@ class Process:
     async def _spawn(self, log: BinaryIO) -> asyncio.subprocess.Process:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
         return await asyncio.create_subprocess_exec(
+            *WITH_PARENT,
             *self._command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=log,
             env=environment,
             start_new_session=True,  # Ctrl-C is for us
-            preexec_fn=_die_with_parent,
         )
 
     async def _watch(self, child: asyncio.subprocess.Process) -> None:
@@ -146,12 +156,6 @@ class Process:
         if self._watcher is not None:
             self._watcher.cancel()
             self._watcher = None
-
-
-def _die_with_parent() -> None:
-    """If we are killed nobody else ends our children. Only Linux can do that."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Network:
