@@ -140,7 +140,7 @@ class Border:
         sessions = self._sessions[session.client]
         del sessions[session.epoch]
         session.epoch, session.home = message.epoch, message.home
-        session.rolled_back = False
+        session.rolled_back = 0
         sessions[session.epoch] = session
         session.window = self._window(message)
         self.connect(session, link)
@@ -407,8 +407,9 @@ class Border:
         """All sessions are as they once were: report that, and know those again that went on since."""
         effects: list[Effect] = []
         for session in list(self._by_place.values()):
-            session.rolled_back = session.link is None and session.place != LISTENING_PLACE
             session.backlog.lose(1, why, exact=False)
+            if session.link is None and session.place != LISTENING_PLACE:
+                session.rolled_back = session.backlog.last
             effects += self.push(session)
         return effects
 

@@ -340,6 +340,6 @@ class Backlog:
         kept = [(stored, put) for _, stored, put in self.waiting]
         return Left(kept, self.last - delivered - len(kept), self.why, self.exact)
 
-    def all(self) -> list[Kept]:
-        """What is kept, sent or not."""
-        return [(stored, put) for _, stored, put in (*self.unacked, *self.waiting)]
+    def above(self, number: int) -> list[Kept]:
+        """What is kept with a number above this one, sent or not."""
+        return [(it, put) for mine, it, put in (*self.unacked, *self.waiting) if mine > number]

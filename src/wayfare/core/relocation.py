@@ -170,9 +170,19 @@ class Relocation:
 
 
 def left_of(session: Session, delivered: int) -> Left:
-    """What a client has not got yet; if nobody knows, all that is kept: it knows what it had before."""
-    left = session.backlog.left(delivered)
-    return left or Left(session.backlog.all(), 1, OUT_OF_STEP, exact=False)
+    """What a client has not got yet; if nobody knows, what it may not have got before.
+
+    If its own store was rolled back, that is all that is kept. If the session was, that is what came
+    since then, or has a higher number.
+    """
+    backlog = session.backlog
+    left = backlog.left(delivered)
+    if left is not None:
+        return left
+    kept = backlog.above(min(delivered, max(session.rolled_back, backlog.acked)))
+    if delivered > backlog.sent and not session.rolled_back:
+        kept = []
+    return Left(kept, 1, OUT_OF_STEP, exact=False)
 
 
 def began(message: m.Attach) -> m.Began | None:

@@ -96,7 +96,7 @@ class SavedSession(msgspec.Struct, array_like=True):
     wait: SavedWait | None
     window: int = 0
     watched: list[tuple[Filter, bool | None]] = []
-    rolled_back: bool = False
+    rolled_back: int = 0
 
 
 class SavedAsking(msgspec.Struct, array_like=True):

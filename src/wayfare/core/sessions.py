@@ -147,7 +147,7 @@ class Session:
         self.orphan = False
         self.leaving = False  # it said goodbye for good while it waited
         # It came back with an old store, and its client has not come since: that may be elsewhere.
-        self.rolled_back = False
+        self.rolled_back = 0  # the last number that it had given away then; 0: it is not so
         self.window = 0  # deliveries that may be on their way to it
         self.doubt: Doubt | None = None  # what it published before may still be on its way
 

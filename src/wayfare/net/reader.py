@@ -21,7 +21,7 @@ from wayfare.core import messages as m
 from wayfare.core.effects import Effect, Lost
 from wayfare.core.filters import Filter
 from wayfare.core.messages import BrokerId, ClientId, LinkId
-from wayfare.core.relocation import NO_SESSION
+from wayfare.core.relocation import NO_SESSION, OUT_OF_STEP
 from wayfare.core.templates import Template
 from wayfare.errors import UsageError
 from wayfare.net.local_broker import LocalBroker, clock
@@ -166,7 +166,7 @@ class Reader(LocalBroker):
         self._reached(number)
 
     def _tell_lost(self, effect: Lost) -> None:
-        anew = effect.reason == NO_SESSION
+        anew = effect.reason in (NO_SESSION, OUT_OF_STEP)
         if anew:
             self._core.session = self._core.epoch
         # Who begins is not concerned with what an earlier reader of this name has committed.
