@@ -1,6 +1,7 @@
 """Clients that keep their memory in a file, and the next process of their name."""
 
 import asyncio
+import shutil
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -170,6 +171,48 @@ async def test_a_store_is_of_one_client_in_one_process(tmp_path):
                     wayfare.connect(net.url("porto"), client_id="anna", store=file)
         with pytest.raises(StoreError, match="is the memory of anna, and this is bert"):
             wayfare.connect(net.url("porto"), client_id="bert", store=file)
+
+
+@with_path
+async def test_an_old_copy_of_a_store_goes_on_at_once_and_what_it_missed_is_reported(tmp_path):
+    """It attached, published and got more since: its epoch, numbers and deliveries are behind."""
+    file, told = tmp_path / "anna.db", []
+    async with tree(*LINE) as net, wayfare.connect(net.url("lisbon"), client_id="tom") as tom:
+        await tom.advertise("x > 0")
+        answers = await tom.subscribe("y > 0")
+
+        async def visit(xs, broker="porto"):
+            url = net.url(broker)
+            async with (
+                wayfare.connect(
+                    url, client_id="anna", store=file, on_lost=lambda *it: told.append(it)
+                ) as anna,
+                anna.subscribe("x > 0") as all,
+            ):
+                await anna.advertise("y > 0")
+                await settled(net)
+                for x in xs:
+                    await tom.publish({"x": x})
+                    got = []
+                    while x not in got:
+                        got.append((await all.get(5))["x"])
+                    await anna.publish({"y": x}, confirm=True)
+                return got
+
+        await visit([1])
+        shutil.copy(file, tmp_path / "copy.db")
+        await visit([2])
+        assert await visit([3, 4]) == [4]
+        assert told == []
+        shutil.copy(tmp_path / "copy.db", file)
+        got = await visit([5])  # it is not refused
+        assert got == sorted(set(got))
+        assert [count for count, _ in told] == [0]
+        shutil.copy(tmp_path / "copy.db", file)
+        file.with_name("anna.db-mark").unlink()
+        got = await visit([6], "faro")
+        assert got == sorted(set(got))
+        assert [(await answers.get(5))["y"] for _ in range(6)] == [1, 2, 3, 4, 5, 6]
 
 
 async def kill_clients(path, seed, rounds):

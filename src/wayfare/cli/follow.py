@@ -25,6 +25,7 @@ from wayfare.cli.bench import draw
 from wayfare.errors import UsageError, WayfareError
 from wayfare.eventlog import IS_EVENT
 from wayfare.net.client import connect
+from wayfare.net.private import create_private_directory
 
 EVERY_S = 10.0  # a batch takes some seconds of CPU time, however small it is
 POLL_S = 0.2
@@ -126,7 +127,7 @@ def _folder(kept: Path | None, job: str) -> Iterator[Path]:
             room = TemporaryDirectory(prefix="wayfare-follow-", ignore_cleanup_errors=True)
             kept = Path(stack.enter_context(room))
         try:
-            (kept / job).mkdir(parents=True, exist_ok=True)
+            create_private_directory(kept / job)
         except OSError as error:
             raise UsageError(f"--keep {kept}: {error.strerror}") from None
         yield kept / job

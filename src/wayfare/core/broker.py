@@ -74,6 +74,10 @@ from wayfare.errors import FilterError, NotGranted, ProtocolError, UsageError
 DEFAULT_LIMITS = Limits()
 NOT_AHEAD = Ahead()
 ROLLED_BACK = "the store of a broker was rolled back: what it had accepted since may be missing"
+LATER = (
+    "a later attachment of {} is or was here: stop the other process of this name, or set the clock"
+    " of this one, which is behind"
+)
 LINK_LOST = "a link between brokers began from nothing: what was to cross it may be missing"
 # For clients that move; the second are for publishers, and as naive for subscribers.
 RELOCATIONS: dict[str, type[Relocation]] = {
@@ -532,7 +536,7 @@ class Broker:
         tombstone = self.border.tombstones.get(message.client)
         if tombstone is not None and message.epoch < tombstone.began:
             return BEGAN_ANEW.format(message.client)
-        return f"a later attachment of {message.client} is or was here"
+        return LATER.format(message.client)
 
     def on_detach(self, session: Session, message: m.Detach, now: int) -> list[Effect]:
         effects: list[Effect] = []

@@ -586,8 +586,12 @@ class Client:
         outbox: Iterable[m.Publish],
         progress: Mapping[ClientId, tuple[int, list[int]]],
     ) -> None:
-        """Go on as the client of this memory. Nobody may have asked anything of this one yet."""
-        self.epoch, self.published = memory.epoch, memory.published
+        """Go on as the client of this memory. Nobody may have asked anything of this one yet.
+
+        The memory may be an old copy: who begins by a clock is above all that was reached since then.
+        """
+        self.epoch = max(self.epoch, memory.epoch)
+        self.published = max(self.published, memory.published)
         # What came to the process before is no news of where its session is: that is not written down.
         self.delivered = self._acked = self._started = memory.delivered
         self.welcomed, self.home, self.previous = memory.welcomed, memory.home, memory.previous

@@ -89,6 +89,7 @@ class LocalBroker:
         if settings.store is not None:
             file = ClientStore(Path(settings.store), settings.durability, self.name)
             self._keeping = Keeping(mine, file)
+            self._warn_of(file)
         self._profile = Profile(
             mine,
             self._recorder,
@@ -99,6 +100,16 @@ class LocalBroker:
         self._heard_of = 0  # changes of its profile that a broker knows
         self._confirmed = 0  # the last publication that was acknowledged
         self._count_confirmed()
+
+    def _warn_of(self, file: ClientStore) -> None:
+        if file.rollback:
+            logger.warning(
+                "%s is older than what %s had written (%s): what it had published and not sent is lost,"
+                " and brokers report the notifications that it cannot get again",
+                file.path,
+                self.name,
+                file.rollback,
+            )
 
     def _told(self, events: Callable[[Event], object] | str | PathLike[str]) -> Recorder:
         from wayfare.net.recording import Recorder  # brings pyarrow, which takes its time

@@ -19,7 +19,7 @@ def create_private(path: Path) -> int:
 def create_private_directory(path: Path) -> None:
     """Create a directory with mode 0700, and those of its parents that do not exist."""
     missing = []
-    while not path.is_dir():
+    while not path.exists():
         missing.append(path)
         path = path.parent
     for one in reversed(missing):

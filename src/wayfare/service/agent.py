@@ -27,6 +27,7 @@ from typing import Any, Protocol
 import msgspec
 
 from wayfare.errors import CannotConnect, UsageError, WayfareError
+from wayfare.net.private import bind_private
 from wayfare.net.security import is_loopback
 from wayfare.service.addresses import ANYBODY, context_of
 from wayfare.service.proxy_addresses import where
@@ -225,13 +226,10 @@ class Agent:
         try:
             if isinstance(self.control, str):
                 _take_place(self.control)
-                before = os.umask(0o177)  # nobody else may move our clients
-                try:
-                    self._server = await asyncio.start_unix_server(
-                        self._serve, self.control, limit=LINE_MAX
-                    )
-                finally:
-                    os.umask(before)
+                bound = bind_private(self.control)  # nobody else may move our clients
+                self._server = await asyncio.start_unix_server(
+                    self._serve, sock=bound, limit=LINE_MAX
+                )
             else:
                 self._server = await asyncio.start_server(
                     self._serve, *self.control, limit=LINE_MAX

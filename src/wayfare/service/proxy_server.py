@@ -119,6 +119,7 @@ class Server:
                 self._store = Store(
                     self._file, self._durability, f"the proxy {address} at {public}"
                 )
+                self._warn_of(self._store)
                 self._store.forget_owners(now())
                 self.admission.restore(self._store.owners())
                 for record, kept in self._store.load():
@@ -130,6 +131,15 @@ class Server:
         if self._system.traits.advertises:
             self._look()
         return address
+
+    def _warn_of(self, store: Store) -> None:
+        if store.rollback:
+            log.warning(
+                "%s is older than what the proxy had written (%s): what it kept for clients since then is"
+                " lost, and may have come to clients before",
+                store.path,
+                store.rollback,
+            )
 
     async def serve(self) -> None:
         """Until it cannot go on: an error says why, mostly StoreError."""
