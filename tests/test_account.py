@@ -196,3 +196,73 @@ def test_an_account_needs_a_password(capsys, monkeypatch):
     command = ["pub", "127.0.0.1", "x=1", "--password-file", "nowhere.txt"]
     assert cli.main(command) == 2
     assert "cannot read the password in nowhere.txt: " in capsys.readouterr().err
+
+
+def test_a_password_is_rotated_and_both_count_until_it_is_finished(file):
+    wayfare(
+        "account", "add", file, "anna", "--password-stdin", "--deny-publish", "x > 5", stdin="a"
+    )
+    code, out, _ = wayfare("account", "rotate", file, "anna", "--password-stdin", stdin="b")
+    assert (code, out) == (
+        0,
+        "anna has a new password; the previous one counts until --finish\n",
+    )
+    known = Accounts(file)
+    assert [known.verify("anna", one) for one in ("a", "b", "c")] == [True, True, False]
+    assert wayfare("account", "rotate", file, "anna", "--finish")[0] == 0
+    known = Accounts(file)
+    assert [known.verify("anna", one) for one in ("a", "b")] == [False, True]
+    assert 'deny_publish = ["x > 5"]' in file.read_text("utf-8")
+    code, _, told = wayfare("account", "rotate", file, "anna", "--finish")
+    assert (code, "no rotation is under way" in told) == (2, True)
+
+
+def test_a_rotation_ends_by_itself(file):
+    wayfare("account", "add", file, "anna", "--password-stdin", stdin="a")
+    code, out, _ = wayfare(
+        "account", "rotate", file, "anna", "--for", "1d", "--password-stdin", stdin="b"
+    )
+    assert (code, "counts until 20" in out) == (0, True)
+    later = wayfare("account", "show", file, "anna")[1]
+    assert "previous password counts until 20" in later
+    text = file.read_text("utf-8")
+    start = text.index("previous_expires = ") + len("previous_expires = ")
+    file.write_text(text[:start] + "2020-01-01T00:00:00Z\n", "utf-8")
+    assert not Accounts(file).verify("anna", "a")
+    file.write_text(text[:start] + "5\n", "utf-8")
+    code, _, told = wayfare("account", "list", file)
+    assert code == 2
+    assert "previous_expires is 5: give a time like 2026-12-01T00:00:00Z" in told
+
+
+def test_quotas_and_deny_rules_are_written_and_shown(file):
+    code, _, told = wayfare(
+        *("account", "add", file, "fleet", "--password-stdin", "--client", "car-*"),
+        *("--deny-client", "car-0*", "--deny-subscribe", "level > 5"),
+        *("--publications-per-second", "100", "--sessions", "0"),
+        stdin="sesame",
+    )
+    assert (code, told) == (0, "")
+    assert json.loads(wayfare("account", "show", file, "fleet", "--json")[1]) == {
+        "name": "fleet",
+        "clients": ["car-*"],
+        "subscribe": None,
+        "publish": None,
+        "advertise": None,
+        "deny_subscribe": ["level > 5"],
+        "deny_clients": ["car-0*"],
+        "publications_per_second": 100,
+        "sessions": 0,
+    }
+    shown = wayfare("account", "show", file, "fleet")[1].splitlines()
+    assert "  deny_subscribe  level > 5" in shown
+    assert "  publications_per_second 100" in shown
+    assert "  sessions unlimited" in shown
+    known = Accounts(file)
+    assert known.owner("car-17").name == "fleet"
+    assert known.owner("car-017") is None
+    assert "deny_clients" in known.refusal(known.get("fleet"), "car-017")
+    code, _, told = wayfare("account", "show", file, "nobody")
+    assert (code, told) == (2, f"wayfare: there is no account nobody in {file}\n")
+    file.write_text(file.read_text("utf-8") + "connections = -1\n", "utf-8")
+    assert "connections is -1: give a whole number" in wayfare("account", "list", file)[2]

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from weakref import WeakValueDictionary
 
 from wayfare.core import messages as m
+from wayfare.core.costs import Costs
 from wayfare.core.counts import MILLISECOND_NS, Histogram
 from wayfare.core.deadlines import ANSWER, AWAY, BACKLOG, TOMBSTONE, Deadlines
 from wayfare.core.effects import Close, Effect, Send
@@ -49,6 +50,7 @@ class Border:
         self.past = Past()
         self._remembers = limits.past_count > 0
         self.by_link: dict[LinkId, Session] = {}
+        self.costs = Costs(self.subscriptions_of)
         self.tombstones: dict[ClientId, Tombstone] = {}
         self._sessions: dict[ClientId, dict[int, Session]] = {}
         # What waits for clients that are away. It lives as long as some backlog refers to it.
@@ -72,6 +74,10 @@ class Border:
     def has_room(self, client: ClientId, clients: int) -> bool:
         """Whether this one is among the clients with sessions, or there are fewer than so many."""
         return client in self._sessions or len(self._sessions) < clients
+
+    def knows(self, client: ClientId) -> bool:
+        """Whether it has a session here."""
+        return client in self._sessions
 
     def get(self, client: ClientId, epoch: int) -> Session | None:
         return self._sessions.get(client, {}).get(epoch)

@@ -19,7 +19,6 @@ from wayfare.core import deadlines, saving, saving_virtual
 from wayfare.core import messages as m
 from wayfare.core.border import Border
 from wayfare.core.buffers import Buffer
-from wayfare.core.costs import Costs
 from wayfare.core.deadlines import UPDATE
 from wayfare.core.effects import (
     Close,
@@ -138,7 +137,7 @@ class Broker:
         self._neighbour_links = frozenset(map(LinkId, self.neighbours))
         # What clients may do, by connection; who is not in here may do everything.
         self.grants: dict[LinkId, Grants] = {}
-        self.costs = Costs(self.border.subscriptions_of)
+        self.costs = self.border.costs
         # Whom to tell later how the tables changed: with the next message, or then at the latest.
         self._owed: dict[BrokerId, int] = {}
 
@@ -205,9 +204,10 @@ class Broker:
 
     def _is_ready(self, session: Session, link: LinkId) -> bool:
         """Whether its client may publish, here and now, without further questions."""
-        return not (
-            session.wait is not None or session.orphan or link in self.grants or self._tunnels
-        )
+        if session.wait is not None or session.orphan or self._tunnels:
+            return False
+        grants = self.grants.get(link)
+        return grants is None or not grants.checks_publications()
 
     def on_link_up(self, event: LinkUp, now: int) -> list[Effect]:
         neighbour = BrokerId(event.link)

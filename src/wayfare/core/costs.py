@@ -71,10 +71,17 @@ class Costs:
             del self._charges[account]
         return sum(left.values())
 
+    def payers(self) -> dict[str, list[ClientId]]:
+        """Whose subscriptions count, by account: all that has to be saved."""
+        return {account: list(clients) for account, clients in self._charges.items()}
+
+    def knows(self, account: str, client: ClientId) -> bool:
+        return client in self._charges.get(account, {})
+
     def know(self, account: str, client: ClientId) -> None:
-        """Count what this client has already, because it attached before the quota was set."""
-        self._charges.setdefault(account, {}).setdefault(client, 0)
-        self.spent(account)
+        """Count what this client has already, from now on."""
+        cost = sum(map(cost_of, self._subscriptions(client)))
+        self._charges.setdefault(account, {})[client] = cost
 
     def charge(self, grants: Grants, asked: Iterable[Filter], *, instead: bool) -> str:
         """A client asks for these filters, beside or instead of what it has. Returns why not, or ""."""

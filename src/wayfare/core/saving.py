@@ -131,6 +131,7 @@ class Saved(msgspec.Struct, array_like=True):
     grants: dict[LinkId, Grants]  # of connections, which may say more before they end
     virtual: bytes = b""  # virtual clients, by themselves: see saving_virtual.py
     asking: list[SavedAsking] = []
+    payers: dict[str, list[ClientId]] = {}  # whose subscriptions count for the quota of an account
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -174,6 +175,7 @@ def save(
         grants,
         virtual,
         [_saved_asking(link, one) for link, one in profiles.asking.items()],
+        border.costs.payers(),
     )
     return _encoder.encode(saved)
 
@@ -211,6 +213,9 @@ def load(
     for one in saved.sessions:
         _load_session(border, one, stored)
     border.next_place = saved.next_place
+    for account, clients in saved.payers.items():
+        for client in clients:
+            border.costs.know(account, client)
     if isinstance(relocation, Handoff):
         relocation.take_astray(saved.astray)
     for came, place in saved.past:

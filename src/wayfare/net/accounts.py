@@ -118,12 +118,12 @@ class Accounts:
     def all(self) -> Mapping[str, Account]:
         return self._accounts
 
-    def has_changed(self) -> bool:
-        """Whether the file is another one than was read, or cannot be read at all."""
+    def stamp(self) -> tuple[int, int, int] | None:
+        """The state of the file now, to see whether somebody writes it; None: it cannot be read."""
         try:
-            return _stamp(self.path) != self._stamp
+            return _stamp(self.path)
         except UsageError:
-            return True
+            return None
 
     def owner(self, client: str) -> Account | None:
         """The account that this name of a client belongs to."""
@@ -152,14 +152,11 @@ class Accounts:
         pattern = next(one for one in owner.clients if fnmatchcase(client, one))
         return f"that is for the account {owner.name}, which has clients = [{_quoted(pattern)}]"
 
-    def verify(self, name: str, password: str) -> bool:
-        """Whether that is the password of the account. Slow on purpose: do not call it in a loop."""
-        return bool(self.verified(name, password))
-
-    def verified(self, name: str, password: str) -> str:
+    def verify(self, name: str, password: str) -> str:
         """The hash of the account's password that this is; "" if it is none.
 
-        Every failure takes as long as any other one: as many hashes are compared.
+        Slow on purpose: do not call it in a loop. Every failure takes as long as any other one: as many
+        hashes are compared.
         """
         account = self._accounts.get(name)
         hashes = () if account is None else account.hashes(time.time())

@@ -68,6 +68,7 @@ from wayfare.net.audit import Audit
 from wayfare.net.calls import Calls
 from wayfare.net.connection import Connection, Traffic, Turn
 from wayfare.net.door import Door
+from wayfare.net.enforcement import Enforcement
 from wayfare.net.frames import Frames
 from wayfare.net.heartbeat import HEARTBEAT_S, Silence
 from wayfare.net.journal import records_of, recover, snapshot_of
@@ -148,6 +149,9 @@ class BrokerHost:
         self._net_limits = net_limits
         self.audit = audit or Audit(name, "broker")
         self._door = Door(name, neighbours, tls, secret, accounts, net_limits, self.audit)
+        self._enforcement = (
+            Enforcement(self, accounts, self._door.members, net_limits) if accounts else None
+        )
         self.peers = PeerNet(name, self, self._door, net_limits, self._posted)
         self.peers.meet({**neighbours, **(peers or {})})
         self._pauses = Pauses(name, self.links, self.connections, net_limits.messages_per_second)
@@ -184,6 +188,8 @@ class BrokerHost:
         self.started_s = time.monotonic()
         self._stalls.come_by()
         self._tasks += [loop.create_task(one) for one in (self._beat(), self._watch())]
+        if self._enforcement is not None:
+            self._tasks.append(loop.create_task(self._enforcement.watch()))
         for name, there in self._addresses.items():
             if there is not None:
                 self._tasks.append(loop.create_task(self._calls.keep_up(BrokerId(name), there)))
@@ -198,9 +204,11 @@ class BrokerHost:
         return self.address
 
     def reload(self) -> None:
-        """Go by certificates and accounts as they are in their files now, from the next connection on."""
+        """Go by certificates and accounts as they are in their files now, also for who is here."""
         self.audit.reopen()
         self._door.reload()
+        if self._enforcement is not None:
+            self._tasks.append(asyncio.get_running_loop().create_task(self._enforcement.enforce()))
 
     async def stop(self) -> None:
         """Close everything cleanly."""
@@ -284,6 +292,9 @@ class BrokerHost:
         now = self.now()
         if messages and neighbour is None:
             self._pauses.on_messages(connection, messages)
+            if connection.meter is not None:
+                size, connection.unmetered = connection.unmetered, 0
+                connection.meter.on_read(connection, messages, size)
         if neighbour is None and messages and type(messages[0]) is Publish:
             messages = self._publish(connection, messages, now)
         for message in messages:
@@ -434,6 +445,10 @@ class BrokerHost:
                 f"{self.name} keeps the sessions of {limits.sessions} clients, and has no room",
                 again=True,
             )
+        else:
+            self._door.has_room(
+                connection, connection.peer, lambda one: border.knows(ClientId(one))
+            )
         return not connection.closing
 
     def _joined(self, connection: Connection, join: Join) -> bool:
@@ -560,6 +575,10 @@ class BrokerHost:
         due = self.core.next_deadline()
         if due is not None and due < self._alarm.due:
             self._alarm.set(due, now)
+
+    def apply(self, event: Event) -> None:
+        """Something that an operator decided."""
+        self._step(event, self.now())
 
     def _perform(self, effects: list[Effect]) -> None:
         frames, connections = self._frames, self.connections

@@ -38,6 +38,12 @@ class Owner(Protocol):
         """There is something to write: call `flush` in this turn of the loop."""
 
 
+class Meter(Protocol):
+    """Measures what a peer sends, and makes it wait if that is too much."""
+
+    def on_read(self, connection: Connection, messages: list[AnyMessage], size: int) -> None: ...
+
+
 class Traffic:
     """What went over connections of one kind."""
 
@@ -83,6 +89,8 @@ class Connection(asyncio.Protocol):
         self.denied = ""  # what it asked for and is not granted
         self.audited = False  # its refusal is in the audit log
         self.traffic = Traffic()
+        self.meter: Meter | None = None
+        self.unmetered = 0  # bytes that were read since the meter last looked
         self.words = 0  # messages before its owner knew who is there
         self.heard = False  # since somebody last looked
         self.spoken = False
@@ -113,6 +121,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._bytes += len(data)
+        self.unmetered += len(data)
         self.traffic.bytes_in += len(data)
         if self._held is not None:
             self._held += data

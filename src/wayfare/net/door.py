@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,13 +22,14 @@ from wayfare.core.codec import encode
 from wayfare.core.grants import Grants
 from wayfare.core.messages import Challenge, Login, Proof
 from wayfare.errors import UsageError
-from wayfare.net.accounts import Account, Accounts
+from wayfare.net.accounts import Accounts
 from wayfare.net.addresses import Address
 from wayfare.net.audit import Audit
 from wayfare.net.connection import Connection
 from wayfare.net.limits import NetLimits, Rates
 from wayfare.net.login_limits import LoginLimits
 from wayfare.net.logs import tell
+from wayfare.net.members import Members
 from wayfare.net.security import (
     Proving,
     Tls,
@@ -69,7 +70,7 @@ class Door:
         self._limits = limits
         self._audit = audit
         self._proving: dict[Connection, Proving] = {}
-        self._logged_in: dict[Connection, Account] = {}
+        self.members = Members(limits)
         self._at: dict[str, int] = {}  # how many connections come from each network
         self._moves = Rates(limits.moves_per_minute)
         self.logins = LoginLimits(limits.failed_logins_per_minute, limits.failed_logins_per_account)
@@ -152,7 +153,7 @@ class Door:
 
     def on_closed(self, connection: Connection) -> None:
         self._proving.pop(connection, None)
-        self._logged_in.pop(connection, None)
+        self.members.close(connection)
         if not connection.called:
             network = network_of(connection.host)
             self._at[network] -= 1
@@ -262,7 +263,8 @@ class Door:
 
     def admits(self, connection: Connection, client: str) -> bool:
         """Whether a client may attach under this name, now; if not, it is refused."""
-        account = self._logged_in.get(connection)
+        member = self.members.get(connection)
+        account = None if member is None else member.account
         now = asyncio.get_running_loop().time()
         if client != connection.peer:
             connection.refuse(f"{connection.peer} attaches as {client}")
@@ -286,10 +288,29 @@ class Door:
             return True
         return False
 
+    def has_room(
+        self, connection: Connection, client: str, has_session: Callable[[str], bool]
+    ) -> bool:
+        """Whether the account of a client may have one more; if not, it is refused."""
+        if shortage := self.members.shortage(connection, client, has_session):
+            connection.refuse(f"{self._name} has no room: {shortage}", again=True)
+            return False
+        return True
+
+    def account_of(self, connection: Connection) -> str:
+        """The account that a connection belongs to; "" where there are none."""
+        member = self.members.get(connection)
+        return "" if member is None else member.account.name
+
     def grants(self, connection: Connection, client: str) -> Grants | None:
-        """What the client may do; None: everything."""
-        account = self._logged_in.pop(connection, None)
-        return None if account is None else account.grants(client)
+        """What the client may do, which attaches now; None: everything."""
+        member = self.members.get(connection)
+        if member is None:
+            return None
+        self.members.attach(connection, client)
+        account = member.account
+        cost_max = account.quota.within(self._limits).subscription_cost or 0
+        return account.grants(client, cost_max)
 
     def log_in(self, connection: Connection, login: Login) -> None:
         """Check a password, and hold the connection meanwhile."""
@@ -301,7 +322,7 @@ class Door:
             connection.refuse(
                 "a password came in clear, so others may know it: use wayfares://", why="login"
             )
-        elif connection in self._logged_in:
+        elif connection in self.members:
             connection.refuse("Login twice on one connection")
         elif len(self._checking) >= self._limits.logins:
             connection.refuse(f"{self._name} has too many logins to check", again=True)
@@ -313,9 +334,11 @@ class Door:
             task.add_done_callback(self._checking.discard)
 
     async def _log_in(self, accounts: Accounts, connection: Connection, login: Login) -> None:
+        hashed = ""
         async with self.logins.attempt(login.name, connection.origin) as attempt:
             if not attempt.wait_s and not connection.closing:
-                attempt.good = await self._check(accounts, login)
+                hashed = await self._check(accounts, login)
+                attempt.good = bool(hashed)
         if connection.closing:
             return
         account = accounts.get(login.name)
@@ -325,7 +348,7 @@ class Door:
             connection.refuse(f"too many failed logins before this one: {reason}", again=True)
         elif attempt.good and account is not None:
             self._audit_login("login_ok", connection, login)
-            self._logged_in[connection] = account
+            self.members.log_in(connection, account, hashed)
             connection.allow_long_frames()
             connection.release()
         else:
@@ -338,7 +361,7 @@ class Door:
                 details=f"{known}, from {connection.origin}",
             )
 
-    async def _check(self, accounts: Accounts, login: Login) -> bool:
+    async def _check(self, accounts: Accounts, login: Login) -> str:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(HASHING_THREADS, "wayfare-login")
         if trouble := accounts.refresh():

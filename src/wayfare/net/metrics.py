@@ -103,7 +103,8 @@ METRICS = (
         "closed in peace, lost, refused with a reason for the peer, or cut off without; and why that: limit,"
         " login, neighbour (not ours, or it cannot prove it), bytes (no frames of ours), protocol, late (it did"
         " not say what it is), silent, unread (it does not read), given_up (too much waited for a neighbour),"
-        " rolled_back (a store was), store (that failed), grant (more than its account allows)",
+        " rolled_back (a store was), store (that failed), grant (more than its account allows), account (that"
+        " was removed or changed), kicked (by an operator), revoked (its certificate)",
         lambda one: [((ended.kind, ended.how, ended.why), ended.count) for ended in one.ended],
     ),
     Row(

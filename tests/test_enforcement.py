@@ -1,0 +1,284 @@
+"""Accounts that change while clients are attached or away, and quotas: on real sockets."""
+
+import asyncio
+import json
+import logging
+import time
+from contextlib import asynccontextmanager
+
+import pytest
+
+import wayfare
+from live import HERE, until
+from wayfare.errors import Refused
+from wayfare.net import accounts as accounts_file
+from wayfare.net import enforcement
+from wayfare.net.accounts import Accounts
+from wayfare.net.audit import Audit
+from wayfare.net.broker import BrokerHost
+from wayfare.net.limits import NetLimits
+from wayfare.net.store import Store
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch, caplog):
+    monkeypatch.setattr(enforcement, "FILES_S", 0.05)
+    caplog.set_level(logging.WARNING, "wayfare")
+
+
+def run(coroutine):
+    asyncio.run(asyncio.wait_for(coroutine, 60))
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "accounts.toml"
+    accounts_file.add(path, "anna", "open", {"clients": ["anna-*"]})
+    accounts_file.add(path, "tom", "sesame")
+    return path
+
+
+@asynccontextmanager
+async def live(broker):
+    await broker.start(HERE)
+    try:
+        yield broker
+    finally:
+        await broker.stop()
+
+
+def broker_of(file, **options):
+    audit = Audit("porto", "broker", file.with_name("audit.jsonl"))
+    return BrokerHost("porto", {}, accounts=Accounts(file), audit=audit, **options)
+
+
+def audited(file, event):
+    lines = file.with_name("audit.jsonl").read_text("utf-8").splitlines()
+    return [one for one in map(json.loads, lines) if one["event"] == event]
+
+
+class Joined:
+    """A client that may publish anything; awaited or entered, as `wayfare.connect` is."""
+
+    def __init__(self, broker, name="anna", password="open", **options):
+        url = str(broker.address)
+        self.opening = wayfare.connect(url, client_id=name, password=password, **options)
+
+    def __await__(self):
+        return self.open().__await__()
+
+    async def open(self):
+        self.client = await self.opening
+        await self.client.advertise("true")
+        return self.client
+
+    async def __aenter__(self):
+        return await self.open()
+
+    async def __aexit__(self, *_):
+        await self.client.close()
+
+
+connect = Joined
+
+
+def change(file, old, new):
+    text = file.read_text("utf-8")
+    assert old in text
+    file.write_text(text.replace(old, new), "utf-8")
+
+
+async def refusal_of(client):
+    """Why the broker closed the connection of a client for good."""
+    async with asyncio.timeout(40):
+        while True:
+            try:
+                await client.publish({"x": 1})
+                await client.flush()
+            except Refused as refused:
+                return str(refused)
+            await asyncio.sleep(0.02)
+
+
+def test_the_clients_of_a_removed_account_are_disconnected_and_others_stay(file):
+    async def test():
+        async with live(broker_of(file)) as broker, connect(broker, "tom", "sesame") as tom:
+            anna = await connect(broker)
+            accounts_file.remove(file, "anna")
+            assert "the account anna was removed" in await refusal_of(anna)
+            await tom.publish({"x": 1})
+            await tom.flush()
+            (change,) = audited(file, "account_changed")
+            assert (change["account"], change["change"]) == ("anna", "removed")
+
+    run(test())
+
+
+def test_a_client_stays_while_its_password_is_rotated_and_leaves_when_that_is_over(file):
+    async def test():
+        async with live(broker_of(file)) as broker:
+            anna = await connect(broker)
+            accounts_file.rotate(file, "anna", "new")
+            await until(lambda: audited(file, "account_changed"))
+            async with connect(broker, "anna-2", "new", account="anna") as other:
+                await anna.publish({"x": 1})
+                await anna.flush()
+                accounts_file.finish_rotation(file, "anna")
+                assert "cannot log in" in await refusal_of(anna)
+                await other.publish({"x": 1})
+                await other.flush()
+
+    run(test())
+
+
+def test_a_previous_password_expires_by_itself(file):
+    async def test():
+        async with live(broker_of(file)) as broker:
+            anna = await connect(broker)
+            accounts_file.rotate(file, "anna", "new", 1.5)
+            assert "cannot log in" in await refusal_of(anna)
+            assert not Accounts(file).verify("anna", "open")
+            assert Accounts(file).verify("anna", "new")
+
+    run(test())
+
+
+def test_rules_that_shrink_are_in_force_for_who_is_attached(file):
+    async def test():
+        async with live(broker_of(file)) as broker:
+            anna = await connect(broker)
+            await anna.subscribe("x > 0")
+            await anna.subscribe("service = 'parking'")
+            await anna.flush()
+            change(file, '["anna"]\n', '["anna"]\nsubscribe = ["service = \'parking\'"]\n')
+            assert "may not subscribe to x > 0: its account allows" in await refusal_of(anna)
+            (session,) = broker.core.border.of("anna")
+            assert [str(one) for one in session.subscriptions] == ["service = 'parking'"]
+
+    run(test())
+
+
+def test_rules_that_allow_what_a_client_has_disturb_it_not_and_hold_for_what_it_asks_next(file):
+    async def test():
+        async with live(broker_of(file)) as broker:
+            anna = await connect(broker)
+            got = await anna.subscribe("x > 0")
+            change(file, '["anna"]\n', '["anna"]\nsubscribe = ["x > 0"]\npublish = ["x > 0"]\n')
+            await until(lambda: broker.core.grants)
+            await anna.publish({"x": 1})
+            assert (await got.get(5))["x"] == 1
+            await anna.publish({"y": 1})
+            assert "may not publish a notification with y" in await refusal_of(anna)
+
+    run(test())
+
+
+def test_what_waits_for_a_client_that_is_away_is_withdrawn(file):
+    async def test():
+        async with live(broker_of(file)) as broker, connect(broker, "tom", "sesame") as tom:
+            anna = await connect(broker)
+            await anna.subscribe("x > 0")
+            await anna.flush()
+            await anna.detach()
+            await until(lambda: broker.core.border.of("anna")[0].link is None)
+            await tom.publish({"x": 1, "secret": True})
+            await tom.flush()
+            (session,) = broker.core.border.of("anna")
+            assert len(session.backlog) == 1
+            change(file, '["anna"]\n', '["anna"]\nsubscribe = []\n')
+            await until(lambda: not session.subscriptions)
+            assert not session.backlog
+
+    run(test())
+
+
+def test_a_file_that_is_wrong_changes_nothing(file, caplog):
+    async def test():
+        async with live(broker_of(file)) as broker, connect(broker) as anna:
+            file.write_text("nonsense", "utf-8")
+            await until(lambda: "goes on with the accounts that it has" in caplog.text)
+            await anna.publish({"x": 1})
+            await anna.flush()
+
+    run(test())
+
+
+def test_sessions_on_disk_are_held_to_rules_that_changed_meanwhile(file, tmp_path):
+    async def test():
+        def broker():
+            return broker_of(file, store=Store(tmp_path / "store", "os", "porto"))
+
+        async with live(broker()) as first:
+            anna = await connect(first)
+            await anna.subscribe("x > 0")
+            await anna.flush()
+        change(file, '["anna"]\n', '["anna"]\nsubscribe = ["x > 5"]\n')
+        for _ in range(2):  # and what was withdrawn is on disk
+            async with live(broker()) as again:
+                await until(lambda: not again.core.border.of("anna")[0].subscriptions)
+
+    run(test())
+
+
+# Quotas
+
+
+def test_an_account_has_as_many_clients_as_its_quota_says(file):
+    change(file, '["anna"]\n', '["anna"]\nconnections = 2\nsessions = 3\n')
+
+    async def test():
+        async with live(broker_of(file)) as broker:
+            clients = [await connect(broker, f"anna-{i}", account="anna") for i in range(2)]
+            with pytest.raises(wayfare.errors.CannotConnect, match="has 2 attached clients"):
+                await connect(broker, "anna-2", account="anna", timeout=10)
+            for client in clients:
+                await client.close()
+            async with connect(broker, "anna-2", account="anna"):
+                pass
+
+    run(test())
+
+
+def test_publications_beyond_the_rate_wait_and_none_is_lost(file):
+    change(file, '["tom"]\n', '["tom"]\npublications_per_second = 200\n')
+
+    async def test():
+        async with (
+            live(broker_of(file)) as broker,
+            connect(broker) as anna,
+            connect(broker, "tom", "sesame") as tom,
+        ):
+            got = await anna.subscribe("x >= 0")
+            await anna.flush()
+            began = time.monotonic()
+            for x in range(500):
+                await tom.publish({"x": x})
+            assert [(await got.get(10))["x"] for _ in range(500)] == [*range(500)]
+            await tom.publish({"x": 500})
+            assert (await got.get(10))["x"] == 500
+            assert time.monotonic() - began > 1.0  # 200 at once, 300 at 200 a second
+
+    run(test())
+
+
+def test_a_client_without_a_quota_has_no_meter(file):
+    async def test():
+        async with live(broker_of(file)) as broker, connect(broker):
+            assert [one.meter for one in broker.connections.values()] == [None]
+            change(file, '["anna"]\n', '["anna"]\nbytes_per_second = "1MB"\n')
+            await until(lambda: all(one.meter for one in broker.connections.values()))
+
+    run(test())
+
+
+def test_defaults_of_quotas_are_limits_of_the_broker(file):
+    async def test():
+        limits = NetLimits(account_subscription_cost=10)
+        async with live(broker_of(file, net_limits=limits)) as broker:
+            anna = await connect(broker)
+            await anna.subscribe("name like '%a%'")
+            await anna.flush()
+            await anna.subscribe("name like '%b%'")
+            assert "its account has used 8 of 10 (subscription_cost)" in await refusal_of(anna)
+
+    run(test())
