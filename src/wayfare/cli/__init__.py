@@ -26,6 +26,7 @@ EXAMPLES = """examples:
   wayfare emulate --listen 7500 --to 127.0.0.1:7410   ... as over GPRS
   wayfare service proxy --access mqtt://127.0.0.1:1883    clients of other brokers move, too
   wayfare top city.toml                 what these brokers do, live
+  wayfare sessions list --config site.toml      who is here, and who is away
   wayfare doctor --config site.toml     what is wrong, and what to do
   wayfare history city "kmh > 120"      what was published, of an archive
   wayfare sim                           the scenarios that come with Wayfare
@@ -55,6 +56,7 @@ PARTS = (
     "doctor",
     "config",
     "account",
+    "sessions",
     "sim",
     "study",
     "mine",

@@ -105,7 +105,8 @@ def run_broker(arguments: argparse.Namespace) -> int:
     running.start_log(arguments.log_level, arguments.log_format)
     host = network.host(site.name, site.neighbours, site.settings, site.peers)
     endpoint = network.Telling([host], _status(arguments, site.settings))
-    work = _serve(host, site.listen, endpoint, arguments.json)
+    admin = network.Administered([host], site.settings)
+    work = _serve(host, site.listen, endpoint, admin, arguments.json)
     return running.serve(work, lambda: _code([host]), host.reload)
 
 
@@ -132,10 +133,16 @@ def _site(arguments: argparse.Namespace) -> configured.Broker:
     return site
 
 
-async def _serve(host: BrokerHost, listen: Address, telling: network.Telling, as_json: bool) -> int:
+async def _serve(
+    host: BrokerHost,
+    listen: Address,
+    telling: network.Telling,
+    admin: network.Administered,
+    as_json: bool,
+) -> int:
     try:
         address = await network.listen(host, listen)
-        async with telling as status:
+        async with admin, telling as status:
             if as_json:
                 facts = {"name": host.name, "address": str(address)} | _where(status)
                 print(json.dumps(facts), flush=True)
@@ -190,7 +197,8 @@ async def _serve_all(
 ) -> int:
     brokers |= await network.start(city)
     try:
-        async with network.Telling(brokers.values(), where) as status:
+        admin = network.Administered(brokers.values(), city.settings)
+        async with admin, network.Telling(brokers.values(), where) as status:
             if as_json:
                 for facts in _facts(brokers):
                     print(json.dumps(facts | _where(status)), flush=True)

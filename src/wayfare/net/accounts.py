@@ -44,7 +44,7 @@ DENY_LISTS = tuple(f"deny_{one}" for one in LISTS)
 NAMES = ("clients", "deny_clients")
 PREVIOUS = ("previous_password", "previous_expires")
 TOLD_MAX = 200  # characters of patterns in a refusal
-KEYS = ("password", *PREVIOUS, *NAMES, *LISTS, *DENY_LISTS, *QUOTAS)
+KEYS = ("password", "clients", *LISTS, "deny_clients", *DENY_LISTS, *PREVIOUS, *QUOTAS)
 
 hasher = PasswordHasher()
 

@@ -580,6 +580,10 @@ class BrokerHost:
         """Something that an operator decided."""
         self._step(event, self.now())
 
+    def account_of(self, client: str) -> str:
+        """The account that this name of a client belongs to; "" if there is none."""
+        return self._door.account_of_name(client)
+
     def _perform(self, effects: list[Effect]) -> None:
         frames, connections = self._frames, self.connections
         for effect in effects:
@@ -622,6 +626,8 @@ class BrokerHost:
             connection = neighbour.connection if neighbour is not None else None
         if connection is None:
             return
+        if connection.closing:
+            return  # an operator was faster
         if effect.fault:
             connection.denied = effect.denied
             connection.refuse(effect.reason, why="grant" if effect.denied else "protocol")

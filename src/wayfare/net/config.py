@@ -18,7 +18,16 @@ from wayfare.core.history import Limits
 from wayfare.core.saving import check_savable
 from wayfare.errors import ConfigError, UsageError
 from wayfare.net.config_keys import BOTH, CITY, KEYS, LEAST, LIMITS, NET_LIMITS, REQUIRED, SITE
-from wayfare.net.configured import Ahead, Broker, Durability, Network, Security, Settings, Status
+from wayfare.net.configured import (
+    ADMIN_FILE,
+    Ahead,
+    Broker,
+    Durability,
+    Network,
+    Security,
+    Settings,
+    Status,
+)
 from wayfare.net.kinds import DURATIONS_NS, LINKS, NAME, NAMES, meant, shown
 from wayfare.net.limits import NetLimits
 from wayfare.net.mistakes import Mistake, Place, dotted, located
@@ -151,7 +160,15 @@ class _Reading:
             security=self._security(),
             net_limits=self._net_limits(),
             ahead=self._ahead(),
+            admin=self._admin(),
         )
+
+    def _admin(self) -> str:
+        """The path of the admin socket: beside the store, unless the file says otherwise."""
+        directory = self.found.get("durability.directory", "")
+        stored = directory and self.found["durability.mode"] != "memory"
+        beside = str(Path(self.file).parent / directory / ADMIN_FILE) if stored else ""
+        return self._path("admin.socket") or beside
 
     def _ahead(self) -> Ahead:
         places, movement = self._path("ahead.places"), self._path("ahead.movement")

@@ -214,6 +214,12 @@ KEYS = (
         "where it is kept, for os and disk; relative to the file",
     ),
     Key(
+        "admin.socket",
+        TEXT,
+        None,
+        "path of the admin socket, for `wayfare sessions`; without it, beside the store, if there is one",
+    ),
+    Key(
         "status.port",
         NUMBERED,
         None,

@@ -11,6 +11,7 @@ from wayfare.net.limits import DEFAULT_NET_LIMITS, NetLimits
 from wayfare.net.security import Tls
 
 NOT_AHEAD = CoreAhead()
+ADMIN_FILE = "admin.sock"  # beside a store
 
 
 class Durability(msgspec.Struct, frozen=True):
@@ -60,6 +61,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     security: Security = Security()
     net_limits: NetLimits = DEFAULT_NET_LIMITS
     ahead: Ahead = Ahead()
+    admin: str = ""  # the path of the admin socket; "": there is none
 
 
 class Broker(msgspec.Struct, frozen=True):

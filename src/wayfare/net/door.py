@@ -302,6 +302,10 @@ class Door:
         member = self.members.get(connection)
         return "" if member is None else member.account.name
 
+    def account_of_name(self, client: str) -> str:
+        owner = None if self._accounts is None else self._accounts.owner(client)
+        return "" if owner is None else owner.name
+
     def grants(self, connection: Connection, client: str) -> Grants | None:
         """What the client may do, which attaches now; None: everything."""
         member = self.members.get(connection)

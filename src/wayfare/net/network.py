@@ -18,6 +18,7 @@ from wayfare.errors import UsageError
 from wayfare.net import configured, maps
 from wayfare.net.accounts import Accounts
 from wayfare.net.addresses import Address
+from wayfare.net.admin import AdminSocket
 from wayfare.net.audit import Audit
 from wayfare.net.broker import BrokerHost
 from wayfare.net.http import Endpoint
@@ -173,6 +174,32 @@ class Telling:
 
     async def __aexit__(self, *_: object) -> None:
         await self._endpoint.stop()
+
+
+class Administered:
+    """While this is entered, operators may list and end sessions of these brokers, if there is a socket."""
+
+    def __init__(self, brokers: Iterable[BrokerHost], settings: configured.Settings) -> None:
+        path = settings.admin
+        self._socket = AdminSocket(brokers, path) if path else None
+        # Beside a store nobody asked for it: then a broker starts without, and says so.
+        beside = Path(settings.durability.directory) / configured.ADMIN_FILE
+        self._required = Path(path) != beside
+
+    async def __aenter__(self) -> None:
+        if self._socket is None:
+            return
+        try:
+            await self._socket.start()
+        except UsageError as error:
+            if self._required:
+                raise
+            says = "operators cannot reach this process: %(reason)s"
+            tell(logger, logging.WARNING, "no_admin", says, reason=error)
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._socket is not None:
+            await self._socket.stop()
 
 
 async def _linked(brokers: Iterable[BrokerHost]) -> None:

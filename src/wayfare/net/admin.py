@@ -1,0 +1,310 @@
+"""What an operator may do to running brokers: list sessions, and disconnect clients, over a socket of this machine.
+
+    {"do": "sessions", "client": "car-*"}                     one request, a line of JSON
+    {"broker": "lisbon", "client": "car-17", ...}             the answer: any number of lines
+    {"end": true}                                             ... and the last one; or {"error": "..."}
+
+The socket is a file that only its owner may open, in a directory that is made for its owner only. Where the
+system can say who connects, anybody but that user and root is refused, whatever the permissions of the file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import stat
+import struct
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import msgspec
+
+from wayfare.core.effects import Forgotten
+from wayfare.core.messages import ClientId
+from wayfare.core.sessions import Session
+from wayfare.errors import CannotConnect, UsageError
+from wayfare.net.broker import BrokerHost
+from wayfare.net.connection import Connection
+from wayfare.net.logs import tell
+
+PATH_MAX = 100  # bytes of a path: the system takes few more
+REQUEST_BYTES = 8_192
+REQUEST_S = 5.0  # that a request may take
+CONNECTIONS_MAX = 8  # at a time; others are closed
+SLICE = 200  # sessions that are listed before clients have their turn
+
+logger = logging.getLogger("wayfare.broker")
+
+
+class Request(msgspec.Struct, frozen=True, omit_defaults=True):
+    do: str
+    broker: str = ""  # "": all of the process
+    client: str = ""  # a name, or for `sessions` a pattern
+    forget: bool = False  # end the session as well
+    again: bool = False  # the client may attach again
+    reason: str = ""
+
+
+class SessionFacts(msgspec.Struct, frozen=True):
+    broker: str
+    client: str
+    account: str
+    state: str  # attached, away or waiting (for its old broker)
+    address: str  # of an attached client
+    away_s: float
+    backlog: int
+    backlog_bytes: int
+    subscriptions: int
+    advertisements: int
+
+
+class Kicked(msgspec.Struct, frozen=True):
+    """What came of a kick at one broker."""
+
+    broker: str
+    client: str
+    disconnected: int  # connections
+    forgotten: int  # sessions
+    away: int  # sessions that are still there
+    moved_to: str = ""  # the broker that the client went to, if it is not here
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The last line."""
+
+    end: bool = False
+    error: str = ""
+
+
+# At the broker
+
+
+def sessions_of(host: BrokerHost, pattern: str = "") -> Iterator[SessionFacts]:
+    for session in list(host.core.border.all()):
+        if not pattern or fnmatchcase(session.client, pattern):
+            yield _facts(host, session)
+
+
+def _facts(host: BrokerHost, session: Session) -> SessionFacts:
+    connection = host.connections.get(session.link or "")
+    state = "away" if session.link is None else "attached"
+    away_ns = host.now() - session.away_since if session.link is None else 0
+    return SessionFacts(
+        host.name,
+        session.client,
+        host.account_of(session.client),
+        state if session.wait is None else "waiting",
+        connection.host if connection is not None else "",
+        round(max(0, away_ns) / 1e9, 1),
+        len(session.backlog),
+        session.backlog.bytes,
+        len(session.subscriptions),
+        len(session.advertisements),
+    )
+
+
+def kick(host: BrokerHost, request: Request, by: str) -> Kicked:
+    """Disconnect a client, and with `forget` end its session: its backlog is dropped."""
+    client = ClientId(request.client)
+    reason = request.reason or "an operator disconnected it"
+    connections = [one for one in host.connections.values() if one.peer == client]
+    sessions = host.core.border.of(client)
+    for connection in connections:
+        _disconnect(host, connection, reason, by, again=request.again)
+    if request.forget and sessions:
+        host.apply(Forgotten(client, reason))
+        if not connections:
+            account = host.account_of(client)
+            host.audit.record("kicked", client=client, account=account, by=by, reason=reason)
+    tombstone = host.core.border.tombstones.get(client)
+    moved = tombstone.moved_to if tombstone is not None and not sessions else None
+    forgotten = len(sessions) if request.forget else 0
+    return Kicked(
+        host.name,
+        client,
+        len(connections),
+        forgotten,
+        len(sessions) - forgotten,
+        moved[0] if moved is not None else "",
+    )
+
+
+def _disconnect(
+    host: BrokerHost, connection: Connection, reason: str, by: str, *, again: bool
+) -> None:
+    host.audit.record(
+        "kicked",
+        client=connection.peer,
+        account=host.account_of(connection.peer),
+        address=connection.host,
+        by=by,
+        reason=reason,
+    )
+    connection.audited = True
+    connection.refuse(reason, again=again)
+    connection.why = "kicked"
+
+
+class AdminSocket:
+    """Of all brokers of this process."""
+
+    def __init__(self, brokers: Iterable[BrokerHost], path: str) -> None:
+        self._brokers, self._path = list(brokers), Path(path)
+        self._server: asyncio.Server | None = None
+        self._answering: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Listen; UsageError if that cannot be."""
+        if len(os.fsencode(self._path)) > PATH_MAX:
+            raise UsageError(
+                f"the path of the admin socket has more than {PATH_MAX} bytes ({self._path}):"
+                " give admin.socket a shorter one"
+            )
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _clear(self._path)
+            listening = _bound(self._path)
+            self._server = await asyncio.start_unix_server(
+                self._accept, sock=listening, limit=REQUEST_BYTES
+            )
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise UsageError(f"cannot make the admin socket {self._path}: {reason}") from None
+
+    async def stop(self) -> None:
+        if self._server is None:
+            return
+        self._server.close()
+        for task in self._answering:
+            task.cancel()
+        await asyncio.gather(*self._answering, return_exceptions=True)
+        await self._server.wait_closed()
+        with suppress(OSError):
+            self._path.unlink()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._answering) >= CONNECTIONS_MAX:
+            writer.close()
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, ValueError):
+                async with asyncio.timeout(REQUEST_S):
+                    user = _user_of(writer)
+                    line = await reader.readuntil(b"\n")
+                async for answer in self._answers(line, user):
+                    writer.write(msgspec.json.encode(answer) + b"\n")
+                    async with asyncio.timeout(REQUEST_S):
+                        await writer.drain()
+        finally:
+            writer.close()
+
+    async def _answers(self, line: bytes, user: int | None) -> AsyncIterator[msgspec.Struct]:
+        if user not in (None, 0, os.geteuid()):
+            says = "another user tried to use the admin socket of %(broker)s: uid %(uid)s"
+            broker = ", ".join(one.name for one in self._brokers)
+            tell(logger, logging.WARNING, "admin_refused", says, broker=broker, uid=user)
+            yield Answer(error="this socket is for the user that runs the broker, and for root")
+            return
+        try:
+            request = msgspec.json.decode(line, type=Request)
+        except msgspec.DecodeError as error:
+            yield Answer(error=f"this is not a request: {error}")
+            return
+        hosts = [one for one in self._brokers if request.broker in ("", one.name)]
+        if not hosts:
+            names = ", ".join(one.name for one in self._brokers)
+            yield Answer(error=f"there is no broker {request.broker} here, only {names}")
+        elif request.do == "sessions":
+            async for facts in _listed(hosts, request.client):
+                yield facts
+            yield Answer(end=True)
+        elif request.do == "kick" and request.client:
+            for host in hosts:
+                yield kick(host, request, f"uid {user}" if user is not None else "admin socket")
+            yield Answer(end=True)
+        else:
+            yield Answer(error=f"there is no {request.do or 'request without a name'} here")
+
+
+async def _listed(hosts: Iterable[BrokerHost], pattern: str) -> AsyncIterator[SessionFacts]:
+    for host in hosts:
+        for count, facts in enumerate(sessions_of(host, pattern), 1):
+            yield facts
+            if not count % SLICE:
+                await asyncio.sleep(0)
+
+
+def _clear(path: Path) -> None:
+    """Remove a socket that an earlier process left; OSError if somebody listens there."""
+    if not os.path.lexists(path):
+        return
+    if not stat.S_ISSOCK(path.lstat().st_mode):
+        raise OSError(f"{path} is there, and not a socket")
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            path.unlink()
+            return
+    raise OSError("another process listens there")
+
+
+def _bound(path: Path) -> socket.socket:
+    """A socket that nobody else can open, from its first moment on."""
+    listening = socket.socket(socket.AF_UNIX)
+    before = os.umask(0o177)
+    try:
+        listening.bind(str(path))
+    except OSError:
+        listening.close()
+        raise
+    finally:
+        os.umask(before)
+    return listening
+
+
+def _user_of(writer: asyncio.StreamWriter) -> int | None:
+    """Who connected; None where the system does not say."""
+    option = getattr(socket, "SO_PEERCRED", None)
+    peer = writer.get_extra_info("socket")
+    if option is None or peer is None:
+        return None
+    size = struct.calcsize("3i")
+    user: int = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, option, size))[1]
+    return user
+
+
+# At the command line
+
+
+async def ask(path: str, request: Request) -> AsyncIterator[bytes]:
+    """The lines of an answer; CannotConnect or UsageError if there is none."""
+    try:
+        async with asyncio.timeout(REQUEST_S):
+            reader, writer = await asyncio.open_unix_connection(path)
+    except (OSError, TimeoutError) as error:
+        reason = getattr(error, "strerror", None) or f"no answer within {REQUEST_S:g} s"
+        raise CannotConnect(
+            f"cannot reach a broker at {path}: {reason}; see that it runs, and has this admin socket"
+        ) from None
+    try:
+        writer.write(msgspec.json.encode(request) + b"\n")
+        async for line in reader:
+            answer = msgspec.json.decode(line, type=Answer)
+            if answer.error:
+                raise UsageError(f"{path}: {answer.error}")
+            if answer.end:
+                return
+            yield line
+        raise CannotConnect(f"the broker at {path} closed the connection: ask again")
+    finally:
+        writer.close()

@@ -1,0 +1,183 @@
+"""`wayfare sessions`: what an operator may do to a running broker, over its admin socket."""
+
+import asyncio
+import json
+import os
+import stat
+
+import pytest
+
+import wayfare
+from live import HERE, Tree, until
+from test_account import wayfare as command
+from test_live_cli import Program
+from wayfare.errors import Refused, UsageError
+from wayfare.net import admin
+from wayfare.net.admin import AdminSocket
+from wayfare.net.broker import BrokerHost
+
+
+@pytest.fixture
+def site(tmp_path):
+    """A broker with a store, as a process, and its file."""
+    file = tmp_path / "site.toml"
+    file.write_text(
+        """
+        name = "porto"
+        listen = "127.0.0.1:0"
+        [admin]
+        socket = "run/a.sock"
+        [audit]
+        file = "audit.jsonl"
+        """,
+        "utf-8",
+    )
+    broker = Program("broker", "--config", str(file), "--json")
+    try:
+        yield file, json.loads(broker.line())["address"]
+    finally:
+        broker.stop()
+
+
+async def kicked(client):
+    """What a client is told when it is disconnected for good."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await client.subscribe("y > 0")
+                await client.flush()
+            except Refused as refused:
+                return str(refused)
+            await asyncio.sleep(0.05)
+
+
+def test_sessions_are_listed_and_clients_kicked(site):
+    file, url = site
+    there = ("--config", file)
+    sock = file.with_name("run") / "a.sock"
+    assert stat.S_IMODE(sock.stat().st_mode) == 0o600
+    assert stat.S_IMODE(sock.parent.stat().st_mode) == 0o700
+
+    async def test():
+        anna = await wayfare.connect(url, client_id="anna")
+        bert = await wayfare.connect(url, client_id="bert")
+        await anna.subscribe("x > 0")
+        await anna.flush()
+        code, out, _ = await asyncio.to_thread(command, "sessions", "list", *there, "--json")
+        assert code == 0
+        listed = {one["client"]: one for one in map(json.loads, out.splitlines())}
+        assert listed.keys() == {"anna", "bert"}
+        assert (listed["anna"]["state"], listed["anna"]["subscriptions"]) == ("attached", 1)
+        assert listed["anna"]["address"] == "127.0.0.1"
+        code, out, _ = await asyncio.to_thread(command, "sessions", "list", "b*", *there)
+        assert (code, "bert" in out, "anna" in out) == (0, True, False)
+
+        kick = ("sessions", "kick", "anna", *there)
+        code, out, _ = await asyncio.to_thread(command, *kick, "--reason", "maintenance")
+        assert (code, out) == (0, "anna was disconnected at porto; its session stays\n")
+        assert "maintenance" in await kicked(anna)
+        code, out, _ = await asyncio.to_thread(command, *kick)
+        assert (code, out) == (1, "anna is away from porto: --forget ends its session\n")
+        code, out, _ = await asyncio.to_thread(command, *kick, "--forget")
+        assert (code, out) == (0, "anna was away at porto, and its session has ended\n")
+        code, out, _ = await asyncio.to_thread(command, *kick, "--json")
+        assert code == 1
+        assert json.loads(out)["away"] == 0
+        await bert.close()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+    lines = file.with_name("audit.jsonl").read_text("utf-8").splitlines()
+    kicks = [one for one in map(json.loads, lines) if one["event"] == "kicked"]
+    assert [one["reason"] for one in kicks] == ["maintenance", "an operator disconnected it"]
+    assert kicks[0]["by"] == f"uid {os.getuid()}"
+
+
+def test_a_broker_that_is_not_there_is_reported(tmp_path):
+    path = tmp_path / "none.sock"
+    code, _, told = command("sessions", "list", "--socket", path)
+    assert code == 2
+    assert f"cannot reach a broker at {path}: No such file or directory" in told
+    assert "Give --config FILE, or --socket PATH" in command("sessions", "list")[2]
+    file = tmp_path / "site.toml"
+    file.write_text('name = "porto"', "utf-8")
+    assert "has no admin socket" in command("sessions", "list", "--config", file)[2]
+
+
+async def asked(path, line):
+    reader, writer = await asyncio.open_unix_connection(str(path))
+    writer.write(line)
+    got = [json.loads(one) async for one in reader]
+    writer.close()
+    return got
+
+
+def test_a_client_that_was_kicked_with_again_comes_back_and_a_forgotten_one_has_a_gap(tmp_path):
+    async def test():
+        broker, path = BrokerHost("porto", {}), tmp_path / "a.sock"
+        await broker.start(HERE)
+        socket = AdminSocket([broker], str(path))
+        await socket.start()
+        anna = await wayfare.connect(str(broker.address), client_id="anna")
+        await anna.subscribe("x > 0")
+        await anna.flush()
+        (kicked, end) = await asked(
+            path, b'{"do":"kick","client":"anna","forget":true,"again":true}\n'
+        )
+        assert (kicked["disconnected"], kicked["forgotten"], end) == (1, 1, {"end": True})
+        await until(lambda: broker.core.border.knows("anna"))
+        await until(lambda: broker.gaps == 1)
+        assert broker.ended["client", "refused", "kicked"] == 1
+        assert await asked(path, b'{"do":"kick","client":"anna","broker":"faro"}\n') == [
+            {"error": "there is no broker faro here, only porto"}
+        ]
+        assert "not a request" in (await asked(path, b"nonsense\n"))[0]["error"]
+        assert "there is no dance here" in (await asked(path, b'{"do":"dance"}\n'))[0]["error"]
+        await anna.close()
+        with pytest.raises(UsageError, match="another process listens there"):
+            await AdminSocket([broker], str(path)).start()
+        await socket.stop()
+        assert not path.exists()
+        await broker.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_another_user_is_refused_and_a_stale_socket_replaced(tmp_path, monkeypatch):
+    async def test():
+        broker, path = BrokerHost("porto", {}), tmp_path / "a.sock"
+        admin._bound(path).close()  # an earlier process was killed
+        socket = AdminSocket([broker], str(path))
+        await socket.start()
+        assert await asked(path, b'{"do":"sessions"}\n') == [{"end": True}]
+        monkeypatch.setattr(admin, "_user_of", lambda _: os.getuid() + 1)
+        (refused,) = await asked(path, b'{"do":"sessions"}\n')
+        assert "for the user that runs the broker" in refused["error"]
+        await socket.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_where_a_client_went_is_said(tmp_path):
+    async def test():
+        net = Tree("porto-faro")
+        for name in net.names:
+            await net.start(name)
+        await net.linked()
+        path = tmp_path / "a.sock"
+        socket = AdminSocket([net.brokers["porto"]], str(path))
+        await socket.start()
+        anna = await wayfare.connect(net.url("porto"), client_id="anna")
+        await anna.subscribe("x > 0")
+        await anna.flush()
+        await anna.move(net.url("faro"))
+        await until(lambda: not net.brokers["porto"].core.border.knows("anna"))
+        code, out, _ = await asyncio.to_thread(
+            command, "sessions", "kick", "anna", "--socket", path
+        )
+        assert (code, out) == (1, "anna is not at porto: it moved to faro\n")
+        await anna.close()
+        await socket.stop()
+        for broker in net.brokers.values():
+            await broker.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
