@@ -77,6 +77,7 @@ from wayfare.net.links import Link
 from wayfare.net.logs import printable, tell
 from wayfare.net.pauses import Pauses
 from wayfare.net.peers import PeerNet
+from wayfare.net.revocation import Revocation
 from wayfare.net.security import Tls
 from wayfare.net.stalls import WATCH_S, Stalls, uptime_ns
 from wayfare.net.store import GaveUp, Out, Resumed, Started, Store
@@ -152,6 +153,11 @@ class BrokerHost:
         self._enforcement = (
             Enforcement(self, accounts, self._door.members, net_limits) if accounts else None
         )
+        self._revocation = (
+            Revocation(name, tls.crl, self._door, self._everybody, self.audit)
+            if tls is not None and tls.crl
+            else None
+        )
         self.peers = PeerNet(name, self, self._door, net_limits, self._posted)
         self.peers.meet({**neighbours, **(peers or {})})
         self._pauses = Pauses(name, self.links, self.connections, net_limits.messages_per_second)
@@ -190,6 +196,8 @@ class BrokerHost:
         self._tasks += [loop.create_task(one) for one in (self._beat(), self._watch())]
         if self._enforcement is not None:
             self._tasks.append(loop.create_task(self._enforcement.watch()))
+        if self._revocation is not None:
+            self._tasks.append(loop.create_task(self._revocation.watch()))
         for name, there in self._addresses.items():
             if there is not None:
                 self._tasks.append(loop.create_task(self._calls.keep_up(BrokerId(name), there)))
@@ -207,8 +215,12 @@ class BrokerHost:
         """Go by certificates and accounts as they are in their files now, also for who is here."""
         self.audit.reopen()
         self._door.reload()
+        if self._revocation is not None:
+            self._revocation.enforce()
         if self._enforcement is not None:
-            self._tasks.append(asyncio.get_running_loop().create_task(self._enforcement.enforce()))
+            task = asyncio.get_running_loop().create_task(self._enforcement.enforce())
+            self._tasks.append(task)
+            task.add_done_callback(self._tasks.remove)
 
     async def stop(self) -> None:
         """Close everything cleanly."""
@@ -246,6 +258,11 @@ class BrokerHost:
 
     def _connection(self, *, called: bool = False) -> Connection:
         return Connection(self, self.name, self._net_limits, stranger=True, called=called)
+
+    def _everybody(self) -> list[Connection]:
+        """The connections of clients, neighbours, peers and strangers."""
+        others = [*self._strangers, *self._linked(), *self.peers.connections()]
+        return [*self.connections.values(), *others]
 
     def _linked(self) -> list[Connection]:
         """The connections of neighbours."""

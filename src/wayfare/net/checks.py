@@ -15,7 +15,7 @@ import msgspec
 from wayfare.core.codec import FRAME_MAX
 from wayfare.core.messages import PUBLICATION_BYTES_MAX
 from wayfare.errors import ModelError, StoreError, UsageError
-from wayfare.net import accounts, configured, network
+from wayfare.net import accounts, configured, network, revocation
 from wayfare.net.database import InUse, check_file
 from wayfare.net.heartbeat import SILENT_BEATS
 from wayfare.net.mistakes import Mistake, located
@@ -33,6 +33,7 @@ OK, WARN, FAIL = LEVELS = ("ok", "warn", "fail")
 ROOM_BYTES = 1024 * 1024 * 1024  # on the disk of a store; less is a warning
 ROOM_MIN_BYTES = 4 * SNAPSHOT_BYTES  # less, and it fails soon
 EXPIRES_S = 30 * 86_400  # a certificate that ends sooner is a warning
+CRL_EXPIRES_S = 86_400  # a revocation list that ends sooner is a warning
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # and how to call what listens there
 
 
@@ -155,6 +156,8 @@ def check_files(security: configured.Security) -> Iterator[Wrong]:
         which = "tls.cert" if os.access(tls.key, os.R_OK) else "tls.key"
         looks.append((which, lambda: server_context(Tls(tls.cert, tls.key))))
         looks.append(("tls.ca", lambda: client_context(tls.ca)))
+        if tls.crl:
+            looks.append(("tls.crl", lambda: revocation.read(tls.crl)))
     yield from _look(looks)
 
 
@@ -181,6 +184,8 @@ def check_security(about: str, security: configured.Security) -> Iterator[Findin
         private.append(security.tls.key)
         if not wrong:
             yield check_certificate(security.tls)
+            if security.tls.crl:
+                yield check_crl(security.tls.crl, time.time())
     for file in filter(None, private):
         path = Path(file)
         if path.exists() and path.stat().st_mode & 0o077:
@@ -210,6 +215,23 @@ def check_certificate(tls: Tls) -> Finding:
         return check_times(tls.cert, shown_by(tls), time.time())
     except UsageError as error:
         return Finding(FAIL, tls.cert, str(error))
+
+
+def check_crl(file: str, now: float) -> Finding:
+    """Whether a certificate revocation list counts, and how long."""
+    ends = [one.expires for one in revocation.read(file) if one.expires is not None]
+    if not ends:
+        return Finding(OK, file, "is a certificate revocation list that does not expire")
+    left_s = min(ends) - now
+    if left_s <= 0:
+        says = "has expired, so no certificate of its CA is accepted: get a new one from the CA"
+        return Finding(WARN, file, f"is a certificate revocation list that {says}")
+    if left_s < CRL_EXPIRES_S:
+        says = f"expires in {left_s / 3600:.0f} hours: get a new one from the CA"
+        return Finding(WARN, file, f"is a certificate revocation list that {says}")
+    return Finding(
+        OK, file, f"is a certificate revocation list for {left_s / 86_400:.0f} more days"
+    )
 
 
 def check_store(about: str, durability: configured.Durability) -> Iterator[Finding]:

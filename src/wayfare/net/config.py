@@ -219,7 +219,10 @@ class _Reading:
             self.mistakes.append(
                 (("tls", "ca"), "is missing: brokers look at the certificates of each other")
             )
-        tls = Tls(cert, key, ca, require) if cert else None
+        crl = self._path("tls.crl")
+        if crl and not ca:
+            self.mistakes.append((("tls", "crl"), "needs tls.ca: who signs the certificates"))
+        tls = Tls(cert, key, ca, require, crl) if cert else None
         return Security(
             tls, self._path("secret_file"), self._path("accounts"), self._path("audit.file")
         )

@@ -192,6 +192,7 @@ KEYS = (
     Key("tls.cert", TEXT, None, "file of its certificate, to listen at wayfares://"),
     Key("tls.key", TEXT, None, "file of the key for that, without a password"),
     Key("tls.ca", TEXT, None, "file of who signs for its peers: neighbours show a certificate"),
+    Key("tls.crl", TEXT, None, "file of certificate revocation lists of that CA, in PEM"),
     Key("tls.require", FLAG, False, "clients have to show one, too"),
     Key("secret_file", TEXT, None, "file whose first line all neighbours know, and nobody else"),
     Key("accounts", TEXT, None, "file of the accounts of clients; without, everybody may come"),

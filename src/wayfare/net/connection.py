@@ -119,6 +119,12 @@ class Connection(asyncio.Protocol):
         self.owner.on_connected(self)
         self.flush()
 
+    def certificate(self) -> bytes | None:
+        """That the peer has shown, in DER."""
+        transport = self._transport
+        tls = None if transport is None else transport.get_extra_info("ssl_object")
+        return None if tls is None else tls.getpeercert(binary_form=True)
+
     def data_received(self, data: bytes) -> None:
         self._bytes += len(data)
         self.unmetered += len(data)

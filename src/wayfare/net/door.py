@@ -99,11 +99,7 @@ class Door:
     def reload(self) -> None:
         """Go by certificates and accounts as they are in their files now; what is no good is not used."""
         trouble = self._accounts.refresh() if self._accounts is not None else ""
-        try:
-            if self._tls is not None:
-                reload(self._tls, *filter(None, (self._context, self._outwards)))
-        except UsageError as error:
-            trouble = str(error)
+        trouble = self.reload_tls() or trouble
         if trouble:
             says = "%(broker)s goes on with the files that it has: %(reason)s"
             self._tell("not_reloaded", says, reason=trouble)
@@ -115,6 +111,15 @@ class Door:
                 logger, logging.INFO, "reloaded", "%(broker)s has read its files", broker=self._name
             )
             self._audit.record("reloaded", what="certificates and accounts", ok=True)
+
+    def reload_tls(self) -> str:
+        """Go by certificates and revocation lists as they are now. Returns what is wrong with them."""
+        try:
+            if self._tls is not None:
+                reload(self._tls, *filter(None, (self._context, self._outwards)))
+        except UsageError as error:
+            return str(error)
+        return ""
 
     def warn(self, address: Address) -> None:
         """Say in the log who may come, if others than this machine can reach us."""

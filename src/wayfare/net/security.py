@@ -28,6 +28,11 @@ from wayfare.core.messages import Challenge, Login, Proof
 from wayfare.errors import UsageError
 
 OUT_OF_TIME = {9: "is not valid yet", 10: "has expired"}  # a certificate; codes of OpenSSL
+CRL_TROUBLE = {  # codes of OpenSSL
+    3: "tls.crl has no certificate revocation list of the CA that signed its certificate: add it",
+    12: "the certificate revocation list has expired: get a new one from the CA",
+    23: "its certificate was revoked: whoever runs it has to get a new one",
+}
 NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME of OpenSSL, which the ssl module does not name
 SECRET_MIN = 16  # characters: a proof tells whoever sees it whether a guess is right
 
@@ -39,6 +44,7 @@ class Tls(msgspec.Struct, frozen=True):
     key: str
     ca: str = ""  # who signs the certificates of peers; "": whom the system trusts
     require: bool = False  # also clients have to show one
+    crl: str = ""  # certificate revocation lists of that CA
 
 
 def server_context(tls: Tls) -> ssl.SSLContext:
@@ -49,9 +55,18 @@ def server_context(tls: Tls) -> ssl.SSLContext:
     if tls.ca:
         _load(tls.ca, lambda: context.load_verify_locations(tls.ca))
         context.verify_mode = ssl.CERT_REQUIRED if tls.require else ssl.CERT_OPTIONAL
-    elif tls.require:
-        raise UsageError("to require certificates of clients, name the CA that signs them (ca)")
+        _load_crl(context, tls.crl)
+    elif tls.require or tls.crl:
+        what = "require certificates of clients" if tls.require else "revoke certificates"
+        raise UsageError(f"to {what}, name the CA that signs them (ca)")
     return context
+
+
+def _load_crl(context: ssl.SSLContext, crl: str) -> None:
+    """Check the certificates of peers against these lists; of several of one CA, the newest counts."""
+    if crl:
+        _load(crl, lambda: context.load_verify_locations(crl))
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
 def reload(tls: Tls, *contexts: ssl.SSLContext) -> None:
@@ -61,6 +76,7 @@ def reload(tls: Tls, *contexts: ssl.SSLContext) -> None:
         _load_pair(context, tls.cert, tls.key)
         if tls.ca:
             context.load_verify_locations(tls.ca)
+            _load_crl(context, tls.crl)
 
 
 def client_context(ca: str = "", cert: tuple[str, str] | None = None) -> ssl.SSLContext:
@@ -79,6 +95,8 @@ def neighbour_context(tls: Tls | None) -> ssl.SSLContext:
     """For connections to a neighbour, whose certificate has to have its name: see `names_of`."""
     context = client_context(tls.ca, (tls.cert, tls.key)) if tls is not None else client_context()
     context.check_hostname = False  # a neighbour is called by its name, wherever it is
+    if tls is not None:
+        _load_crl(context, tls.crl)
     return context
 
 
@@ -104,6 +122,8 @@ def distrust(error: ssl.SSLCertVerificationError) -> str:
     """Why a certificate is not enough, and what to do."""
     if error.verify_code in OUT_OF_TIME:
         return f"its certificate {OUT_OF_TIME[error.verify_code]}: whoever runs it has to renew it"
+    if error.verify_code in CRL_TROUBLE:
+        return CRL_TROUBLE[error.verify_code]
     return f"its certificate is not trusted ({error.verify_message}): say whom to trust, by `ca`"
 
 
