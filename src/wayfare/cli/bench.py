@@ -21,6 +21,7 @@ EXAMPLES = """examples:
   wayfare bench sim --json          simulated messages beside a bare heap loop, and a whole city
   wayfare bench backlog             memory of notifications that wait for many clients
   wayfare bench ahead               memory of virtual clients that listen ahead
+  wayfare bench timers --json       what a timer costs among 1k, 10k and 100k sessions
   wayfare bench broker              a live broker beside mosquitto, if that is installed
   wayfare bench move                from attaching elsewhere to the first notification
   wayfare bench roam                1,000 clients among seven brokers for a minute
@@ -36,6 +37,7 @@ BENCHES = (
     "sim",
     "backlog",
     "ahead",
+    "timers",
     "broker",
     "move",
     "roam",
