@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from statistics import median
 from time import process_time
 from typing import Any
 
@@ -41,7 +40,7 @@ from wayfare.core.messages import (
 
 SIZES = (1_000, 10_000, 100_000)
 BATCHES = 10
-BATCH = 100  # timers; the smallest size has enough of them for all batches
+BATCH = 50  # timers; all batches take half of those of the smallest size
 STEP_NS = 1_000  # between two timers
 MINUTE_NS = 60 * SECOND_NS
 ELSEWHERE = BrokerId("elsewhere")
@@ -80,8 +79,8 @@ def run(
 
 
 def _us_per_timer(broker: Broker) -> float:
-    """The median over batches: one tick for each timer that is due."""
-    return median(_cpu_us(lambda: _fire(broker, BATCH)) / BATCH for _ in range(BATCHES))
+    """Of the quickest batch, because others use the machine, too: one tick for each due timer."""
+    return min(_cpu_us(lambda: _fire(broker, BATCH)) / BATCH for _ in range(BATCHES))
 
 
 def _fire(broker: Broker, count: int) -> None:

@@ -171,8 +171,11 @@ class Border:
         if not sessions:
             del self._sessions[session.client]
         del self._by_place[session.place]
-        for kind in (ANSWER, AWAY, BACKLOG):
-            self.deadlines.disarm(kind, session.place)
+        self.deadlines.disarm(AWAY, session.place)
+        if session.ages:
+            self.deadlines.disarm(BACKLOG, session.place)
+        if session.wait is not None:
+            self.deadlines.disarm(ANSWER, session.place)
         self.bury(session.client, session.epoch, now, session.published, moved_to)
         return effects
 

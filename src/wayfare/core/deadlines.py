@@ -32,20 +32,22 @@ from heapq import heapify, heappop, heappush
 ) = range(9)
 
 SLACK = 64  # entries of disarmed timers that the heap may always hold
+ORDER_BITS = 40  # of an entry, below its time: in which order it was armed
 
 Timer = tuple[int, Hashable]  # kind and key
-Entry = tuple[int, int, int, Hashable]  # when, in which order it was armed, kind, key
+Entry = int  # time and order in one number: heaps of numbers are half as slow as heaps of tuples
 
 
 class Deadlines:
     """Invariant: `next` is the time of the earliest armed timer; None if none is armed."""
 
-    __slots__ = ("_armed", "_count", "_heap", "next")
+    __slots__ = ("_armed", "_count", "_heap", "_timers", "next")
 
     def __init__(self) -> None:
         self.next: int | None = None
-        self._heap: list[Entry] = []  # every armed timer, and entries that are out of date
-        self._armed: dict[Timer, Entry] = {}
+        self._heap: list[Entry] = []  # of every armed timer, and some that are out of date
+        self._timers: dict[Entry, Timer] = {}  # that are armed
+        self._armed: dict[Timer, Entry] = {}  # the same, the other way round
         self._count = 0
 
     def __len__(self) -> int:
@@ -55,10 +57,13 @@ class Deadlines:
         """Look at this then; what is armed for an earlier time stays so."""
         timer = kind, key
         armed = self._armed.get(timer)
-        if armed is not None and armed[0] <= at:
-            return
+        if armed is not None:
+            if armed >> ORDER_BITS <= at:
+                return
+            del self._timers[armed]
         self._count += 1
-        entry = self._armed[timer] = (at, self._count, kind, key)
+        entry = self._armed[timer] = at << ORDER_BITS | self._count
+        self._timers[entry] = timer
         heappush(self._heap, entry)
         if self.next is None or at < self.next:
             self.next = at
@@ -66,36 +71,34 @@ class Deadlines:
             self._compact()
 
     def disarm(self, kind: int, key: Hashable) -> None:
-        if self._armed.pop((kind, key), None) is not None:
+        entry = self._armed.pop((kind, key), None)
+        if entry is not None:
+            del self._timers[entry]
             self._compact()
             self._find_next()
 
     def take_due(self, now: int) -> list[Timer]:
         """The timers whose time has come; they are armed no more."""
-        heap, armed, due = self._heap, self._armed, list[Entry]()
-        while heap and heap[0][0] <= now:
+        heap, end, due = self._heap, (now + 1) << ORDER_BITS, list[tuple[int, Entry, Timer]]()
+        while heap and heap[0] < end:
             entry = heappop(heap)
-            timer = entry[2:]
-            if armed.get(timer) is entry:
-                del armed[timer]
-                due.append(entry)
+            timer = self._timers.pop(entry, None)
+            if timer is not None:
+                del self._armed[timer]
+                due.append((timer[0], entry, timer))
         self._find_next()
-        due.sort(key=_by_kind)
-        return [entry[2:] for entry in due]
+        due.sort()
+        return [timer for _, _, timer in due]
 
     def _find_next(self) -> None:
         """Drop what is out of date from the front of the heap."""
-        heap, armed = self._heap, self._armed
-        while heap and armed.get(heap[0][2:]) is not heap[0]:
+        heap, timers = self._heap, self._timers
+        while heap and heap[0] not in timers:
             heappop(heap)
-        self.next = heap[0][0] if heap else None
+        self.next = heap[0] >> ORDER_BITS if heap else None
 
     def _compact(self) -> None:
         """Rebuild the heap when most of it is out of date: each entry pays for one other."""
         if len(self._heap) > 2 * len(self._armed) + SLACK:
-            self._heap = list(self._armed.values())
+            self._heap = list(self._timers)
             heapify(self._heap)
-
-
-def _by_kind(entry: Entry) -> tuple[int, int, int]:
-    return entry[2], entry[0], entry[1]
