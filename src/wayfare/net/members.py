@@ -47,7 +47,8 @@ class Members:
             return ""
         name, quota = member.account.name, member.account.quota.within(self._limits)
         used = self._attached.get(name, 0)
-        if quota.connections and used >= quota.connections:
+        full = quota.connections and used >= quota.connections
+        if full and not self._has_attached(name, client):
             return f"the account {name} has {used} attached clients, and no more may attach"
         known = self._clients.get(name, {})
         if quota.sessions and len(known) >= quota.sessions and not has(client):
@@ -55,6 +56,12 @@ class Members:
             if len(known) >= quota.sessions:
                 return f"the account {name} has {len(known)} sessions, and no more may begin"
         return ""
+
+    def _has_attached(self, account: str, client: str) -> bool:
+        """Whether a connection of this client counts already: the new one will take its place."""
+        return any(
+            one.client == client and one.account.name == account for one in self._members.values()
+        )
 
     def attach(self, connection: Connection, client: str) -> None:
         member = self._members.get(connection)
