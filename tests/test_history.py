@@ -10,8 +10,8 @@ from wayfare.core.filters import Filter
 from wayfare.core.history import (
     ATTRIBUTE_BYTES,
     Backlog,
-    Left,
     Limits,
+    Loss,
     Marks,
     Stored,
     size_of,
@@ -316,7 +316,11 @@ def test_a_loss_counts_in_the_window():
 
 def told(left):
     """The numbers of the notifications that are left, and when they were put there."""
-    return [(stored.notification.number, at) for stored, at in left.kept]
+    return [(one.notification.number, at) for one, at in left if not isinstance(one, Loss)]
+
+
+def lost(left):
+    return [one for one, _ in left if isinstance(one, Loss)]
 
 
 @pytest.mark.parametrize("delivered", range(2, 6))
@@ -326,7 +330,7 @@ def test_what_comes_behind_any_delivery_is_left(delivered):
     backlog.acknowledge(2)
     left = backlog.left(delivered)
     assert told(left) == [(number, 0) for number in range(delivered + 1, 9)]
-    assert (left.lost, left.why, left.exact) == (0, "", True)
+    assert lost(left) == []
 
 
 @pytest.mark.parametrize("delivered", [1, 6])
@@ -341,19 +345,64 @@ def test_what_was_dropped_and_not_told_is_left_as_a_number():
     backlog = filled(5, Limits(backlog_count=2))
     left = backlog.left(0)
     assert told(left) == [(4, 0), (5, 0)]
-    assert (left.lost, left.why, left.exact) == (3, "backlog_count", True)
+    assert left[0][0] == Loss(3, "backlog_count")
+
+
+def test_losses_are_left_in_their_places():
+    backlog = filled(2)
+    backlog.lose(1, "gone", exact=False)
+    put(backlog, 1)
+    backlog.lose(2, "backlog_age")
+    backlog.lose(3, "backlog_count")
+    put(backlog, 1)
+    backlog.lose(1, "late")
+    left = [one if isinstance(one, Loss) else one.notification.number for one, _ in backlog.left(0)]
+    inexact, both, last = Loss(1, "gone", False), Loss(5, "backlog_count"), Loss(1, "late")
+    assert left == [1, 2, inexact, 4, both, 10, last]
+    assert backlog.take(WINDOW)[2::2] == [
+        Gap(3, "gone", exact=False),
+        Gap(9, "backlog_count"),
+        Gap(11, "late"),
+    ]
+
+
+def test_a_loss_behind_a_gap_that_was_sent_is_another_one():
+    backlog = Backlog()
+    backlog.lose(1, "gone", exact=False)
+    assert backlog.take(WINDOW) == [Gap(1, "gone", exact=False)]
+    backlog.lose(2, "backlog_age")
+    assert backlog.take(WINDOW) == [Gap(3, "backlog_age")]
+    backlog.resume(0)  # neither has arrived
+    assert backlog.take(WINDOW) == [Gap(3, "backlog_age", exact=False)]
+
+
+def test_holes_are_never_more_than_what_is_kept_by_much():
+    backlog = Backlog()
+    for _ in range(50):
+        put(backlog, 1, limits=Limits(backlog_count=3))
+        backlog.lose(1, "gone", exact=False)
+        assert len(backlog.holes) <= 4
+    assert lost(backlog.left(0))[0] == Loss(94, "gone", exact=False)
+
+
+def test_what_is_taken_back_leaves_its_losses():
+    backlog = filled(2)
+    backlog.lose(3, "gone", exact=False)
+    put(backlog, 1)
+    assert [one.notification.number for one, _ in backlog.take_back()] == [1, 2, 6]
+    assert backlog.take(WINDOW) == [Gap(3, "gone", exact=False)]
 
 
 def test_a_loss_that_the_client_knows_of_is_not_left():
     backlog = filled(5, Limits(backlog_count=2))
     backlog.take(WINDOW)
-    assert backlog.left(3).lost == 0
+    assert lost(backlog.left(3)) == []
 
 
 def test_that_nobody_knows_how_many_were_lost_is_left_too():
     backlog = Backlog()
     backlog.lose(1, "gone", exact=False)
-    assert backlog.left(0) == Left([], 1, "gone", exact=False)
+    assert lost(backlog.left(0)) == [Loss(1, "gone", exact=False)]
 
 
 # Marks
@@ -530,12 +579,12 @@ class Reader:
 def moved(backlog, delivered, limits):
     """What goes on at another broker."""
     left = backlog.left(delivered)
-    assert left.lost + len(left.kept) == backlog.last - delivered
     there = Backlog(delivered)
-    if left.lost:
-        there.lose(left.lost, left.why, exact=left.exact)
-    for kept in left.kept:
-        there.put(*kept, limits)
+    for one, put_at in left:
+        if isinstance(one, Loss):
+            there.lose(one.count, one.why, exact=one.exact)
+        else:
+            there.put(one, put_at, limits)
     assert (there.last, len(there), there.bytes) == (backlog.last, len(backlog), backlog.bytes)
     return there
 

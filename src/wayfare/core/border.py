@@ -20,7 +20,7 @@ from wayfare.core.deadlines import ANSWER, AWAY, BACKLOG, TOMBSTONE, Deadlines
 from wayfare.core.effects import Close, Effect, Send
 from wayfare.core.filters import Filter
 from wayfare.core.grants import Grants
-from wayfare.core.history import Kept, Limits, Past, Stored, size_of
+from wayfare.core.history import Limits, Loss, Past, Queued, Stored, size_of
 from wayfare.core.matching import FilterIndex
 from wayfare.core.messages import BrokerId, ClientId, LinkId, Notification
 from wayfare.core.reduction import STRATEGIES
@@ -340,11 +340,21 @@ class Border:
         key = stored.notification.publisher, stored.notification.number
         return self._store.setdefault(key, stored)
 
-    def put(self, session: Session, queue: list[Kept]) -> None:
+    def lose(self, session: Session, why: str) -> None:
+        """An unknown number of notifications is lost to a session: its client is told in their place."""
+        if session.wait is None:
+            session.backlog.lose(1, why, exact=False)
+        elif session.place != LISTENING_PLACE:  # the replicator tells its clients itself
+            session.wait.lose(Loss(1, why, exact=False))
+
+    def put(self, session: Session, queue: list[Queued]) -> None:
         """Queue what another session of the client had, or this one held back."""
-        for stored, put in queue:
-            session.backlog.put(self.share(stored), put, self.limits)
-            self._time_backlog(session, put)
+        for one, put in queue:
+            if isinstance(one, Loss):
+                session.backlog.lose(one.count, one.why, exact=one.exact)
+            else:
+                session.backlog.put(self.share(one), put, self.limits)
+                self._time_backlog(session, put)
 
     def push(self, session: Session) -> list[Effect]:
         """Send a client what may be sent now."""
@@ -377,7 +387,7 @@ class Border:
     def recall(self, session: Session, filter: Filter, since_ns: int, now: int) -> list[Effect]:
         """Send a session what came by before it subscribed, as far as that is in order."""
         if self.past.forgotten > now - since_ns or not self._remembers:
-            session.backlog.lose(1, FORGOTTEN_PAST, exact=False)
+            self.lose(session, FORGOTTEN_PAST)
         for notification, came in self.past.since(now - since_ns, filter):
             stored = Stored(notification, size_of(notification))
             if session.wait is not None:
@@ -395,7 +405,7 @@ class Border:
         for place in here:
             session = self._by_place[place]
             if session.marks.of(notification.publisher) < message.since:
-                session.backlog.lose(1, OVERTAKEN, exact=False)
+                self.lose(session, OVERTAKEN)
         return [
             Send(effect.link, message)
             if type(effect) is Send and effect.message is notification
@@ -408,7 +418,7 @@ class Border:
         places = list(self._by_place) if self._floods else self.routing.hearers(neighbour)
         effects: list[Effect] = []
         for session in map(self._by_place.__getitem__, places):
-            session.backlog.lose(1, why, exact=False)
+            self.lose(session, why)
             effects += self.push(session)
         return effects
 

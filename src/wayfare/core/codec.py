@@ -365,6 +365,11 @@ def _check_reply(message: m.Reply) -> None:
     for kept in message.kept:
         _check_notification(kept.notification)
         _check_number(kept.age_ns)
+    for loss in message.losses:
+        _check_number(loss.place)
+        _check_number(loss.count)
+        _require(len(loss.why) <= REASON_MAX, "too long a reason")
+        _require(loss.count <= LOST_MAX, "more lost than anybody can have published")
     _check_filters(message.subscriptions or ())
     _check_all_terms(message)
 

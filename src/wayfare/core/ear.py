@@ -6,6 +6,8 @@ those whose clients are there.
 
 from __future__ import annotations
 
+from typing import cast
+
 from wayfare.core.border import Border
 from wayfare.core.buffers import Buffer, Id, Store
 from wayfare.core.deadlines import BUFFER
@@ -158,5 +160,6 @@ class Ear:
 
 
 def _held(session: Session) -> list[Put]:
+    """The list itself: `Border.lose` puts no loss there."""
     assert session.wait is not None
-    return session.wait.held
+    return cast(list[Put], session.wait.held)

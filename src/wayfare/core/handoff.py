@@ -24,7 +24,19 @@ from wayfare.core.border import Border
 from wayfare.core.codec import encode
 from wayfare.core.deadlines import ANSWER
 from wayfare.core.effects import Close, Effect, Send
-from wayfare.core.history import Kept, Left, Stored, in_order, size_of, thinned
+from wayfare.core.history import (
+    NEVER,
+    Kept,
+    Loss,
+    Queued,
+    Stored,
+    apart,
+    in_order,
+    inexact,
+    size_of,
+    thinned,
+    together,
+)
 from wayfare.core.messages import (
     REPLY_BYTES_MAX,
     REPLY_KEPT_MAX,
@@ -47,6 +59,7 @@ ASTRAY_MAX = 1_000  # requests to brokers that nobody knows yet; the oldest are 
 HELD_TOO_MUCH = (
     "it published more than is held back while it moves: attach again, and send the rest"
 )
+LOSS_BYTES = 500  # of a reply, at the most: its reason is the longest part
 NO_ANSWER = "the broker where it was before did not answer in time"
 
 
@@ -111,14 +124,8 @@ class Handoff(Relocation):
             return self._send_after(reply, now)
         if not reply.found:
             return [] if session.wait is None else self._nothing(session, now)
-        kept = [
-            (Stored(one.notification, size_of(one.notification)), now - one.age_ns)
-            for one in reply.kept
-        ]
+        kept = _queue_of(reply, now)
         session.published = max(session.published, reply.published)
-        if reply.lost:  # if it comes too late, some of it may have come here by itself
-            exact = reply.exact and session.wait is not None
-            session.backlog.lose(reply.lost, reply.why, exact=exact)
         if session.wait is None:
             return self._take_late(session, kept, reply.marks, now)
         wait = session.wait
@@ -133,11 +140,15 @@ class Handoff(Relocation):
         return self._release(session, now)
 
     def _take_late(
-        self, session: Session, kept: list[Kept], marks: dict[ClientId, int], now: int
+        self, session: Session, kept: list[Queued], marks: dict[ClientId, int], now: int
     ) -> list[Effect]:
         """The session did not wait any more: take what is still in order."""
-        news = [one for one in kept if session.marks.pass_on(one[0].notification, now)]
-        self.border.put(session, news)
+        news = [
+            (one, put)
+            for one, put in kept
+            if isinstance(one, Loss) or session.marks.pass_on(one.notification, now)
+        ]
+        self.border.put(session, inexact(news))  # some may have come here by themselves
         session.marks.raise_to(marks)
         if len(news) < len(kept):  # come twice, or overtaken: nobody knows
             session.backlog.lose(1, NO_ANSWER, exact=False)
@@ -167,19 +178,22 @@ class Handoff(Relocation):
 
     def _give_up(self, session: Session, why: str, now: int) -> list[Effect]:
         """Wait no longer, and say that something may be missing."""
-        session.backlog.lose(1, why, exact=False)
-        return self._release(session, now)
+        return self._release(session, now, Loss(1, why, exact=False))
 
-    def _release(self, session: Session, now: int) -> list[Effect]:
-        """Open a session: first what was held back, then live; then whoever asked for it."""
+    def _release(self, session: Session, now: int, loss: Loss | None = None) -> list[Effect]:
+        """Open a session: first what was held back, then live; then whoever asked for it.
+
+        A loss is of what older sessions had: it comes behind what of that is here, before what was held.
+        """
         wait, session.wait = session.wait, None
         assert wait is not None
         self.border.handovers.add(now - (wait.until - self.border.limits.answer_ns))
-        queue = self._merged(session, wait, now)
+        queue = self._merged(session, wait, [] if loss is None else [(loss, NEVER)], now)
         self.border.put(session, queue)
         for old in wait.old.values():
             session.marks.raise_to(old.marks)
-        numbers = {one.notification.publisher: one.notification.number for one, _ in queue}
+        kept, _ = apart(queue)
+        numbers = {one.notification.publisher: one.notification.number for one, _ in kept}
         session.marks.raise_to(numbers)
         self.border.watches.review(session)  # the tables are complete now
         effects = self.border.push(session)
@@ -195,9 +209,9 @@ class Handoff(Relocation):
             return effects + self._end(session, now)
         return effects
 
-    def _merged(self, session: Session, wait: Wait, now: int) -> list[Kept]:
+    def _merged(self, session: Session, wait: Wait, lost: list[Queued], now: int) -> list[Queued]:
         """What older sessions had and what was held back, each once, in every publisher's order."""
-        queue: list[Kept] = []
+        queue: list[Queued] = []
         there: set[tuple[ClientId, int]] = set()
         for epoch in sorted(wait.old):
             kept = wait.old[epoch].kept
@@ -205,13 +219,13 @@ class Handoff(Relocation):
                 kept = thinned(kept, session.subscriptions, now, moved=True)
             queue += _news(kept, session.subscriptions, there, [])
         earlier = list(wait.old.values())
-        if any(old.known != session.subscriptions for old in earlier):
-            session.backlog.exact = False  # what was lost there may be news here, and counted twice
+        # What was lost there may be news here, and counted twice.
+        counts = all(old.known == session.subscriptions for old in earlier)
         if not self._is_last(session, wait):
-            earlier = []
-            session.backlog.exact = False  # what is dropped may be no loss
+            earlier, counts = [], False  # what is dropped may be no loss
         news = _news(wait.held, session.subscriptions, there, earlier)
-        return in_order([*queue, *news])
+        merged = in_order([*queue, *lost, *news])
+        return merged if counts else inexact(merged)
 
     def _is_last(self, session: Session, wait: Wait) -> bool:
         """Whether what is not news to the old session is not news to the client."""
@@ -281,7 +295,7 @@ class Handoff(Relocation):
             wanted = {
                 one: terms if terms and terms.local else None for one, terms in wanted.items()
             }
-        left = replace(left, kept=thinned(left.kept, wanted, now, moved=True))
+        left = thinned(left, wanted, now, moved=True)
         replies = list(_replies(request, session, left, now))
         effects = self.border.end(session, now, (request.broker, request.epoch))
         for reply in replies:
@@ -378,11 +392,26 @@ class Handoff(Relocation):
         return effects
 
 
+def _queue_of(reply: Reply, now: int) -> list[Queued]:
+    """What a reply brings, with its losses in their places."""
+    kept: list[Kept] = [
+        (Stored(one.notification, size_of(one.notification)), now - one.age_ns)
+        for one in reply.kept
+    ]
+    losses = reply.losses
+    if reply.lost and not losses:  # of a broker that does not know the places
+        losses = (m.Loss(0, reply.lost, reply.why, reply.exact),)
+    return together(kept, losses)
+
+
 def _news(
-    kept: list[Kept], wanted: Wanted, there: set[tuple[ClientId, int]], earlier: list[Old]
-) -> Iterator[Kept]:
-    """What is not there yet, and earlier sessions did not have."""
+    kept: list[Queued], wanted: Wanted, there: set[tuple[ClientId, int]], earlier: list[Old]
+) -> Iterator[Queued]:
+    """What is not there yet, and earlier sessions did not have; and what is lost."""
     for one in kept:
+        if isinstance(one[0], Loss):
+            yield one
+            continue
         notification = one[0].notification
         key = notification.publisher, notification.number
         if key not in there and not any(_came(notification, old, wanted) for old in earlier):
@@ -407,17 +436,16 @@ def _came(notification: Notification, old: Old, wanted: Wanted) -> bool:
     return not any(f.matches(attributes) for f in fresh)
 
 
-def _replies(request: Request | Fetch, session: Session, left: Left, now: int) -> Iterator[Reply]:
+def _replies(
+    request: Request | Fetch, session: Session, left: list[Queued], now: int
+) -> Iterator[Reply]:
     """The answer to a request: one reply, or several when it would be too long."""
-    kept = [
-        tuple(m.Kept(stored.notification, now - put) for stored, put in part)
-        for part in _parts(left.kept)
-    ]
+    kept = [_piece(part, now) for part in _parts(left)]
     known = list(session.marks.known().items())
     marks = [dict(known[i : i + REPLY_MARKS_MAX]) for i in range(0, len(known), REPLY_MARKS_MAX)]
     # Marks come last: they say that what was kept is no news any more.
     pieces: list[dict[str, Any]] = [
-        *({"kept": one} for one in kept),
+        *kept,
         *({"marks": one} for one in marks),
     ]
     if len(kept) <= 1 and len(marks) <= 1:
@@ -425,7 +453,6 @@ def _replies(request: Request | Fetch, session: Session, left: Left, now: int) -
     if digest(session.subscriptions) != request.digest:  # by themselves: they may be long
         filters, terms = told(session.subscriptions)
         pieces.insert(0, {"subscriptions": filters, "terms": terms})
-    pieces[0] |= {"lost": left.lost, "why": left.why, "exact": left.exact}
     reply = Reply(
         request.broker,
         session.client,
@@ -438,12 +465,28 @@ def _replies(request: Request | Fetch, session: Session, left: Left, now: int) -
         yield replace(reply, **piece, more=number < len(pieces))
 
 
-def _parts(kept: Iterable[Kept]) -> Iterator[list[Kept]]:
+def _piece(part: list[Queued], now: int) -> dict[str, Any]:
+    """What a reply says of these: losses in their places, and in sum for brokers that only know that."""
+    kept, losses = apart(part)
+    piece: dict[str, Any] = {
+        "kept": tuple(m.Kept(stored.notification, now - put) for stored, put in kept)
+    }
+    if losses:
+        piece |= {
+            "lost": sum(one.count for one in losses),
+            "why": losses[-1].why,
+            "exact": all(one.exact for one in losses),
+            "losses": tuple(losses),
+        }
+    return piece
+
+
+def _parts(kept: Iterable[Queued]) -> Iterator[list[Queued]]:
     """What fits a reply each."""
-    part: list[Kept] = []
+    part: list[Queued] = []
     bytes_left = REPLY_BYTES_MAX
     for one in kept:
-        size = len(encode(one[0].notification))
+        size = LOSS_BYTES if isinstance(one[0], Loss) else len(encode(one[0].notification))
         if part and (size > bytes_left or len(part) == REPLY_KEPT_MAX):
             yield part
             part, bytes_left = [], REPLY_BYTES_MAX

@@ -10,10 +10,13 @@ shows: the client gets a `Gap` in place of what is gone, and counts exactly what
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
+from wayfare.core import messages as m
 from wayfare.core.filters import Filter
 from wayfare.core.matching import FilterIndex
 from wayfare.core.messages import ClientId, Deliver, Gap, Notification, Publish, Terms
@@ -150,12 +153,56 @@ class Stored(msgspec.Struct, frozen=True, eq=False, weakref=True):
     size: int
 
 
+class Loss(msgspec.Struct, frozen=True, gc=False):
+    """Notifications that are lost, in the place where they are missing."""
+
+    count: int
+    why: str
+    exact: bool = True  # False: an unknown number, at least one
+
+    def and_then(self, other: Loss) -> Loss:
+        """Both, in one place."""
+        return Loss(self.count + other.count, other.why, self.exact and other.exact)
+
+
 Kept = tuple[Stored, int]  # something stored, and when it was put into this backlog
+Queued = tuple[Stored | Loss, int]  # ... or lost
+Q = TypeVar("Q", Kept, Queued)
+
+
+def inexact(queue: list[Queued]) -> list[Queued]:
+    """The same, but of each loss nobody knows how many it were."""
+    return [
+        (replace(one, exact=False), put) if isinstance(one, Loss) else (one, put)
+        for one, put in queue
+    ]
+
+
+def apart(queue: list[Queued]) -> tuple[list[Kept], list[m.Loss]]:
+    """What is kept, and what is lost in between, as messages say it."""
+    kept: list[Kept] = []
+    losses: list[m.Loss] = []
+    for one, put in queue:
+        if isinstance(one, Loss):
+            losses.append(m.Loss(len(kept), one.count, one.why, one.exact))
+        else:
+            kept.append((one, put))
+    return kept, losses
+
+
+def together(kept: list[Kept], losses: Iterable[m.Loss]) -> list[Queued]:
+    """The same as one queue; a loss has the age of what comes behind it."""
+    queue: list[Queued] = list(kept)
+    for one in sorted(losses, key=lambda loss: loss.place, reverse=True):
+        place = min(one.place, len(kept))
+        put = kept[place][1] if place < len(kept) else NEVER
+        queue.insert(place, (Loss(one.count, one.why, one.exact), put))
+    return queue
 
 
 def thinned(
-    kept: list[Kept], wanted: Mapping[Filter, Terms | None], now: int, *, moved: bool
-) -> list[Kept]:
+    kept: list[Q], wanted: Mapping[Filter, Terms | None], now: int, *, moved: bool
+) -> list[Q]:
     """What a client wants to have of what it missed; a local subscription, nothing if it `moved`."""
     if not any(wanted.values()):
         return kept
@@ -163,24 +210,27 @@ def thinned(
     for filter in wanted:
         index.add(filter, filter)
     matching: dict[Filter, list[int]] = {}  # which of the kept ones
-    for at, one in enumerate(kept):
-        for filter in index.find(one[0].notification.attributes):
-            matching.setdefault(filter, []).append(at)
     chosen: set[int] = set()
+    for at, (one, _) in enumerate(kept):
+        if isinstance(one, Loss):
+            chosen.add(at)
+            continue
+        for filter in index.find(one.notification.attributes):
+            matching.setdefault(filter, []).append(at)
     for filter, mine in matching.items():
         terms = wanted[filter]
         chosen.update(mine if terms is None else _chosen(kept, mine, terms, now, moved))
     return [one for at, one in enumerate(kept) if at in chosen]
 
 
-def _chosen(kept: list[Kept], mine: list[int], terms: Terms, now: int, moved: bool) -> list[int]:
+def _chosen(kept: list[Q], mine: list[int], terms: Terms, now: int, moved: bool) -> list[int]:
     if terms.local and moved:
         return []
     if terms.younger_ns is not None:
         mine = [at for at in mine if now - kept[at][1] <= terms.younger_ns]
     if terms.key is not None:
         # What has no such attribute is like nothing else.
-        newest = {key_of(kept[at][0].notification, terms.key, at): at for at in mine}
+        newest = {key_of(_notification(kept[at]), terms.key, at): at for at in mine}
         mine = sorted(newest.values())
     if terms.last is not None:
         mine = mine[max(0, len(mine) - terms.last) :]
@@ -193,37 +243,53 @@ def key_of(notification: Notification, name: str, at: int) -> tuple[bool | None,
     return (None, at) if value is None else (type(value) is bool, value)
 
 
-def in_order(queue: list[Kept]) -> list[Kept]:
-    """The same, but of each publisher in the order of its numbers."""
-    of: dict[ClientId, list[Kept]] = {}
+def in_order(queue: list[Q]) -> list[Q]:
+    """The same, but of each publisher in the order of its numbers; losses stay where they are."""
+    of: dict[ClientId, list[Q]] = {}
     for one in queue:
-        of.setdefault(one[0].notification.publisher, []).append(one)
+        if not isinstance(one[0], Loss):
+            of.setdefault(_notification(one).publisher, []).append(one)
     turns = {who: iter(sorted(ones, key=_number)) for who, ones in of.items()}
-    return [next(turns[one[0].notification.publisher]) for one in queue]
+    return [
+        one if isinstance(one[0], Loss) else next(turns[_notification(one).publisher])
+        for one in queue
+    ]
 
 
-def _number(kept: Kept) -> int:
-    return kept[0].notification.number
+def _notification(kept: Kept | Queued) -> Notification:
+    assert isinstance(kept[0], Stored)
+    return kept[0].notification
 
 
-class Left(msgspec.Struct, frozen=True, gc=False):
-    """What a client has not got yet, to be continued elsewhere."""
+def _number(kept: Kept | Queued) -> int:
+    return _notification(kept).number
 
-    kept: list[Kept]
-    lost: int  # dropped to keep a limit, and not told yet
+
+class Hole(msgspec.Struct, frozen=True, gc=False):
+    """Numbers of a backlog that stand for something that never came to it."""
+
+    first: int
+    last: int
     why: str
-    exact: bool  # False: nobody knows how many were lost
+    exact: bool
+
+    def and_then(self, other: Hole) -> Hole:
+        """Both, and what was dropped in between."""
+        return Hole(self.first, other.last, other.why, self.exact and other.exact)
 
 
 class Backlog:
-    """Invariant: acked <= sent <= last. A number that is neither kept nor acknowledged is lost."""
+    """Invariant: acked <= sent <= last. A number that is neither kept nor acknowledged is lost.
 
-    __slots__ = ("acked", "bytes", "exact", "last", "sent", "unacked", "waiting", "why")
+    Of these, the holes were lost before they came here; the other ones were dropped to keep a limit.
+    """
+
+    __slots__ = ("acked", "bytes", "holes", "last", "sent", "unacked", "waiting", "why")
 
     def __init__(self, start: int = 0) -> None:
         self.acked = self.sent = self.last = start
-        self.why = ""  # the last loss
-        self.exact = True  # False: a lost number stands for nobody knows how many
+        self.why = ""  # the limit that was kept last
+        self.holes: list[Hole] = []  # not acknowledged, in order of number
         self.bytes = 0
         # (number, what is stored, when it was put here), in order of number.
         self.unacked: deque[tuple[int, Stored, int]] = deque()
@@ -251,10 +317,25 @@ class Backlog:
         return Deliver(number, stored.notification)
 
     def lose(self, count: int, why: str, *, exact: bool = True) -> None:
-        """So many were lost before they came here; if not `exact`, at least one."""
+        """So many were lost before they came here; if not `exact`, at least one.
+
+        The client is told between what was put here before and what will be.
+        """
+        hole = Hole(self.last + 1, self.last + count, why, exact)
+        if self.holes and self.holes[-1].last == self.last > self.sent:  # in the same place
+            hole = self.holes.pop().and_then(hole)
         self.last += count
-        self.why = why
-        self.exact &= exact
+        self.holes.append(hole)
+
+    def doubt_all(self) -> None:
+        """Of no lost number it is known for how many it stands."""
+        numbers = [number for number, _, _ in (*self.unacked, *self.waiting)]
+        ends = zip([self.acked, *numbers], [*numbers, self.last + 1], strict=True)
+        self.holes = [
+            Hole(before + 1, after - 1, self.why, exact=False)
+            for before, after in ends
+            if after > before + 1
+        ]
 
     def _keep_to(self, limits: Limits) -> None:
         while len(self) > limits.backlog_count:
@@ -273,6 +354,20 @@ class Backlog:
     def _drop(self, why: str) -> None:
         self.bytes -= (self.unacked or self.waiting).popleft()[1].size
         self.why = why
+        if len(self.holes) > 1:
+            self._join_holes()
+
+    def _join_holes(self) -> None:
+        """Holes between which nothing is kept any more are one, so that they are never too many."""
+        kept = self.unacked or self.waiting
+        first = kept[0][0] if kept else self.last + 1
+        holes, sent = self.holes, self.sent
+        while (
+            len(holes) > 1
+            and holes[1].last < first
+            and sent not in range(holes[0].last, holes[1].last)
+        ):
+            holes[:2] = [holes[0].and_then(holes[1])]
 
     def take(self, window: int) -> list[Deliver | Gap]:
         """What may be sent now; where something is gone, what says so."""
@@ -286,9 +381,16 @@ class Backlog:
                 unacked.append(item)
                 out.append(Deliver(item[0], item[1].notification))
             else:
-                out.append(Gap(first - 1, self.why, self.exact))
+                loss = self._loss(self.sent, first - 1)
+                out.append(Gap(first - 1, loss.why, loss.exact))
             self.sent = out[-1].number
         return out
+
+    def _loss(self, before: int, last: int) -> Loss:
+        """What is lost of the numbers behind `before`, up to the last one."""
+        holes = [one for one in self.holes if before < one.last <= last]
+        why = holes[-1].why if holes else self.why
+        return Loss(last - before, why, all(one.exact for one in holes))
 
     def acknowledge(self, number: int) -> None:
         if number > self.sent:
@@ -298,8 +400,8 @@ class Backlog:
             self.bytes -= unacked.popleft()[1].size
         if number > self.acked:
             self.acked = number
-            if number == self.last:
-                self.exact = True
+            while self.holes and self.holes[0].last <= number:
+                del self.holes[0]
 
     def resume(self, delivered: int) -> bool:
         """Start on a new connection behind this delivery; False if it was not made from here."""
@@ -325,20 +427,31 @@ class Backlog:
         """What was not sent yet, as if it had never been put here; what was lost stays lost."""
         kept = [(stored, put) for _, stored, put in self.waiting]
         lost = self.last - self.sent - len(kept)
+        loss = self._loss(self.sent, self.last)
         self.bytes -= sum(stored.size for stored, _ in kept)
         self.waiting.clear()
-        self.last = self.sent + lost
+        self.holes = [one for one in self.holes if one.last <= self.sent]
+        self.last = self.sent
+        if lost:
+            self.lose(lost, loss.why, exact=loss.exact)
         return kept
 
-    def left(self, delivered: int) -> Left | None:
-        """What comes behind this delivery; None if it was not made from here.
+    def left(self, delivered: int) -> list[Queued] | None:
+        """What comes behind this delivery, to be continued elsewhere; None if it was not made from here.
 
         Then a store was rolled back, at the broker or at the client, and what is kept may have come before.
         """
         if not self.resume(delivered):
             return None
-        kept = [(stored, put) for _, stored, put in self.waiting]
-        return Left(kept, self.last - delivered - len(kept), self.why, self.exact)
+        queue: list[Queued] = []
+        for number, stored, put in self.waiting:
+            if number > delivered + 1:
+                queue.append((self._loss(delivered, number - 1), put))
+            queue.append((stored, put))
+            delivered = number
+        if self.last > delivered:
+            queue.append((self._loss(delivered, self.last), NEVER))
+        return queue
 
     def above(self, number: int) -> list[Kept]:
         """What is kept with a number above this one, sent or not."""

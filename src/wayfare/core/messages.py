@@ -502,6 +502,15 @@ class Kept(msgspec.Struct, frozen=True, array_like=True, gc=False):
     age_ns: int
 
 
+class Loss(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Notifications that are lost, before the notification at this place among those that are kept."""
+
+    place: int
+    count: int
+    why: str
+    exact: bool = True  # False: an unknown number, at least one
+
+
 class Reply(Message, frozen=True, tag=41):
     """What the old broker had for a client, or that nobody has a session of it."""
 
@@ -519,6 +528,8 @@ class Reply(Message, frozen=True, tag=41):
     subscriptions: Filters | None = None  # of the old session, where they are others than asked for
     more: bool = False  # the rest comes behind it
     terms: AllTerms = ()
+    # Where the lost ones are missing among `kept`; without it, before all of them.
+    losses: Annotated[tuple[Loss, ...], Meta(max_length=REPLY_KEPT_MAX + 1)] = ()
 
 
 class Fetch(Message, frozen=True, tag=42):

@@ -16,7 +16,7 @@ from wayfare.core import messages as m
 from wayfare.core.border import Border
 from wayfare.core.deadlines import AWAY
 from wayfare.core.effects import Effect, LinkDown, Received, Send
-from wayfare.core.history import Backlog, Left, thinned
+from wayfare.core.history import NEVER, Backlog, Loss, Queued, thinned
 from wayfare.core.messages import BrokerId, LinkId
 from wayfare.core.paths import Paths
 from wayfare.core.sessions import Session
@@ -162,14 +162,12 @@ class Relocation:
         left = left_of(session, message.delivered)
         border.renew(session, message, link)
         session.backlog = Backlog(message.delivered)
-        if left.lost:
-            session.backlog.lose(left.lost, left.why, exact=left.exact)
-        border.put(session, thinned(left.kept, session.subscriptions, now, moved=False))
+        border.put(session, thinned(left, session.subscriptions, now, moved=False))
         effects.append(Send(link, m.Welcome(session.epoch, session.published)))
         return effects + border.push(session)
 
 
-def left_of(session: Session, delivered: int) -> Left:
+def left_of(session: Session, delivered: int) -> list[Queued]:
     """What a client has not got yet; if nobody knows, what it may not have got before.
 
     If its own store was rolled back, that is all that is kept. If the session was, that is what came
@@ -182,7 +180,7 @@ def left_of(session: Session, delivered: int) -> Left:
     kept = backlog.above(min(delivered, max(session.rolled_back, backlog.acked)))
     if delivered > backlog.sent and not session.rolled_back:
         kept = []
-    return Left(kept, 1, OUT_OF_STEP, exact=False)
+    return [(Loss(1, OUT_OF_STEP, exact=False), NEVER), *kept]
 
 
 def began(message: m.Attach) -> m.Began | None:

@@ -17,7 +17,17 @@ from wayfare.core.border import Border
 from wayfare.core.filters import Filter
 from wayfare.core.grants import Grants
 from wayfare.core.handoff import Handoff
-from wayfare.core.history import Backlog, Kept, Marks, Stored, size_of
+from wayfare.core.history import (
+    Backlog,
+    Hole,
+    Kept,
+    Marks,
+    Queued,
+    Stored,
+    apart,
+    size_of,
+    together,
+)
 from wayfare.core.messages import (
     Attach,
     BrokerId,
@@ -26,6 +36,7 @@ from wayfare.core.messages import (
     Fetch,
     FromClient,
     LinkId,
+    Loss,
     Notification,
     Publish,
     Request,
@@ -53,12 +64,14 @@ class SavedBacklog(msgspec.Struct, array_like=True):
     exact: bool
     unacked: list[tuple[int, int, int]]  # number, place of the notification, when
     waiting: list[tuple[int, int, int]]
+    holes: list[tuple[int, int, str, bool]] = []  # first and last number, why, exact
 
 
 class SavedOld(msgspec.Struct, array_like=True):
     known: SavedWanted
     kept: list[Place]
     marks: dict[ClientId, int]
+    losses: list[Loss] = []
 
 
 class SavedWait(msgspec.Struct, array_like=True):
@@ -72,6 +85,7 @@ class SavedWait(msgspec.Struct, array_like=True):
     refused: bool
     superseded: bool
     pending: Request | Fetch | None
+    losses: list[Loss] = []  # among those held
 
 
 class SavedSession(msgspec.Struct, array_like=True):
@@ -286,9 +300,10 @@ def saved_backlog(backlog: Backlog, places: Places) -> SavedBacklog:
         backlog.sent,
         backlog.last,
         backlog.why,
-        backlog.exact,
+        all(one.exact for one in backlog.holes),
         [(number, places.of(stored), put) for number, stored, put in backlog.unacked],
         [(number, places.of(stored), put) for number, stored, put in backlog.waiting],
+        [(one.first, one.last, one.why, one.exact) for one in backlog.holes],
     )
 
 
@@ -312,20 +327,23 @@ def _asking(saved: SavedAsking) -> Asking:
 
 
 def _saved_wait(wait: Wait, places: Places) -> SavedWait:
+    held, losses = apart(wait.held)
     return SavedWait(
         list(wait.asked.items()),
         wait.until,
-        places.all(wait.held),
+        places.all(held),
         wait.bytes,
         {
-            epoch: SavedOld(list(old.known.items()), places.all(old.kept), old.marks)
+            epoch: SavedOld(list(old.known.items()), places.all(kept), old.marks, lost)
             for epoch, old in wait.old.items()
+            for kept, lost in [apart(old.kept)]
         },
         wait.publications,
         wait.published_bytes,
         wait.refused,
         wait.superseded,
         wait.pending,
+        losses,
     )
 
 
@@ -353,23 +371,25 @@ def _load_session(border: Border, saved: SavedSession, stored: list[Stored]) -> 
 def loaded_backlog(saved: SavedBacklog, stored: list[Stored]) -> Backlog:
     backlog = Backlog(saved.acked)
     backlog.sent, backlog.last = saved.sent, saved.last
-    backlog.why, backlog.exact = saved.why, saved.exact
+    backlog.why, backlog.holes = saved.why, [Hole(*one) for one in saved.holes]
     for here, there in ((saved.unacked, backlog.unacked), (saved.waiting, backlog.waiting)):
         for number, place, put in here:
             there.append((number, stored[place], put))
             backlog.bytes += stored[place].size
+    if not saved.exact and not saved.holes:  # by a version that did not know which one is inexact
+        backlog.doubt_all()
     return backlog
 
 
 def _wait(saved: SavedWait, stored: list[Stored]) -> Wait:
-    def kept(places: list[Place]) -> list[Kept]:
-        return [(stored[place], put) for place, put in places]
+    def kept(places: list[Place], losses: list[Loss]) -> list[Queued]:
+        return together([(stored[place], put) for place, put in places], losses)
 
     wait = Wait(dict(saved.asked), saved.until)
-    wait.held, wait.bytes = kept(saved.held), saved.bytes
+    wait.held, wait.bytes = kept(saved.held, saved.losses), saved.bytes
     for epoch, one in saved.old.items():
         old = wait.old[epoch] = Old(dict(one.known))
-        old.kept, old.marks = kept(one.kept), one.marks
+        old.kept, old.marks = kept(one.kept, one.losses), one.marks
     wait.publications, wait.published_bytes = saved.publications, saved.published_bytes
     wait.refused, wait.superseded, wait.pending = saved.refused, saved.superseded, saved.pending
     return wait

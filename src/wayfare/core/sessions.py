@@ -20,7 +20,7 @@ from operator import itemgetter
 import msgspec
 
 from wayfare.core.filters import Filter
-from wayfare.core.history import Backlog, Kept, Limits, Marks, size_of
+from wayfare.core.history import NEVER, Backlog, Limits, Loss, Marks, Queued, size_of
 from wayfare.core.messages import BrokerId, ClientId, Fetch, LinkId, Publish, Request, Terms
 
 Departure = tuple[BrokerId, int]  # which broker took a session over, at which epoch
@@ -35,7 +35,7 @@ class Old:
 
     def __init__(self, known: Wanted) -> None:
         self.known = known  # its subscriptions
-        self.kept: list[Kept] = []
+        self.kept: list[Queued] = []
         self.marks: dict[ClientId, int] = {}
 
 
@@ -58,7 +58,7 @@ class Wait:
     def __init__(self, asked: Wanted, until: int) -> None:
         self.asked = asked  # the subscriptions that the request was made with
         self.until = until  # then a client that is attached waits no longer
-        self.held: list[Kept] = []  # notifications that matched since it came
+        self.held: list[Queued] = []  # notifications that matched since it came, and losses
         self.bytes = 0  # of those
         self.old: dict[int, Old] = {}  # by epoch
         self.publications: list[Publish] = []  # not accepted, so not acknowledged
@@ -79,6 +79,13 @@ class Wait:
         self.publications.append(publication)
         self.published_bytes += size
         return True
+
+    def lose(self, loss: Loss) -> None:
+        """The client is told behind what is held already, and before what comes later."""
+        if self.held and isinstance(before := self.held[-1][0], Loss):
+            self.held[-1] = before.and_then(loss), self.held[-1][1]
+        else:
+            self.held.append((loss, self.held[-1][1] if self.held else NEVER))
 
     def forget_publications(self) -> None:
         self.publications.clear()
