@@ -15,7 +15,7 @@ from wayfare.core.places import EVERYWHERE
 from wayfare.core.prediction import Movement, Moves
 from wayfare.core.prediction import encode as encode_model
 from wayfare.errors import ConfigError, UsageError, WayfareError
-from wayfare.net import checks, config, config_keys, configured, network
+from wayfare.net import checks, config, config_keys, configured, kinds, network
 from wayfare.net.addresses import Address
 from wayfare.net.heartbeat import HEARTBEAT_S
 from wayfare.net.kinds import DURATION, SIZE
@@ -24,6 +24,7 @@ from wayfare.net.security import Tls
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 EXAMPLES = DOCS / "examples"
+HALF = kinds.available_bytes() // 2
 
 
 def mistakes(text):
@@ -45,7 +46,7 @@ def test_a_name_is_all_that_a_broker_needs():
             routing="covering",
             relocation="handoff",
             heartbeat_s=HEARTBEAT_S,
-            limits=Limits(),
+            limits=Limits(memory_bytes=HALF),
             durability=configured.Durability("memory", ""),
         ),
     )
@@ -95,6 +96,7 @@ def test_every_key_of_a_broker():
         answer_ns=800_000_000,
         marks_age_ns=9 * 86400 * second,
         tombstone_ns=1_500_000_000,
+        memory_bytes=HALF,
     )
 
 
@@ -106,7 +108,28 @@ def test_every_limit_of_the_core_has_a_key():
 
 def test_defaults_mean_what_the_core_has():
     for field, key in config_keys.LIMITS.items():
-        assert key.kind.read(key.default) == getattr(Limits(), field)
+        if field not in config_keys.IN_SUM:
+            assert key.kind.read(key.default) == getattr(Limits(), field)
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes"),
+    [("512MiB", 512 * 2**20), ("none", 0), (0, 0), (1000, 1000), ("100%", kinds.available_bytes())],
+)
+def test_memory_is_limited_by_size_or_share(text, bytes):
+    assert config_keys.LIMITS["memory_bytes"].kind.read(text) == bytes
+
+
+@pytest.mark.parametrize("text", ["0%", "101%", "half", "-1MiB", True])
+def test_a_limit_of_memory_that_makes_no_sense_is_refused(text):
+    with pytest.raises(ValueError, match='a size like "512MiB", a share like "50%", or "none"'):
+        config_keys.LIMITS["memory_bytes"].kind.read(text)
+
+
+def test_by_default_a_broker_keeps_half_of_the_memory_and_an_account_any():
+    limits = config.parse('name = "x"').settings.limits
+    assert limits.memory_bytes == kinds.available_bytes() // 2
+    assert limits.account_memory_bytes == 0
 
 
 def test_every_limit_of_the_live_host_has_a_key_with_its_default():
@@ -459,7 +482,8 @@ def test_examples_are_fine_and_show_the_defaults_that_they_claim():
     assert site.settings == config.parse('name = "x"').settings
     city = config.read(EXAMPLES / "city.toml")
     assert list(city.brokers) == ["porto", "lisbon", "faro", "evora"]
-    assert city.settings.limits == Limits(away_ns=3600 * 10**9, backlog_count=1000)
+    limits = Limits(away_ns=3600 * 10**9, backlog_count=1000, memory_bytes=HALF)
+    assert city.settings.limits == limits
 
 
 def test_the_reference_is_up_to_date(rewrite):

@@ -1,9 +1,13 @@
 """What peers may cost a broker in sum: its journal, its memory, its disk."""
 
 import asyncio
+import contextlib
+
+import pytest
 
 import wayfare
-from live import HERE
+from live import HERE, until
+from wayfare.bench import memory
 from wayfare.core import codec
 from wayfare.core.broker import Broker
 from wayfare.core.effects import Close, LinkDown, Received, Send, Tick
@@ -13,17 +17,20 @@ from wayfare.core.messages import (
     PROTOCOL_VERSION,
     Announce,
     Attach,
+    Gap,
     Hello,
     Ping,
     Publish,
     Refused,
     Resend,
+    Welcome,
 )
 from wayfare.net import store as stores
 from wayfare.net.broker import BrokerHost
 from wayfare.net.limits import NetLimits
 from wayfare.net.store import Store
 
+MIB = 2**20
 GREETING_NS = Limits().greeting_ns
 X = Filter.parse("x > 0")
 
@@ -48,6 +55,9 @@ class Peer:
 
     def say(self, *messages):
         self._writer.write(b"".join(map(codec.encode, messages)))
+
+    def write(self, data):
+        self._writer.write(data)
 
     async def hear(self, kind):
         """Read until a message of this kind comes; None when the broker closes instead."""
@@ -159,3 +169,149 @@ def test_one_idle_connection_does_not_stop_snapshots(tmp_path, monkeypatch, capl
 
     asyncio.run(asyncio.wait_for(play(), 60))
     assert "journal_long" not in [getattr(one, "event", "") for one in caplog.records]
+
+
+# Memory
+
+
+@contextlib.asynccontextmanager
+async def serving(**limits):
+    host = BrokerHost("porto", {}, limits=Limits(**limits))
+    await host.start(HERE)
+    try:
+        yield host
+    finally:
+        await host.stop()
+
+
+async def leave_behind(address, name, text):
+    """A session of a client that is away."""
+    async with Peer(name, address) as one:
+        one.say(Attach(name, 1, 0, (Filter.parse(text),)))
+        assert await one.hear(Welcome) is not None
+
+
+def test_beyond_the_limit_the_largest_is_slowed_and_loses_and_others_do_not():
+    limit = 2 * MIB
+
+    async def play():
+        async with (
+            serving(memory_bytes=limit) as host,
+            wayfare.connect(str(host.address), client_id="anna") as anna,
+            anna.subscribe("x > 0 and y = 1") as news,
+            wayfare.connect(str(host.address), client_id="tom") as tom,
+        ):
+            for name in ("eve", "mallory"):
+                await leave_behind(host.address, name, "x > 0")
+            await leave_behind(host.address, "ben", "x > 0 and y = 1")
+            await tom.advertise("x > 0")
+            for x in range(1, 401):
+                await tom.publish({"x": x, "y": int(x % 100 == 0)}, payload=bytes(10_000))
+                assert host.memory.used() < 1.3 * limit
+            await tom.flush(30)
+            got = [(await anext(news)).attributes["x"] for _ in range(4)]
+            assert got == [100, 200, 300, 400]
+            assert anna.lost == 0
+            assert host.memory.slowed > 0
+            backlogs = {one.client: one.backlog for one in host.core.border.all()}
+            assert len(backlogs["ben"]) == 4
+            assert len(backlogs["eve"]) < 400
+            async with Peer("eve", host.address) as eve:
+                eve.say(Attach("eve", 2, 0, (X,), (), (("porto", 1),), True))
+                gap = await eve.hear(Gap)
+                assert (gap.reason, gap.exact) == ("memory", True)
+
+    asyncio.run(asyncio.wait_for(play(), 60))
+
+
+def test_readers_that_do_not_read_are_cut_off_at_the_limit_of_all_together():
+    limit = 8 * MIB
+
+    async def play():
+        async with (
+            serving(memory_bytes=limit, backlog_bytes=MIB) as host,
+            contextlib.AsyncExitStack() as deaf,
+            wayfare.connect(str(host.address), client_id="tom") as tom,
+        ):
+            await tom.advertise("x > 0")
+            for number in range(8):
+                one = await deaf.enter_async_context(Peer(f"deaf{number}", host.address))
+                one.say(Attach(one.name, 1, 0, (X,), window=10_000))
+                assert await one.hear(Welcome) is not None
+            for x in range(1, 301):
+                await tom.publish({"x": x}, payload=bytes(50_000))
+                assert host.memory.outside() < 1.5 * limit
+            await tom.flush(30)
+            assert host.memory.cut > 0
+            assert host.ended["client", "cut", "memory"] == host.memory.cut
+
+    asyncio.run(asyncio.wait_for(play(), 60))
+
+
+def test_frames_that_are_never_finished_count():
+    async def play():
+        async with serving(memory_bytes=4 * MIB) as host, contextlib.AsyncExitStack() as all:
+            for number in range(8):
+                one = await all.enter_async_context(Peer(f"slow{number}", host.address))
+                one.say(Attach(one.name, 1, 0))
+                assert await one.hear(Welcome) is not None
+                one.write((8 * MIB - 4).to_bytes(4, "big") + bytes(MIB))
+            await until(lambda: host.memory.cut >= 4)
+            assert host.memory.outside() <= 4 * MIB
+
+    asyncio.run(asyncio.wait_for(play(), 60))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("case", "some"), [("names", 10), ("readers", 12), ("frames", 30)])
+def test_resident_memory_stays_near_the_limit(case, some):
+    limit = 64 * MIB
+    unlimited, _ = memory.grown(memory.CASES[case][0], some, 0)
+    limited, _ = memory.grown(memory.CASES[case][0], some, limit)
+    assert unlimited > 1.6 * limit
+    assert limited < 1.3 * limit + 16 * MIB
+
+
+# Disk
+
+
+def test_beyond_the_limit_of_the_disk_the_largest_loses_and_the_store_stays_small(tmp_path):
+    limit = MIB
+
+    async def play():
+        store = Store(tmp_path, "os", "porto")
+        host = BrokerHost("porto", {}, store=store, net_limits=NetLimits(disk_bytes=limit))
+        await host.start(HERE)
+        longest = 0
+        try:
+            async with wayfare.connect(str(host.address), client_id="tom") as tom:
+                await leave_behind(host.address, "eve", "x > 0")
+                await leave_behind(host.address, "ben", "x > 0 and y = 1")
+                await tom.advertise("x > 0")
+                for x in range(1, 401):
+                    await tom.publish({"x": x, "y": int(x % 100 == 0)}, payload=bytes(10_000))
+                    if x % 10 == 0:
+                        await tom.flush(10)
+                        longest = max(longest, host.store.disk_bytes)
+            backlogs = {one.client: one.backlog for one in host.core.border.all()}
+            assert len(backlogs["ben"]) == 4
+            assert 0 < len(backlogs["eve"]) < 400
+            assert backlogs["eve"].why == "disk"
+            assert longest < 1.3 * limit
+            return [number for number, _, _ in backlogs["eve"].waiting]
+        finally:
+            await host.stop()
+
+    kept = asyncio.run(asyncio.wait_for(play(), 60))
+
+    async def again():
+        """What was not lost is there after a restart."""
+        host = BrokerHost("porto", {}, store=Store(tmp_path, "os", "porto"))
+        await host.start(HERE)
+        try:
+            (eve,) = host.core.border.of("eve")
+            assert [number for number, _, _ in eve.backlog.waiting] == kept
+        finally:
+            await host.stop()
+
+    asyncio.run(again())

@@ -60,6 +60,15 @@ class Process:
             raise UsageError("the memory of another process can be read on Linux only") from None
         return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
 
+    def peak(self) -> int:
+        """Bytes that were resident at most."""
+        try:
+            lines = Path(f"/proc/{self.pid}/status").read_text("ascii").splitlines()
+        except OSError:
+            raise UsageError("the memory of another process can be read on Linux only") from None
+        (peak,) = [line.split()[1] for line in lines if line.startswith("VmHWM")]
+        return int(peak) * 1024
+
 
 @contextlib.contextmanager
 def brokers(

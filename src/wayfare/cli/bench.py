@@ -20,6 +20,7 @@ EXAMPLES = """examples:
   wayfare bench cover               covering tables against a scan
   wayfare bench sim --json          simulated messages beside a bare heap loop, and a whole city
   wayfare bench backlog             memory of notifications that wait for many clients
+  wayfare bench memory --json       what hostile clients make a live broker keep, without and with a limit
   wayfare bench ahead               memory of virtual clients that listen ahead
   wayfare bench timers --json       what a timer costs among 1k, 10k and 100k sessions
   wayfare bench broker              a live broker beside mosquitto, if that is installed
@@ -36,6 +37,7 @@ BENCHES = (
     "cover",
     "sim",
     "backlog",
+    "memory",
     "ahead",
     "timers",
     "broker",

@@ -20,8 +20,9 @@ from wayfare.core.deadlines import ANSWER, AWAY, BACKLOG, TOMBSTONE, Deadlines
 from wayfare.core.effects import Close, Effect, Send
 from wayfare.core.filters import Filter
 from wayfare.core.grants import Grants
-from wayfare.core.history import Limits, Loss, Past, Queued, Stored, size_of
+from wayfare.core.history import Backlog, Limits, Loss, Past, Queued, Stored, size_of
 from wayfare.core.matching import FilterIndex
+from wayfare.core.memory import Memory
 from wayfare.core.messages import BrokerId, ClientId, LinkId, Notification
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.routing import Routing, near_and_here
@@ -33,6 +34,7 @@ OVERTAKEN = "a publisher moved, and its old broker did not answer: some of it ma
 FORGOTTEN_PAST = "its broker does not remember so much of the past"
 WITHDRAWN = "its account may not subscribe to this any more"
 LISTENING_PLACE = 2**62  # behind those of all clients
+NOTED_EVERY = 16  # marks of a session, as they become more
 TOMBSTONES_MAX = 10_000  # the oldest are forgotten before their time
 HANDOVERS_NS = [
     MILLISECOND_NS * ms
@@ -45,6 +47,7 @@ class Border:
 
     def __init__(self, neighbours: Sequence[BrokerId], routing: str, limits: Limits) -> None:
         self.limits = limits
+        self.memory = Memory(limits.account_memory_bytes)
         self.routing = Routing(neighbours, STRATEGIES[routing])
         self.watches = Watches(self.routing)
         self.past = Past()
@@ -121,7 +124,12 @@ class Border:
     def open(self, message: m.Attach, link: LinkId | None) -> Session:
         limits = self.limits
         session = Session(
-            message.client, message.epoch, self.next_place, message.delivered, limits.marks_age_ns
+            message.client,
+            message.epoch,
+            self.next_place,
+            message.delivered,
+            limits.marks_age_ns,
+            self.memory,
         )
         session.welcomed = message.welcomed
         self.next_place += 1
@@ -136,7 +144,7 @@ class Border:
 
     def listen(self, name: ClientId) -> Session:
         """A session of nobody: what it subscribes to is held for whoever reads it, at once."""
-        session = Session(name, 0, LISTENING_PLACE, 0, self.limits.marks_age_ns)
+        session = Session(name, 0, LISTENING_PLACE, 0, self.limits.marks_age_ns, self.memory)
         session.wait = Wait({}, 0)
         self._by_place[session.place] = session
         return session
@@ -166,6 +174,7 @@ class Border:
         """Forget a session; what is remembered is a tombstone."""
         effects = self.disconnect(session, f"{session.client} is elsewhere now", now)
         self.set_profile(session, {}, ())
+        self._let_go(session)
         sessions = self._sessions[session.client]
         del sessions[session.epoch]
         if not sessions:
@@ -178,6 +187,37 @@ class Border:
             self.deadlines.disarm(ANSWER, session.place)
         self.bury(session.client, session.epoch, now, session.published, moved_to)
         return effects
+
+    def _let_go(self, session: Session) -> None:
+        """What an ended session kept is not kept any more."""
+        session.backlog.clear()
+        if session.wait is not None:
+            self.let_go(session.wait)
+        self.memory.profiles -= session.profile
+        self.memory.forget(session)
+
+    def let_go(self, wait: Wait) -> None:
+        """What a session kept while it waited is not kept there any more."""
+        for stored in wait.kept():
+            self.memory.let_go(stored)
+        self.memory.publications -= wait.publications_bytes()
+
+    def keep(self, wait: Wait) -> None:
+        """A session keeps this while it waits."""
+        for stored in wait.kept():
+            self.memory.keep(stored)
+        self.memory.publications += wait.publications_bytes()
+
+    def note(self, session: Session) -> None:
+        """The filters or marks of a session have changed."""
+        before, session.profile = session.profile, session.profile_bytes()
+        self.memory.profiles += session.profile - before
+        self.memory.note(session)
+
+    def begin_backlog(self, session: Session, delivered: int) -> None:
+        """Number deliveries from here on; what the backlog kept so far is not kept any more."""
+        session.backlog.clear()
+        session.backlog = Backlog(delivered, self.memory, session)
 
     def bury(
         self,
@@ -210,6 +250,7 @@ class Border:
 
     def connect(self, session: Session, link: LinkId) -> None:
         session.link = link
+        session.backlog.go_away(False)
         self.by_link[link] = session
         self.deadlines.disarm(AWAY, session.place)
 
@@ -227,6 +268,7 @@ class Border:
         assert session.link is not None
         del self.by_link[session.link]
         session.link, session.away_since = None, now
+        session.backlog.go_away(True)
         self.deadlines.arm(AWAY, session.place, now + self.limits.away_ns)
 
     def set_profile(
@@ -253,6 +295,7 @@ class Border:
                 routing.unadvertise(client, filter)
         session.subscriptions, session.advertisements = wanted, offered
         self.watches.set(session, watched)
+        self.note(session)
 
     def confine(self, session: Session, grants: Grants) -> str:
         """Withdraw what the rules do not allow any more. Returns the first reason, or ""."""
@@ -311,6 +354,8 @@ class Border:
                 recent[publisher] = number
             elif not session.marks.pass_on(notification, now):
                 continue
+            elif not len(recent) % NOTED_EVERY:
+                self.note(session)
             if not session.ages:
                 self._time_backlog(session, now)
             connection, backlog = session.link, session.backlog
@@ -329,6 +374,9 @@ class Border:
         assert wait is not None
         wait.held.append((stored, now))
         wait.bytes += stored.size
+        self.memory.keep(stored)
+        if session.place != LISTENING_PLACE:
+            self.memory.note(session)
         if self.is_full(wait):  # it waits no longer
             self.deadlines.arm(ANSWER, session.place, now)
 

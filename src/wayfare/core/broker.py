@@ -11,6 +11,7 @@ clients may break at any time. A session stays when its client is away.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from itertools import islice
 from typing import Any
 
 from msgspec.structs import replace
@@ -25,6 +26,7 @@ from wayfare.core.effects import (
     Confined,
     Effect,
     Event,
+    Exceeded,
     Forgotten,
     Granted,
     LinkDown,
@@ -42,6 +44,7 @@ from wayfare.core.handoff import Handoff
 from wayfare.core.history import Limits
 from wayfare.core.home import Home
 from wayfare.core.junction import Junction
+from wayfare.core.memory import BODY_BYTES
 from wayfare.core.messages import (
     ANNOUNCE_MAX,
     UPDATE_MAX,
@@ -67,6 +70,7 @@ from wayfare.core.reduction import STRATEGIES
 from wayfare.core.relocation import BEGAN_ANEW, Naive, Relocation, began
 from wayfare.core.replicator import Replicator
 from wayfare.core.sessions import Session
+from wayfare.core.shedding import Shedding
 from wayfare.core.virtual import Ahead
 from wayfare.errors import FilterError, NotGranted, ProtocolError, UsageError
 
@@ -77,6 +81,9 @@ LATER = (
     "a later attachment of {} is or was here: stop the other process of this name, or set the clock"
     " of this one, which is behind"
 )
+MEMORY, ACCOUNT_MEMORY = "memory", "account_memory"  # limits in sum, as a `Gap` names them
+FEEDERS_MAX = 16  # notifications of the largest consumer whose publishers are slowed
+SPARE = 16  # of this part of a limit in sum there is room again when somebody had to lose
 LINK_LOST = "a link between brokers began from nothing: what was to cross it may be missing"
 # For clients that move; the second are for publishers, and as naive for subscribers.
 RELOCATIONS: dict[str, type[Relocation]] = {
@@ -128,6 +135,7 @@ class Broker:
             self.relocation = strategy(self.border, self.paths)
         self.profiles = Profiles(self.border, self.paths)
         self.replicator = Replicator(name, self.border, ahead)
+        self._shedding = Shedding(self.border, self.replicator)
         self._heard = self.replicator.ear.heard  # what is there for virtual clients
         self._route = self.border.route
         self._tunnels = relocation == "home"
@@ -163,6 +171,44 @@ class Broker:
 
     def _hear(self, now: int) -> list[Effect]:
         return self.relocation.outward(self.replicator.hear(now))
+
+    def memory_bytes(self) -> int:
+        """Everything that is kept, as an estimate of resident memory."""
+        return self.border.memory.bytes + self.past_bytes() + self.profiles.bytes
+
+    def past_bytes(self) -> int:
+        past = self.border.past
+        return past.bytes + len(past.kept) * BODY_BYTES
+
+    def largest_bytes(self) -> int:
+        """What the largest consumer keeps."""
+        largest = self.border.memory.largest()
+        return 0 if largest is None else largest.noted
+
+    def feeders(self) -> list[LinkId]:
+        """The connections of those clients here that published what the largest consumer got last."""
+        largest = self.border.memory.largest()
+        if not isinstance(largest, Session):
+            return []
+        backlog = largest.backlog
+        last = list(islice(reversed(backlog.waiting or backlog.unacked), FEEDERS_MAX))
+        publishers = dict.fromkeys(stored.notification.publisher for _, stored, _ in last)
+        sessions = [one for name in publishers for one in self.border.of(name)]
+        return [one.link for one in sessions if one.link is not None]
+
+    def excess(self, outside: int = 0) -> list[Exceeded]:
+        """What has to be shed, where a host keeps this much beside: ask when something was kept."""
+        limits, memory = self.border.limits, self.border.memory
+        out: list[Exceeded] = []
+        if memory.suspects:
+            for account, beyond in memory.accounts_beyond():
+                spare = limits.account_memory_bytes // SPARE
+                out.append(Exceeded(ACCOUNT_MEMORY, beyond + spare, account))
+        if limits.memory_bytes:
+            beyond = self.memory_bytes() + outside - limits.memory_bytes
+            if beyond > 0:
+                out.append(Exceeded(MEMORY, beyond + limits.memory_bytes // SPARE))
+        return out
 
     def next_deadline(self) -> int | None:
         """When something that is kept may have become too old."""
@@ -291,6 +337,9 @@ class Broker:
         except (ProtocolError, FilterError):  # it may as well have been lost
             effects = []
         return self._with_updates(effects)
+
+    def on_exceeded(self, event: Exceeded, now: int) -> list[Effect]:
+        return self._with_updates(self._shedding.shed(event))
 
     def on_tick(self, event: Tick, now: int) -> list[Effect]:
         timers = self.border.deadlines
@@ -524,10 +573,12 @@ class Broker:
             return [Close(link, self._why_stale(message))]
         if message.digest and not self.relocation.visits(message):
             return self._take(self.profiles.on_attach(link, message, now), now)
-        self.profiles.asking.pop(link, None)
+        self.profiles.forget(link)
         anew = began(message)
         effects = [] if anew is None else self._on_began(anew, None, now)
         effects += self.relocation.on_attach(link, message, now)
+        if link in self.grants and link in self.border.by_link:
+            self.border.memory.assign(self.border.by_link[link], self.grants[link].account)
         if link in self.border.by_link and (message.followed or self.replicator.virtual):
             effects += self.replicator.on_attach(link, message, now)
         return effects
@@ -549,6 +600,7 @@ class Broker:
             self.border.check_room(session.subscriptions)
             self.routing.subscribe(session.client, message.filter, session.place)
         session.subscriptions[message.filter] = message.terms
+        self.border.note(session)
         if message.since_ns:
             return self.border.recall(session, message.filter, message.since_ns, now)
         return []
@@ -557,12 +609,14 @@ class Broker:
         if message.filter in session.subscriptions:
             del session.subscriptions[message.filter]
             self.routing.unsubscribe(session.client, message.filter, session.place)
+            self.border.note(session)
         return []
 
     def on_advertise(self, session: Session, message: m.Advertise, now: int) -> list[Effect]:
         if message.filter not in session.advertisements:
             self.border.check_room(session.advertisements)
             session.advertisements[message.filter] = None
+            self.border.note(session)
             self.routing.advertise(session.client, message.filter)
             self.relocation.on_profile(session, now)
         self.watches.watch(session, message.filter, watch=message.watch)
@@ -572,6 +626,7 @@ class Broker:
         if message.filter in session.advertisements:
             self.watches.watch(session, message.filter, watch=False)
             del session.advertisements[message.filter]
+            self.border.note(session)
             self.routing.unadvertise(session.client, message.filter)
             self.relocation.on_profile(session, now)
         return []
@@ -622,6 +677,7 @@ EVENTS: dict[type, Callable[[Broker, Any, int], list[Effect]]] = {
     Forgotten: Broker.on_forgotten,
     Posted: Broker.on_posted,
     RolledBack: Broker.on_rolled_back,
+    Exceeded: Broker.on_exceeded,
     Tick: Broker.on_tick,
     Stalled: Broker.on_stalled,
 }

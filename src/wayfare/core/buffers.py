@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits, Stored, key_of
+from wayfare.core.memory import BODY_BYTES, ENTRY_BYTES, Memory
 from wayfare.core.messages import Terms
 
 Id = int
@@ -34,9 +35,10 @@ class Kept:
 class Store:
     """The notifications of all buffers of a broker, each once."""
 
-    __slots__ = ("kept", "next")
+    __slots__ = ("kept", "memory", "next")
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Memory | None = None) -> None:
+        self.memory = memory or Memory()
         self.kept: dict[Id, Kept] = {}
         self.next: Id = 1  # ids are given in the order in which notifications came
 
@@ -44,12 +46,13 @@ class Store:
         """Keep a notification until no buffer has its id any more."""
         number = self.next
         self.next += 1
-        self.kept[number] = Kept(stored, came)
+        self.take_over(number, stored, came)
         return number
 
     def take_over(self, number: Id, stored: Stored, came: int) -> None:
         """What was kept under this id before."""
         self.kept[number] = Kept(stored, came)
+        self.memory.keep(stored)
 
     def hold(self, number: Id) -> None:
         self.kept[number].held += 1
@@ -59,6 +62,7 @@ class Store:
         kept.held -= 1
         if not kept.held:
             del self.kept[number]
+            self.memory.let_go(kept.stored)
 
 
 class Ids:
@@ -102,18 +106,23 @@ class Buffer:
 
     __slots__ = (
         "_age_ns",
+        "_bytes",
         "_count",
         "_ids",
         "_newest",
         "_store",
+        "account",
         "ages",
         "filter",
         "listeners",
+        "noted",
         "terms",
     )
 
     def __init__(self, filter: Filter, terms: Terms | None, store: Store, limits: Limits) -> None:
+        self.account, self.noted = "", 0  # see memory.Consumer
         self.filter, self.terms = filter, terms
+        self._bytes = 0  # of what it has ids of
         self.listeners = 0  # subscriptions of virtual clients
         self.ages = False  # whether a timer is armed for the age of its oldest notification
         self._store = store
@@ -139,11 +148,31 @@ class Buffer:
             key = key_of(notification, self.terms.key, number)
             before = self._newest.pop(key, None)
             if before is not None:
-                self._store.let_go(before)
+                self._let_go(before)
             self._newest[key] = number  # behind all others: they stay in the order of their ids
         else:
             self._ids.append(number)
         self._store.hold(number)
+        self._bytes += self._store.kept[number].stored.size
+        if self.size() > self.noted + self._store.memory.room(self):
+            self._store.memory.note(self)
+
+    def measure(self) -> int:
+        return self.size()
+
+    def size(self) -> int:
+        return self._bytes + len(self) * (BODY_BYTES + ENTRY_BYTES)
+
+    def shed(self, size: int) -> int:
+        """Drop the oldest until this is at most so large; how many were dropped."""
+        before = len(self)
+        while len(self) and self.size() > size:
+            self._drop()
+        return before - len(self)
+
+    def _let_go(self, number: Id) -> None:
+        self._bytes -= self._store.kept[number].stored.size
+        self._store.let_go(number)
 
     def __len__(self) -> int:
         return len(self._ids) + len(self._newest)
@@ -166,8 +195,9 @@ class Buffer:
             number = self._newest.pop(next(iter(self._newest)))
         else:
             number = self._ids.popleft()
-        self._store.let_go(number)
+        self._let_go(number)
 
     def clear(self) -> None:
         while len(self):
             self._drop()
+        self._store.memory.forget(self)

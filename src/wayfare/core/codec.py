@@ -75,6 +75,11 @@ class FrameDecoder:
         self._buffer = bytearray()
         self._greeted = False
 
+    @property
+    def pending(self) -> int:
+        """Bytes of a frame that is not complete yet."""
+        return len(self._buffer)
+
     def feed(self, data: bytes) -> list[m.AnyMessage]:
         """The messages that are complete with these bytes; CodecError if the next frame is bad.
 

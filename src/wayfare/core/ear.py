@@ -35,7 +35,7 @@ class Ear:
     """The subscriptions of one replicator."""
 
     def __init__(self, name: ClientId, border: Border) -> None:
-        self.store = Store()
+        self.store = Store(border.memory)
         self.session = border.listen(name)
         self.heard = _held(self.session)  # what the broker has for virtual clients
         self._border = border
@@ -66,6 +66,8 @@ class Ear:
 
     def clear(self) -> None:
         """Everything that was heard has been sorted."""
+        for stored, _ in self.heard:
+            self._border.memory.let_go(stored)
         self.heard.clear()
         assert self.session.wait is not None
         self.session.wait.bytes = 0

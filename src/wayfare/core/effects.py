@@ -4,7 +4,7 @@ A host turns what happens into events, calls `step(event, now)`, and performs th
 
     Received, LinkUp, LinkDown,       ->  core  ->  Send, Close       (broker and client)
     Publications, Granted,                          Notify, Lost, Ended,
-    Confined, Forgotten,                            Interested        (client: to the application)
+    Confined, Forgotten, Exceeded,                  Interested        (client: to the application)
     Tick, Stalled, RolledBack, Posted               Post              (broker: to another replicator)
 
 `now` is an integer of nanoseconds that never goes back. Whenever `next_deadline()` is reached, the
@@ -94,6 +94,14 @@ class RolledBack(msgspec.Struct, frozen=True, gc=False):
     """The broker's store is older than what it promised: what happened since then is forgotten here."""
 
 
+class Exceeded(msgspec.Struct, frozen=True, gc=False):
+    """A limit in sum is exceeded: the largest consumers lose so many bytes, of this account if one is named."""
+
+    limit: str  # for the `Gap`
+    bytes: int
+    account: str = ""
+
+
 class Tick(msgspec.Struct, frozen=True, gc=False):
     """Time has passed: a deadline may be due."""
 
@@ -118,6 +126,7 @@ Event = (
     | Forgotten
     | Posted
     | RolledBack
+    | Exceeded
     | Tick
     | Stalled
 )

@@ -113,6 +113,7 @@ class Handoff(Relocation):
         """The client is back where it was, and its session still waits."""
         effects = self.border.disconnect(session, f"{message.client} attached again", now)
         self.border.renew(session, message, link)
+        self.border.memory.publications -= wait.publications_bytes()
         wait.forget_publications()  # they are sent again
         wait.until = now + self.border.limits.answer_ns
         self.border.deadlines.arm(ANSWER, session.place, wait.until)
@@ -131,6 +132,11 @@ class Handoff(Relocation):
         wait = session.wait
         old = wait.old.setdefault(reply.old_epoch, Old(wait.asked))
         old.kept += kept
+        for one, _ in kept:
+            if isinstance(one, Stored):
+                wait.old_bytes += one.size
+                self.border.memory.keep(one)
+        self.border.memory.note(session)
         old.marks |= reply.marks
         if reply.subscriptions is not None:
             old.known = wanted_of(reply.subscriptions, reply.terms)
@@ -190,11 +196,13 @@ class Handoff(Relocation):
         self.border.handovers.add(now - (wait.until - self.border.limits.answer_ns))
         queue = self._merged(session, wait, [] if loss is None else [(loss, NEVER)], now)
         self.border.put(session, queue)
+        self.border.let_go(wait)
         for old in wait.old.values():
             session.marks.raise_to(old.marks)
         kept, _ = apart(queue)
         numbers = {one.notification.publisher: one.notification.number for one, _ in kept}
         session.marks.raise_to(numbers)
+        self.border.note(session)
         self.border.watches.review(session)  # the tables are complete now
         effects = self.border.push(session)
         for publication in wait.publications:
@@ -325,9 +333,11 @@ class Handoff(Relocation):
     def on_publish(self, session: Session, message: m.Publish, now: int) -> list[Effect]:
         if session.wait is None:
             return super().on_publish(session, message, now)
-        wait = session.wait
+        wait, before = session.wait, session.wait.publications_bytes()
         if not wait.hold(message, self.border.limits):
             wait.refused = True
+        self.border.memory.publications += wait.publications_bytes() - before
+        self.border.memory.note(session)
         return []
 
     def on_errand(self, came_from: BrokerId, errand: m.Errand, now: int) -> list[Effect]:

@@ -19,12 +19,18 @@ from msgspec.structs import replace
 from wayfare.core import messages as m
 from wayfare.core.filters import Filter
 from wayfare.core.matching import FilterIndex
+from wayfare.core.memory import BODY_BYTES, ENTRY_BYTES, Consumer, Memory
 from wayfare.core.messages import ClientId, Deliver, Gap, Notification, Publish, Terms
 from wayfare.errors import ProtocolError, UsageError
 
 SECOND_NS = 1_000_000_000
 MARKS_MAX = 50_000  # publishers of which a session knows how far they were heard, twice
 ATTRIBUTE_BYTES = 24  # a name and a number, roughly
+COUNTED_MIN = 8_192  # bytes on their way to a client that is attached; less is part of a session
+ROOM_MIN = 4_096  # bytes by which a backlog may always grow before its owner is looked at again
+
+
+MAY_BE_NONE = ("past_count", "memory_bytes", "account_memory_bytes")
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -53,10 +59,12 @@ class Limits(msgspec.Struct, frozen=True):
     lease_ns: int = 60 * SECOND_NS  # that a virtual client lives without news of its client
     recall_ns: int = 2 * SECOND_NS  # that a client waits for what was kept for it elsewhere
     greeting_ns: int = 10 * SECOND_NS  # that a client may take to send its filters when asked
+    memory_bytes: int = 0  # that a broker keeps in sum; then the largest consumer loses; 0: any
+    account_memory_bytes: int = 0  # ... that the clients of one account keep; 0: any
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            least = 0 if name == "past_count" else 1
+            least = 0 if name in MAY_BE_NONE else 1
             if getattr(self, name) < least:
                 raise UsageError(
                     f"the limit {name} is {getattr(self, name)}; it is at least {least}"
@@ -146,11 +154,12 @@ class Past:
         ]
 
 
-class Stored(msgspec.Struct, frozen=True, eq=False, weakref=True):
+class Stored(msgspec.Struct, eq=False, weakref=True):
     """A notification that is kept, once for however many clients, and what it occupies."""
 
     notification: Notification
     size: int
+    refs: int = 0  # consumers that keep it; see memory.py
 
 
 class Loss(msgspec.Struct, frozen=True, gc=False):
@@ -284,9 +293,35 @@ class Backlog:
     Of these, the holes were lost before they came here; the other ones were dropped to keep a limit.
     """
 
-    __slots__ = ("acked", "bytes", "holes", "last", "sent", "unacked", "waiting", "why")
+    __slots__ = (
+        "_least",
+        "_many",
+        "_memory",
+        "_most",
+        "_owner",
+        "acked",
+        "away",
+        "bytes",
+        "counted",
+        "holes",
+        "last",
+        "sent",
+        "unacked",
+        "waiting",
+        "why",
+    )
 
-    def __init__(self, start: int = 0) -> None:
+    def __init__(
+        self, start: int = 0, memory: Memory | None = None, owner: Consumer | None = None
+    ) -> None:
+        """What it keeps counts in `memory`, and makes its owner larger."""
+        self._memory, self._owner = memory or Memory(), owner
+        self._most = self._many = -1  # beyond these bytes, or entries, somebody has to look
+        self._least = -1  # ... and below these bytes
+        self.away = (
+            False  # its client is: what it keeps counts once, with others that keep the same
+        )
+        self.counted = 0  # if it is not: bytes, when somebody last looked
         self.acked = self.sent = self.last = start
         self.why = ""  # the limit that was kept last
         self.holes: list[Hole] = []  # not acknowledged, in order of number
@@ -305,15 +340,18 @@ class Backlog:
         self.last += 1
         self.waiting.append((self.last, stored, now))
         self.bytes += stored.size
-        self._keep_to(limits)
+        if self.away:
+            self._memory.keep(stored)
+        if self.bytes > self._most or len(self) > self._many:
+            self._mind(limits)
 
     def pass_on(self, stored: Stored, now: int, limits: Limits) -> Deliver:
         """As `put` and `take`, where nothing waits and the window is open: the usual case."""
         number = self.last = self.sent = self.last + 1
         self.unacked.append((number, stored, now))
         self.bytes += stored.size
-        if len(self.unacked) > limits.backlog_count or self.bytes > limits.backlog_bytes:
-            self._keep_to(limits)
+        if self.bytes > self._most or len(self.unacked) > self._many:
+            self._mind(limits)
         return Deliver(number, stored.notification)
 
     def lose(self, count: int, why: str, *, exact: bool = True) -> None:
@@ -337,6 +375,17 @@ class Backlog:
             if after > before + 1
         ]
 
+    def _mind(self, limits: Limits) -> None:
+        """It has grown: keep to the limits, and say when to look again."""
+        self._keep_to(limits)
+        room = 1 << 62
+        if self._owner is not None:
+            self._memory.note(self._owner)
+            room = max(self._memory.room(self._owner) // 8, ROOM_MIN)
+        self._least = self.bytes // 2 - ROOM_MIN
+        self._most = min(limits.backlog_bytes, self.bytes + room)
+        self._many = min(limits.backlog_count, len(self) + room // (BODY_BYTES + ENTRY_BYTES))
+
     def _keep_to(self, limits: Limits) -> None:
         while len(self) > limits.backlog_count:
             self._drop("backlog_count")
@@ -352,7 +401,10 @@ class Backlog:
         return (self.unacked or self.waiting)[0][2]
 
     def _drop(self, why: str) -> None:
-        self.bytes -= (self.unacked or self.waiting).popleft()[1].size
+        stored = (self.unacked or self.waiting).popleft()[1]
+        self.bytes -= stored.size
+        if self.away:
+            self._memory.let_go(stored)
         self.why = why
         if len(self.holes) > 1:
             self._join_holes()
@@ -368,6 +420,42 @@ class Backlog:
             and sent not in range(holes[0].last, holes[1].last)
         ):
             holes[:2] = [holes[0].and_then(holes[1])]
+
+    def shed(self, size: int, why: str) -> int:
+        """Drop the oldest until this is at most so large; how many were dropped."""
+        dropped = 0
+        while self and self.kept_bytes() > size:
+            self._drop(why)
+            dropped += 1
+        return dropped
+
+    def kept_bytes(self) -> int:
+        """What it keeps, as if nobody else kept the same."""
+        return self.bytes + len(self) * (BODY_BYTES + ENTRY_BYTES)
+
+    def count(self) -> None:
+        """See how much it keeps now for a client that is attached; little does not count."""
+        kept = 0 if self.away else self.kept_bytes()
+        kept = kept if kept > COUNTED_MIN else 0
+        self._memory.attached += kept - self.counted
+        self.counted = kept
+
+    def go_away(self, away: bool) -> None:
+        """Its client is away now, or back."""
+        if self.away != away:
+            self.away = away
+            change = self._memory.keep if away else self._memory.let_go
+            for _, stored, _ in (*self.unacked, *self.waiting):
+                change(stored)
+            self.count()
+
+    def clear(self) -> None:
+        """Keep nothing; it is not used any more."""
+        self.go_away(False)
+        self.unacked.clear()
+        self.waiting.clear()
+        self.bytes = 0
+        self.count()
 
     def take(self, window: int) -> list[Deliver | Gap]:
         """What may be sent now; where something is gone, what says so."""
@@ -396,8 +484,15 @@ class Backlog:
         if number > self.sent:
             raise ProtocolError(f"acknowledged {number}, but only {self.sent} were sent")
         unacked = self.unacked
+        away = self.away
         while unacked and unacked[0][0] <= number:
-            self.bytes -= unacked.popleft()[1].size
+            stored = unacked.popleft()[1]
+            self.bytes -= stored.size
+            if away:
+                self._memory.let_go(stored)
+        if self.bytes < self._least and self._owner is not None:
+            self._least = self.bytes // 2 - ROOM_MIN
+            self._memory.note(self._owner)
         if number > self.acked:
             self.acked = number
             while self.holes and self.holes[0].last <= number:
@@ -415,6 +510,8 @@ class Backlog:
 
     def withdraw(self, keep: Callable[[Notification], bool], why: str) -> None:
         """Drop what `keep` rejects; each is lost, and reported at its place."""
+        away = self.away
+        self.go_away(False)
         for queue in (self.unacked, self.waiting):
             kept = [one for one in queue if keep(one[1].notification)]
             if len(kept) < len(queue):
@@ -422,6 +519,7 @@ class Backlog:
                 queue.extend(kept)
                 self.why = why
         self.bytes = sum(stored.size for _, stored, _ in (*self.unacked, *self.waiting))
+        self.go_away(away)
 
     def take_back(self) -> list[Kept]:
         """What was not sent yet, as if it had never been put here; what was lost stays lost."""
@@ -429,6 +527,9 @@ class Backlog:
         lost = self.last - self.sent - len(kept)
         loss = self._loss(self.sent, self.last)
         self.bytes -= sum(stored.size for stored, _ in kept)
+        if self.away:
+            for stored, _ in kept:
+                self._memory.let_go(stored)
         self.waiting.clear()
         self.holes = [one for one in self.holes if one.last <= self.sent]
         self.last = self.sent

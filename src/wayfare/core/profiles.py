@@ -28,6 +28,7 @@ from wayfare.core.deadlines import PROFILE
 from wayfare.core.effects import Close, Effect, LinkDown, Received, Send
 from wayfare.core.filters import Filter
 from wayfare.core.history import SECOND_NS, size_of
+from wayfare.core.memory import BODY_BYTES
 from wayfare.core.messages import Ask, Attach, LinkId, Profile, Terms
 from wayfare.core.paths import Paths
 from wayfare.core.sessions import Session, places, told
@@ -58,7 +59,7 @@ class Asking:
         self.message = message
         self.until = until  # then the client is asked itself; when it was asked, it is refused
         self.later: list[m.FromClient] = []  # what it said since
-        self.bytes = 0  # of publications among that
+        self.bytes = 0  # of that
         self.resent = False  # the client has been asked: it says everything again
         self.gone = False  # the connection is no more, but what was said counts
 
@@ -66,12 +67,13 @@ class Asking:
 class Profiles:
     """Attachments by digest at one broker."""
 
-    __slots__ = ("_border", "_paths", "asking")
+    __slots__ = ("_border", "_paths", "asking", "bytes")
 
     def __init__(self, border: Border, paths: Paths) -> None:
         self._border = border
         self._paths = paths
         self.asking: dict[LinkId, Asking] = {}
+        self.bytes = 0  # of what was said meanwhile
 
     # At the new broker
 
@@ -87,9 +89,16 @@ class Profiles:
         ask = Ask(name, message.client, message.epoch, message.previous, message.digest)
         return self.on_ask(ask, now)
 
+    def forget(self, link: LinkId) -> None:
+        """The client on this link is attached, or gone."""
+        asking = self.asking.pop(link, None)
+        if asking is not None:
+            self.bytes -= asking.bytes
+
     def take_over(self, link: LinkId, asking: Asking) -> None:
         """Wait for a profile, also where a broker did before its process ended."""
         self.asking[link] = asking
+        self.bytes += asking.bytes
         self._arm(link, asking)
 
     def on_message(self, link: LinkId, message: m.FromClient) -> None:
@@ -97,11 +106,14 @@ class Profiles:
         asking = self.asking[link]
         if asking.resent:
             return
+        size = BODY_BYTES
         if isinstance(message, m.Publish):
-            asking.bytes += size_of(message)
+            size += size_of(message)
+        asking.bytes += size
+        self.bytes += size
         limits = self._border.limits
         if len(asking.later) >= limits.held_count or asking.bytes > limits.backlog_bytes:
-            del self.asking[link]
+            self.forget(link)
             raise ProtocolError("too many messages before the profile is known")
         asking.later.append(message)
 
@@ -116,7 +128,7 @@ class Profiles:
                     return []
                 if not profile.found:
                     return self._resend(link, now)
-                del self.asking[link]
+                self.forget(link)
                 if self._border.is_stale(message.client, message.epoch):
                     return [Close(link, f"{message.client} is elsewhere now")]
                 said = [_filled(message, profile), *asking.later]
@@ -128,10 +140,11 @@ class Profiles:
         """Ask the client itself, if it is still there."""
         asking = self.asking[link]
         if asking.gone:
-            del self.asking[link]
+            self.forget(link)
             return []
         asking.resent = True
         asking.later.clear()
+        self.bytes -= asking.bytes
         asking.bytes = 0
         asking.until = now + self._border.limits.greeting_ns
         self._arm(link, asking)
@@ -144,7 +157,7 @@ class Profiles:
         if asking.later and not asking.resent:
             asking.gone = True
         else:
-            del self.asking[link]
+            self.forget(link)
 
     def on_due(self, link: LinkId, now: int) -> list[Step]:
         """The old broker, or then the client itself, may not have sent the profile in time."""
@@ -156,7 +169,7 @@ class Profiles:
             return []
         if not asking.resent:
             return self._resend(link, now)
-        del self.asking[link]
+        self.forget(link)
         seconds = self._border.limits.greeting_ns / SECOND_NS
         return [Close(link, f"it did not send its filters within {seconds:g} s", again=True)]
 

@@ -16,7 +16,7 @@ from wayfare.core import messages as m
 from wayfare.core.border import Border
 from wayfare.core.deadlines import AWAY
 from wayfare.core.effects import Effect, LinkDown, Received, Send
-from wayfare.core.history import NEVER, Backlog, Loss, Queued, thinned
+from wayfare.core.history import NEVER, Loss, Queued, thinned
 from wayfare.core.messages import BrokerId, LinkId
 from wayfare.core.paths import Paths
 from wayfare.core.sessions import Session
@@ -161,7 +161,7 @@ class Relocation:
         effects = border.disconnect(session, f"{message.client} attached again", now)
         left = left_of(session, message.delivered)
         border.renew(session, message, link)
-        session.backlog = Backlog(message.delivered)
+        border.begin_backlog(session, message.delivered)
         border.put(session, thinned(left, session.subscriptions, now, moved=False))
         effects.append(Send(link, m.Welcome(session.epoch, session.published)))
         return effects + border.push(session)

@@ -97,7 +97,8 @@ class Replicator:
         virtual.epoch, virtual.version, virtual.until = message.epoch, 0, None
         virtual.attached = now
         virtual.follows, virtual.state = follows, followed.state
-        virtual.backlog, virtual.stream = Backlog(), message.epoch
+        self._begin_backlog(virtual)
+        virtual.stream = message.epoch
         virtual.past.clear()
         virtual.held.clear()
         self._listen(virtual)
@@ -110,7 +111,7 @@ class Replicator:
             self._arm(virtual, virtual.recalling)
             effects.append(Post(previous, m.Recall(self.name, virtual.client, virtual.epoch)))
         self._replay(virtual, left, now)
-        effects += self._push(virtual)
+        effects += self.push(virtual)
         self._arm(virtual, virtual.renew_at)
         return effects + self._hand_over(virtual, previous, expected, heard, now)
 
@@ -122,7 +123,8 @@ class Replicator:
             assert session.link is not None
             self._connect(virtual, session.link)
             virtual.epoch, virtual.stream, virtual.until = session.epoch, session.epoch, None
-            virtual.backlog, virtual.attached = Backlog(), now
+            self._begin_backlog(virtual)
+            virtual.attached = now
         if len(virtual.follows) >= FOLLOWS_MAX and template not in virtual.follows:
             raise ProtocolError(f"a client follows at most {FOLLOWS_MAX} filters")
         virtual.follows[template] = message.terms
@@ -144,7 +146,7 @@ class Replicator:
         before, virtual.state = virtual.state, message
         self._listen(virtual)
         self._replay(virtual, _unsent(virtual), now)
-        effects = self._push(virtual)
+        effects = self.push(virtual)
         if (before.values, before.areas) != (message.values, message.areas):
             effects += self._tell_others(virtual, now)
         return effects
@@ -155,7 +157,7 @@ class Replicator:
             return []
         virtual.backlog.acknowledge(message.number)
         virtual.past = {number for number in virtual.past if number > message.number}
-        return self._push(virtual)
+        return self.push(virtual)
 
     def on_link_down(self, link: LinkId) -> None:
         virtual = self._by_link.get(link)
@@ -189,7 +191,7 @@ class Replicator:
         """The client follows something else."""
         self._listen(virtual)
         self._replay(virtual, _unsent(virtual), now)
-        return [*self._push(virtual), *self._tell_others(virtual, now)]
+        return [*self.push(virtual), *self._tell_others(virtual, now)]
 
     # Between replicators
 
@@ -319,7 +321,7 @@ class Replicator:
             if key not in there and any(filter.matches(one.attributes) for filter in asked):
                 there.add(key)
                 virtual.backlog.put(stored, put, self.limits)
-        return self._push(virtual)
+        return self.push(virtual)
 
     # Notifications
 
@@ -338,7 +340,7 @@ class Replicator:
     def _deliver(self, virtual: Virtual, stored: Stored, now: int) -> list[Effect]:
         if virtual.recalling is None:
             virtual.backlog.put(stored, now, self.limits)
-            return self._push(virtual)
+            return self.push(virtual)
         virtual.held.append((stored, now))
         if len(virtual.held) > self.limits.held_count:
             return self._open(virtual, [], now)
@@ -349,10 +351,10 @@ class Replicator:
         effects: list[Effect] = []
         for virtual in self._by_link.values():
             virtual.backlog.lose(1, why, exact=False)
-            effects += self._push(virtual)
+            effects += self.push(virtual)
         return effects
 
-    def _push(self, virtual: Virtual) -> list[Effect]:
+    def push(self, virtual: Virtual) -> list[Effect]:
         if virtual.link is None or virtual.recalling is not None:
             return []
         return [
@@ -394,8 +396,12 @@ class Replicator:
     def _add(self, client: ClientId) -> Virtual:
         if len(self.virtual) >= VIRTUAL_MAX:
             raise ProtocolError(f"a broker has at most {VIRTUAL_MAX} virtual clients")
-        virtual = self.virtual[client] = Virtual(client)
+        virtual = self.virtual[client] = Virtual(client, self.border.memory)
         return virtual
+
+    def _begin_backlog(self, virtual: Virtual) -> None:
+        virtual.backlog.clear()
+        virtual.backlog = Backlog(0, self.border.memory, virtual)
 
     def _connect(self, virtual: Virtual, link: LinkId) -> None:
         if virtual.link is not None:
@@ -423,6 +429,8 @@ class Replicator:
             del self._by_link[virtual.link]
             virtual.link = None
         virtual.follows = {}
+        virtual.backlog.clear()
+        self.border.memory.forget(virtual)
         self._listen(virtual)
         del self.virtual[virtual.client]
         self.border.deadlines.disarm(VIRTUAL, virtual.client)

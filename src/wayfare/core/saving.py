@@ -28,6 +28,7 @@ from wayfare.core.history import (
     size_of,
     together,
 )
+from wayfare.core.memory import Consumer, Memory
 from wayfare.core.messages import (
     Attach,
     BrokerId,
@@ -111,6 +112,7 @@ class SavedSession(msgspec.Struct, array_like=True):
     window: int = 0
     watched: list[tuple[Filter, bool | None]] = []
     rolled_back: int = 0
+    account: str = ""
 
 
 class SavedAsking(msgspec.Struct, array_like=True):
@@ -291,6 +293,7 @@ def _saved_session(session: Session, places: Places) -> SavedSession:
         session.window,
         list(session.watched.items()),
         session.rolled_back,
+        session.account,
     )
 
 
@@ -359,17 +362,23 @@ def _load_session(border: Border, saved: SavedSession, stored: list[Stored]) -> 
     session.orphan, session.leaving = saved.orphan, saved.leaving
     session.rolled_back = saved.rolled_back
     session.doubt = None if saved.doubt is None else Doubt(*saved.doubt)
-    session.backlog = loaded_backlog(saved.backlog, stored)
+    session.backlog = loaded_backlog(saved.backlog, stored, border.memory, session)
+    session.backlog.go_away(saved.link is None)
     session.marks = Marks(border.limits.marks_age_ns)
     session.marks.recent, session.marks.older = saved.recent, saved.older
     session.marks.turn_at = saved.turn_at
     session.window = saved.window or border.limits.window
     if saved.wait is not None:
         session.wait = _wait(saved.wait, stored)
+        border.keep(session.wait)
+    border.memory.assign(session, saved.account)
+    border.note(session)
 
 
-def loaded_backlog(saved: SavedBacklog, stored: list[Stored]) -> Backlog:
-    backlog = Backlog(saved.acked)
+def loaded_backlog(
+    saved: SavedBacklog, stored: list[Stored], memory: Memory, owner: Consumer
+) -> Backlog:
+    backlog = Backlog(saved.acked, memory, owner)
     backlog.sent, backlog.last = saved.sent, saved.last
     backlog.why, backlog.holes = saved.why, [Hole(*one) for one in saved.holes]
     for here, there in ((saved.unacked, backlog.unacked), (saved.waiting, backlog.waiting)):
@@ -390,6 +399,7 @@ def _wait(saved: SavedWait, stored: list[Stored]) -> Wait:
     for epoch, one in saved.old.items():
         old = wait.old[epoch] = Old(dict(one.known))
         old.kept, old.marks = kept(one.kept, one.losses), one.marks
+        wait.old_bytes += sum(one.size for one, _ in old.kept if isinstance(one, Stored))
     wait.publications, wait.published_bytes = saved.publications, saved.published_bytes
     wait.refused, wait.superseded, wait.pending = saved.refused, saved.superseded, saved.pending
     return wait

@@ -9,6 +9,7 @@ import msgspec
 
 from wayfare.core.filters import Filter
 from wayfare.core.history import Stored, size_of
+from wayfare.core.memory import Memory
 from wayfare.core.messages import ClientId, LinkId, Notification, State, Terms
 from wayfare.core.replicator import Replicator
 from wayfare.core.saving import Place, Places, SavedBacklog, loaded_backlog, saved_backlog
@@ -79,7 +80,7 @@ def load(data: bytes, replicator: Replicator) -> None:
     saved = _decoder.decode(data)
     stored = [Stored(one, size_of(one)) for one in saved.notifications]
     for one in saved.virtual:
-        replicator.take_over(_loaded(one, stored))
+        replicator.take_over(_loaded(one, stored, replicator.border.memory))
     ear = replicator.ear
     for number, place, came in saved.kept:
         ear.store.take_over(number, stored[place], came)
@@ -114,11 +115,12 @@ def _saved(virtual: Virtual, places: Places) -> SavedVirtual:
     )
 
 
-def _loaded(saved: SavedVirtual, stored: list[Stored]) -> Virtual:
-    virtual = Virtual(saved.client)
+def _loaded(saved: SavedVirtual, stored: list[Stored], memory: Memory) -> Virtual:
+    virtual = Virtual(saved.client, memory)
     virtual.epoch, virtual.version, virtual.link = saved.epoch, saved.version, saved.link
     virtual.attached, virtual.state, virtual.stream = saved.attached, saved.state, saved.stream
-    virtual.backlog = loaded_backlog(saved.backlog, stored)
+    virtual.backlog = loaded_backlog(saved.backlog, stored, memory, virtual)
+    memory.note(virtual)
     virtual.past, virtual.told = set(saved.past), set(saved.told)
     virtual.until, virtual.renew_at = saved.until, saved.renew_at
     virtual.recalling = saved.recalling

@@ -14,13 +14,21 @@ Attach, was nowhere before              Attach, was elsewhere
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from operator import itemgetter
 
 import msgspec
 
 from wayfare.core.filters import Filter
-from wayfare.core.history import NEVER, Backlog, Limits, Loss, Marks, Queued, size_of
+from wayfare.core.history import NEVER, Backlog, Limits, Loss, Marks, Queued, Stored, size_of
+from wayfare.core.memory import (
+    BODY_BYTES,
+    ENTRY_BYTES,
+    FILTER_BYTES,
+    MARK_BYTES,
+    SESSION_BYTES,
+    Memory,
+)
 from wayfare.core.messages import BrokerId, ClientId, Fetch, LinkId, Publish, Request, Terms
 
 Departure = tuple[BrokerId, int]  # which broker took a session over, at which epoch
@@ -47,6 +55,7 @@ class Wait:
         "bytes",
         "held",
         "old",
+        "old_bytes",
         "pending",
         "publications",
         "published_bytes",
@@ -61,6 +70,7 @@ class Wait:
         self.held: list[Queued] = []  # notifications that matched since it came, and losses
         self.bytes = 0  # of those
         self.old: dict[int, Old] = {}  # by epoch
+        self.old_bytes = 0  # of what those kept
         self.publications: list[Publish] = []  # not accepted, so not acknowledged
         self.published_bytes = 0
         self.refused = False  # there were more of them than may be held back
@@ -91,6 +101,53 @@ class Wait:
         self.publications.clear()
         self.published_bytes, self.refused = 0, False
 
+    def kept(self) -> Iterator[Stored]:
+        """Every notification that is held back, or came from an older session."""
+        for kept in (self.held, *(old.kept for old in self.old.values())):
+            yield from (one for one, _ in kept if isinstance(one, Stored))
+
+    def shed(self, memory: Memory, why: str) -> int:
+        """Drop the older half of what is kept, or all publications if they are more; how many notifications.
+
+        Publications were not acknowledged, so their client sends them again.
+        """
+        if 2 * self.publications_bytes() > self.kept_bytes():
+            memory.publications -= self.publications_bytes()
+            self.forget_publications()
+            self.refused = True
+            return 0
+        dropped = [self._halve(self.held, memory, why)]
+        self.bytes -= dropped[0][1]
+        for old in self.old.values():
+            dropped.append(self._halve(old.kept, memory, why))
+            self.old_bytes -= dropped[-1][1]
+        return sum(count for count, _ in dropped)
+
+    def _halve(self, kept: list[Queued], memory: Memory, why: str) -> tuple[int, int]:
+        """How many were dropped, and their bytes; there is a loss in their place."""
+        places = [place for place, (one, _) in enumerate(kept) if isinstance(one, Stored)]
+        if not places:
+            return 0, 0
+        end = places[(len(places) - 1) // 2] + 1
+        gone = [one for one, _ in kept[:end] if isinstance(one, Stored)]
+        kept[:end] = [(Loss(1, why, exact=False), kept[end - 1][1])]
+        for stored in gone:
+            memory.let_go(stored)
+        return len(gone), sum(stored.size for stored in gone)
+
+    def kept_bytes(self) -> int:
+        """What it keeps, as if nobody else kept the same."""
+        count = len(self.held) + sum(len(old.kept) for old in self.old.values())
+        return (
+            self.bytes
+            + self.old_bytes
+            + count * (BODY_BYTES + ENTRY_BYTES)
+            + self.publications_bytes()
+        )
+
+    def publications_bytes(self) -> int:
+        return self.published_bytes + len(self.publications) * BODY_BYTES
+
 
 class Doubt(msgspec.Struct, gc=False):
     """A publisher whose old broker did not answer: what it took may come behind what is new."""
@@ -107,6 +164,7 @@ class Session:
     """
 
     __slots__ = (
+        "account",
         "advertisements",
         "ages",
         "away_since",
@@ -118,9 +176,11 @@ class Session:
         "leaving",
         "link",
         "marks",
+        "noted",
         "opened",
         "orphan",
         "place",
+        "profile",
         "published",
         "rolled_back",
         "subscriptions",
@@ -131,8 +191,17 @@ class Session:
     )
 
     def __init__(
-        self, client: ClientId, epoch: int, place: int, delivered: int, marks_age_ns: int
+        self,
+        client: ClientId,
+        epoch: int,
+        place: int,
+        delivered: int,
+        marks_age_ns: int,
+        memory: Memory | None = None,
     ) -> None:
+        self.account = ""  # of its client; empty: it has none
+        self.noted = 0  # see memory.Consumer
+        self.profile = 0  # bytes that its filters and marks take, as last noted
         self.client = client
         self.epoch = epoch  # of the latest attachment; only goes up
         self.opened = epoch  # and of the first one
@@ -145,7 +214,7 @@ class Session:
         # Advertisements of it that it watches, and whether it was told that somebody wants them.
         self.watched: dict[Filter, bool | None] = {}
         self.published = 0  # the last publication accepted from it
-        self.backlog = Backlog(delivered)
+        self.backlog = Backlog(delivered, memory, self)
         self.ages = False  # whether a timer is armed for the age of the backlog
         self.marks = Marks(marks_age_ns)
         self.wait: Wait | None = None  # None: open
@@ -157,6 +226,17 @@ class Session:
         self.rolled_back = 0  # the last number that it had given away then; 0: it is not so
         self.window = 0  # deliveries that may be on their way to it
         self.doubt: Doubt | None = None  # what it published before may still be on its way
+
+    def measure(self) -> int:
+        self.backlog.count()
+        waiting = 0 if self.wait is None else self.wait.kept_bytes()
+        return self.profile_bytes() + self.backlog.kept_bytes() + waiting
+
+    def profile_bytes(self) -> int:
+        """What it takes even if nothing waits for it."""
+        filters = len(self.subscriptions) + len(self.advertisements)
+        marks = len(self.marks.recent) + len(self.marks.older)
+        return SESSION_BYTES + filters * FILTER_BYTES + marks * MARK_BYTES
 
     def is_awaited(self) -> bool:
         """Whether somebody waits for this session while it waits."""

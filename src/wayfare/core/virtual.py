@@ -16,6 +16,7 @@ from wayfare.core.buffers import Id
 from wayfare.core.filters import Filter
 from wayfare.core.history import Backlog
 from wayfare.core.history import Kept as Put
+from wayfare.core.memory import SESSION_BYTES, Memory
 from wayfare.core.messages import BrokerId, ClientId, LinkId, State, Terms
 from wayfare.core.places import Places
 from wayfare.core.templates import Around, Mine, Template, parse
@@ -89,6 +90,7 @@ class Virtual:
     """A virtual client: it listens for its client, which is here, was here, or may come."""
 
     __slots__ = (
+        "account",
         "attached",
         "backlog",
         "client",
@@ -97,6 +99,7 @@ class Virtual:
         "held",
         "link",
         "listened",
+        "noted",
         "past",
         "recalling",
         "renew_at",
@@ -107,7 +110,8 @@ class Virtual:
         "version",
     )
 
-    def __init__(self, client: ClientId) -> None:
+    def __init__(self, client: ClientId, memory: Memory | None = None) -> None:
+        self.account, self.noted = "", 0  # see memory.Consumer
         self.client = client
         self.epoch = 0  # of the attachment that it is for
         self.version = 0  # of what the client follows, and is like
@@ -116,7 +120,7 @@ class Virtual:
         self.state = m.NOWHERE
         self.follows: dict[Template, Terms | None] = {}
         self.listened: dict[Template, Listened] = {}
-        self.backlog = Backlog()
+        self.backlog = Backlog(0, memory, self)
         self.stream = 0  # the epoch in which the numbers of the backlog began
         self.past: set[int] = set()  # which numbers are of the past
         self.told: set[Id] = set()  # what of the buffers its client has got, or will get
@@ -124,6 +128,10 @@ class Virtual:
         self.renew_at = 0  # when to tell the others again
         self.recalling: int | None = None  # until when it waits for what was kept elsewhere
         self.held: list[Put] = []  # what came meanwhile
+
+    def measure(self) -> int:
+        self.backlog.count()
+        return SESSION_BYTES + self.backlog.kept_bytes()
 
 
 @lru_cache(KNOWN)

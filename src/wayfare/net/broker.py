@@ -25,6 +25,7 @@ from wayfare.core.effects import (
     Close,
     Effect,
     Event,
+    Exceeded,
     Granted,
     LinkDown,
     LinkUp,
@@ -39,12 +40,14 @@ from wayfare.core.effects import (
 )
 from wayfare.core.history import SECOND_NS, Limits
 from wayfare.core.messages import (
+    Advertise,
     AnyMessage,
     Attach,
     BrokerId,
     Challenge,
     ClientId,
     Deliver,
+    Follow,
     Hello,
     Join,
     LinkId,
@@ -56,6 +59,7 @@ from wayfare.core.messages import (
     Proof,
     Publish,
     Refused,
+    Subscribe,
     Took,
 )
 from wayfare.core.saving import check_savable
@@ -67,6 +71,7 @@ from wayfare.net.alarm import Alarm
 from wayfare.net.audit import Audit
 from wayfare.net.calls import Calls
 from wayfare.net.connection import Connection, Traffic, Turn
+from wayfare.net.disk import DiskGuard
 from wayfare.net.door import Door
 from wayfare.net.enforcement import Enforcement
 from wayfare.net.frames import Frames
@@ -75,6 +80,7 @@ from wayfare.net.journal import records_of, recover, snapshot_of
 from wayfare.net.limits import DEFAULT_NET_LIMITS, NetLimits
 from wayfare.net.links import Link
 from wayfare.net.logs import printable, tell
+from wayfare.net.memory import MemoryGuard
 from wayfare.net.pauses import Pauses
 from wayfare.net.peers import PeerNet
 from wayfare.net.revocation import Revocation
@@ -83,6 +89,7 @@ from wayfare.net.stalls import WATCH_S, Stalls, uptime_ns
 from wayfare.net.store import GaveUp, Out, Resumed, Started, Store
 from wayfare.net.strangers import Strangers
 
+MORE_FILTERS = (Subscribe, Advertise, Follow)  # refused while there is no memory left
 WARN_EVERY_S = 60.0  # of a journal that is too long
 
 logger = logging.getLogger("wayfare.broker")
@@ -165,6 +172,23 @@ class BrokerHost:
         self._strangers = Strangers(name, net_limits)
         self._silence = Silence(heartbeat_s)
         self._stalls = Stalls()
+        self._turn = Turn(self._flush)
+        self.disk = DiskGuard(
+            net_limits.disk_bytes,
+            partial(self._put_away, close=False),
+            lambda: self.memory.slow(),
+            self._exceeded,
+            self._tell,
+        )
+        self.memory = MemoryGuard(
+            self.core,
+            self.links,
+            self.connections,
+            self._exceeded,
+            self._give_up,
+            self._tell,
+            self._turn.ask,
+        )
         self._dirty: dict[Connection, None] = {}  # have something to write
         self._closing: list[Connection] = []  # are closed at the end of the turn
         self._frames = Frames()
@@ -172,7 +196,6 @@ class BrokerHost:
         self._server: asyncio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._alarm = Alarm(self._wake)
-        self._turn = Turn(self._flush)
         self.stopping = False
         self._warned_s = -WARN_EVERY_S  # when it last warned of a long journal
 
@@ -324,6 +347,9 @@ class BrokerHost:
                 if type(message) is Attach and message.client != connection.peer:
                     connection.refuse(f"{connection.peer} attaches as {message.client}")
                     return
+                if self.memory.full and type(message) in MORE_FILTERS:
+                    connection.refuse(f"{self.name} has no memory left for filters", again=True)
+                    return
                 self.routed += type(message) is Publish
                 self._step(Received(link, message), now)
             elif neighbour.connection is not connection:
@@ -440,6 +466,7 @@ class BrokerHost:
             self._strangers.discard(connection)
             link = f"{first.client}#{next(self._ids)}"
             connection.admit(link)
+            connection.count_buffers(self.memory.buffers)
             self.connections[link] = connection
             connection.count_in(self.traffic["client"])
             self.attachments += 1
@@ -462,6 +489,8 @@ class BrokerHost:
                 f"{self.name} keeps the sessions of {limits.sessions} clients, and has no room",
                 again=True,
             )
+        elif self.memory.full:
+            connection.refuse(f"{self.name} has no memory left, and so no room", again=True)
         else:
             self._door.has_room(
                 connection, connection.peer, lambda one: border.knows(ClientId(one))
@@ -633,6 +662,9 @@ class BrokerHost:
                 if not self._pauses:
                     self._pauses.mind()
 
+    def _exceeded(self, exceeded: Exceeded) -> None:
+        self._step(exceeded, self.now())
+
     def _posted(self, broker: BrokerId, message: Peers) -> None:
         self._step(Posted(broker, message), self.now())
 
@@ -681,6 +713,7 @@ class BrokerHost:
             if store.is_long():
                 self._put_away(store, close=False)
                 self._mind_journal(store)
+            self.disk.mind(store)
         except StoreError as error:
             self._fail(error)
         return self.failure is None
@@ -733,6 +766,7 @@ class BrokerHost:
             if link.is_hopeless():
                 self._give_up(link)
         self._pauses.mind()
+        self.memory.mind()
         if self._store is not None and not self._keep(self._store):
             return
         more = False

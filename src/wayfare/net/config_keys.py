@@ -24,6 +24,7 @@ from wayfare.net.kinds import (
     DURATIONS_NS,
     FLAG,
     LINKS,
+    MEMORY,
     MODE,
     NAMED,
     NEIGHBOUR,
@@ -34,6 +35,7 @@ from wayfare.net.kinds import (
     ROUTING,
     SHARE,
     SIZE,
+    SIZE_OR_NONE,
     SIZES,
     STEPS,
     TEXT,
@@ -55,8 +57,14 @@ class Key(msgspec.Struct, frozen=True):
     file: str = BOTH
 
 
+# Limits in sum, and what they are if nothing is said.
+IN_SUM = {"memory_bytes": "50%", "account_memory_bytes": "none"}
+
+
 def _limit(field: str, about: str) -> Key:
     value = getattr(Limits(), field)
+    if field in IN_SUM:
+        return Key(f"limits.{field.removesuffix('_bytes')}", MEMORY, IN_SUM[field], about)
     if field.endswith("_ns"):
         return Key(
             f"limits.{field.removesuffix('_ns')}", DURATION, written(value, DURATIONS_NS), about
@@ -87,12 +95,19 @@ LIMITS = {
         ("listen_ns", "that brokers listen ahead for a client that is away"),
         ("lease_ns", "that a broker listens ahead without news of the client"),
         ("recall_ns", "that a client waits for what was kept for it elsewhere"),
+        (
+            "memory_bytes",
+            "that a broker keeps in memory in sum; then the largest consumer is slowed, and loses",
+        ),
+        ("account_memory_bytes", "the same, for the clients of one account"),
     )
 }
 
 
 def _net_limit(field: str, about: str) -> Key:
     value = getattr(DEFAULT_NET_LIMITS, field)
+    if field == "disk_bytes":
+        return Key("limits.disk", SIZE_OR_NONE, "none", about)
     if field.endswith("_s"):
         return Key(f"limits.{field.removesuffix('_s')}", DURATION, f"{value:g}s", about)
     if field.endswith("_bytes"):
@@ -127,6 +142,10 @@ NET_LIMITS = {
         ("account_connections", "attached clients of an account that does not say"),
         ("account_sessions", "of an account that does not say, attached or away"),
         ("failed_logins_per_account", "a minute, from addresses where it has not logged in before"),
+        (
+            "disk_bytes",
+            "that a store takes, journal and snapshot together; then the largest consumer is slowed, and loses",
+        ),
     )
 }
 

@@ -22,6 +22,8 @@ from wayfare.net.security import is_loopback, names_of
 PING = encode(Ping())
 ANSWER = encode(Ping(answer=True))
 
+LITTLE_BYTES = 16 * 1024  # that a connection may have in memory without being looked at
+
 logger = logging.getLogger("wayfare.net")
 
 
@@ -55,6 +57,34 @@ class Traffic:
     def add(self, other: Traffic) -> None:
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class Buffers:
+    """Bytes that connections have in memory: to be written, or of a frame that is not complete."""
+
+    def __init__(self, grown: Callable[[], None]) -> None:
+        """Whenever they become more, `grown` is called."""
+        self.bytes = 0
+        self._grown = grown
+        self._sizes: dict[Connection, int] = {}
+
+    def note(self, connection: Connection, size: int) -> None:
+        """A connection has so many now."""
+        before = self._sizes.pop(connection, 0)
+        self.bytes += size - before
+        if size:
+            self._sizes[connection] = size
+        if size > before:
+            self._grown()
+
+    def refresh(self) -> None:
+        """Look at all of them again: what was written is not kept any more."""
+        for connection in list(self._sizes):
+            self.note(connection, connection.buffered())
+
+    def largest(self) -> tuple[Connection | None, int]:
+        """Who has most, and how much."""
+        return max(self._sizes.items(), key=lambda one: one[1], default=(None, 0))
 
 
 class Connection(asyncio.Protocol):
@@ -103,6 +133,8 @@ class Connection(asyncio.Protocol):
         self._pauses: set[str] = set()  # why it is not read
         self._held: bytearray | None = None  # what was read while nobody may see it
         self._closing: asyncio.TimerHandle | None = None
+        self._buffers: Buffers | None = None  # where counts what it has in memory
+        self._large = False  # that is more than a little
         self.out: list[bytes] = [encode(Hello(PROTOCOL_VERSION, name))]  # what was sent
 
     # What asyncio calls
@@ -146,6 +178,8 @@ class Connection(asyncio.Protocol):
                 if self.closing or self._held is not None:
                     return
                 data = b""  # tells at once of a bad frame behind good ones
+            if self._large or self._decoder.pending > LITTLE_BYTES:
+                self._note()
         except CodecError as error:
             self.refuse(str(error), why="bytes")
 
@@ -158,13 +192,31 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.blocked = True
-        if not self.patient:
-            says = f"it does not read: {self._limits.write_bytes} bytes wait for it"
-            self.abort(says, why="unread")
+        self._note()
+        self._mind_unread()
+
+    def _mind_unread(self) -> None:
+        """Cut off a peer for which too much waits, unless its owner waits for it."""
+        transport, most = self._transport, self._limits.write_bytes
+        if not self.patient and transport and transport.get_write_buffer_size() > most:
+            self.abort(f"it does not read: {most} bytes wait for it", why="unread")
 
     def resume_writing(self) -> None:
         self.blocked = False
+        self._note()
         self.owner.on_output(self)
+
+    def buffered(self) -> int:
+        """Bytes that it has in memory, if they are more than a little."""
+        unread = self._transport.get_write_buffer_size() if self._transport and self.blocked else 0
+        pending = self._decoder.pending
+        return unread + (pending if pending > LITTLE_BYTES else 0)
+
+    def _note(self) -> None:
+        if self._buffers is not None:
+            size = self.buffered()
+            self._large = size > 0
+            self._buffers.note(self, size)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None and not self.closing:
@@ -172,6 +224,9 @@ class Connection(asyncio.Protocol):
         self.closing = True
         self._transport = None
         self.out.clear()
+        if self._buffers is not None:
+            self._buffers.note(self, 0)
+            self._buffers = None
         if self._closing is not None:
             self._closing.cancel()
         if exc is not None and not self.reason:
@@ -190,6 +245,12 @@ class Connection(asyncio.Protocol):
         traffic.add(self.traffic)
         self.traffic = traffic
 
+    def count_buffers(self, buffers: Buffers) -> None:
+        """What it has in memory counts there, from a little on."""
+        self._buffers = buffers
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(high=LITTLE_BYTES)
+
     def flush(self) -> None:
         """Write what was sent."""
         if self.out and self._transport is not None:
@@ -199,6 +260,9 @@ class Connection(asyncio.Protocol):
             self.out = []
             self.spoken = True
             self._transport.write(data)
+            if self.blocked and self._buffers is not None:
+                self._note()
+                self._mind_unread()
 
     def admit(self, link: str) -> None:
         """It is known who is there: from now on read whatever comes."""

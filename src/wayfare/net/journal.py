@@ -9,6 +9,7 @@ from wayfare.core.codec import decode, encode
 from wayfare.core.effects import (
     Confined,
     Event,
+    Exceeded,
     Forgotten,
     Granted,
     LinkDown,
@@ -34,6 +35,7 @@ from wayfare.net.store import (
     In,
     Out,
     Resumed,
+    Shed,
     Snapshot,
     Stall,
     Started,
@@ -60,6 +62,8 @@ def records_of(event: Event, now: int, links: Links) -> list[AnyRecord]:
         return [Confine(now, event.client, event.grants)]
     if isinstance(event, Forgotten):
         return [Forget(now, event.client, event.reason)]
+    if isinstance(event, Exceeded):
+        return [Shed(now, "", event.limit, event.bytes, event.account)]
     if isinstance(event, Posted):
         return [Heard(now, event.broker, encode(event.message))]
     if isinstance(event, Stalled):
@@ -132,6 +136,8 @@ def _replay(record: AnyRecord, core: Broker, links: Links) -> None:
         core.step(Posted(BrokerId(record.link), message), record.now)
     elif isinstance(record, Stall):
         core.step(Stalled(record.for_ns), record.now)
+    elif isinstance(record, Shed):
+        core.step(Exceeded(record.limit, record.bytes, record.account), record.now)
     elif isinstance(record, Down):
         core.step(LinkDown(link), record.now)
     else:

@@ -6,9 +6,11 @@ A kind is a name, for the reference, and a function that raises ValueError with 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,6 +28,11 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 DURATIONS_NS = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9, "d": 86400 * 10**9}
+PERCENT = re.compile(r"([0-9]{1,3})%")
+CGROUP_FILES = (
+    "/sys/fs/cgroup/memory.max",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+)
 SIZES = {"B": 1, "kB": 1000, "KiB": 2**10, "MB": 10**6, "MiB": 2**20, "GB": 10**9, "GiB": 2**30}
 NAME = re.compile(r"[\w.-]{1,256}")
 NAMES = "names are made of letters, digits, '.', '-' and '_'"
@@ -90,6 +97,41 @@ def _size(value: Any) -> int:
         return _quantity(value, SIZES, 1)
     except ValueError:
         raise ValueError('give a number of bytes, or a text like "64kB", "16MiB"') from None
+
+
+def _memory(value: Any) -> int:
+    """Bytes; a share is one of what this machine, or the container, has; 0: no limit."""
+    if value in ("none", 0) and type(value) is not bool:
+        return 0
+    if type(value) is str and (found := PERCENT.fullmatch(value)) and 0 < int(found[1]) <= 100:
+        return available_bytes() * int(found[1]) // 100
+    try:
+        return _quantity(value, SIZES, 1)
+    except ValueError:
+        raise ValueError('give a size like "512MiB", a share like "50%", or "none"') from None
+
+
+def _size_or_none(value: Any) -> int:
+    """Bytes; 0: no limit."""
+    if value in ("none", 0) and type(value) is not bool:
+        return 0
+    try:
+        return _quantity(value, SIZES, 1)
+    except ValueError:
+        raise ValueError('give a size like "4GiB", or "none"') from None
+
+
+def available_bytes() -> int:
+    """Memory of this machine, or of the container that the process runs in, if that is less."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in CGROUP_FILES:
+        try:
+            text = Path(path).read_text("ascii").strip()
+        except OSError:
+            continue
+        if text.isdecimal():
+            return min(machine, int(text))
+    return machine
 
 
 def _address(value: Any) -> Address:
@@ -165,6 +207,8 @@ FLAG = Kind("true or false", _flag)
 NUMBERED = Kind("port", _port)
 DURATION = Kind("duration", _duration)
 SIZE = Kind("size", _size)
+SIZE_OR_NONE = Kind('size, or "none"', _size_or_none)
+MEMORY = Kind('size, share like "50%", or "none"', _memory)
 ADDRESS = Kind("address", _address)
 PEER = Kind("address", _peer)
 SHARE = Kind("share", _share)

@@ -103,8 +103,9 @@ METRICS = (
         "closed in peace, lost, refused with a reason for the peer, or cut off without; and why that: limit,"
         " login, neighbour (not ours, or it cannot prove it), bytes (no frames of ours), protocol, late (it did"
         " not say what it is), silent, unread (it does not read), given_up (too much waited for a neighbour),"
-        " rolled_back (a store was), store (that failed), grant (more than its account allows), account (that"
-        " was removed or changed), kicked (by an operator), revoked (its certificate)",
+        " rolled_back (a store was), memory (it had most of it, beyond the limit), store (that failed),"
+        " grant (more than its account allows), account (that was removed or changed), kicked (by an operator),"
+        " revoked (its certificate)",
         lambda one: [((ended.kind, ended.how, ended.why), ended.count) for ended in one.ended],
     ),
     Row(
@@ -172,6 +173,35 @@ METRICS = (
         "",
         "the same in bytes; what several clients wait for is in memory once",
         _one(lambda one: one.backlog_bytes),
+    ),
+    Row(
+        "wayfare_memory_bytes",
+        "gauge",
+        "kind",
+        "what counts for `limits.memory`, as estimated: notifications, profiles (sessions with their filters),"
+        " publications that are not accepted yet, the past, and what waits in connections and links",
+        lambda one: [((kind,), size) for kind, size in one.memory.items()],
+    ),
+    Row(
+        "wayfare_memory_limit_bytes",
+        "gauge",
+        "",
+        "`limits.memory`; 0 is none",
+        _one(lambda one: one.memory_limit),
+    ),
+    Row(
+        "wayfare_shed_notifications_total",
+        "counter",
+        "",
+        "dropped because a limit in sum was exceeded; clients that miss them are told",
+        _one(lambda one: one.shed),
+    ),
+    Row(
+        "wayfare_slowed_total",
+        "counter",
+        "",
+        "times that a publisher was not read for a moment, because the largest consumer of memory is its",
+        _one(lambda one: one.slowed),
     ),
     Row(
         "wayfare_subscriptions",
@@ -295,6 +325,20 @@ METRICS = (
         "",
         "since the last snapshot; only with a store",
         _stored(lambda one: one.journal_bytes),
+    ),
+    Row(
+        "wayfare_disk_bytes",
+        "gauge",
+        "",
+        "what counts for `limits.disk`: the snapshot and the journal; only with a store",
+        _stored(lambda one: one.disk_bytes),
+    ),
+    Row(
+        "wayfare_disk_limit_bytes",
+        "gauge",
+        "",
+        "`limits.disk`; 0 is none; only with a store",
+        _stored(lambda one: one.disk_limit),
     ),
     Row(
         "wayfare_journal_overdue",

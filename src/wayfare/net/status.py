@@ -99,6 +99,12 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     ahead: Ahead = Ahead()
     journal_overdue: bool = False  # no snapshot takes the place of the journal
     half_attached: int = 0  # clients whose filters are not known yet
+    memory: dict[str, int] = {}  # bytes by what they are kept for, as estimated
+    memory_limit: int = 0  # 0: none
+    disk_bytes: int = 0  # of the store
+    disk_limit: int = 0  # 0: none
+    shed: int = 0  # notifications that were dropped because of a limit in sum
+    slowed: int = 0  # times that a publisher was not read for a moment, because memory was short
     audit_lines: dict[str, int] = {}  # written, and failed
     logins: dict[str, int] = {}  # ok, failed and throttled
 
@@ -208,6 +214,12 @@ def status_of(host: BrokerHost) -> BrokerStatus:
         ahead=_ahead(host),
         journal_overdue=store is not None and store.is_overdue,
         half_attached=len(host.core.profiles.asking),
+        memory=dict(host.memory.kinds()),
+        memory_limit=host.core.border.limits.memory_bytes,
+        disk_bytes=store.disk_bytes if store is not None else 0,
+        disk_limit=host.disk.limit,
+        shed=host.core.border.memory.shed,
+        slowed=host.memory.slowed,
         audit_lines={"written": host.audit.written, "failed": host.audit.failed},
         logins=dict(host.logins),
     )

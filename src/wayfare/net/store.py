@@ -111,7 +111,15 @@ class Stall(Record, frozen=True, tag=25):
     for_ns: int
 
 
-OfBroker = Started | Resumed | WentBack | Stall
+class Shed(Record, frozen=True, tag=27):
+    """A limit in sum was exceeded; the largest consumers, of an account if one is named, lost so many bytes."""
+
+    limit: str
+    bytes: int
+    account: str = ""
+
+
+OfBroker = Started | Resumed | WentBack | Stall | Shed
 AnyRecord = In | Up | Down | Ticked | Out | Grant | GaveUp | Heard | Confine | Forget | OfBroker
 
 
@@ -151,9 +159,11 @@ class Store(Database):
         self.snapshots = 0
         self._turn: list[AnyRecord] = []
         self._bytes = 0  # of the journal
+        self.snapshot_bytes = 0  # of the snapshot before it
 
     def snapshot(self) -> Snapshot | None:
         for _, body in self._bodies("snapshot"):
+            self.snapshot_bytes = len(body)
             return _snapshots.decode(body)
         return None
 
@@ -213,6 +223,11 @@ class Store(Database):
         return self._bytes
 
     @property
+    def disk_bytes(self) -> int:
+        """Of the snapshot and the journal together."""
+        return self.snapshot_bytes + self._bytes
+
+    @property
     def is_overdue(self) -> bool:
         """Whether a snapshot should have taken its place long ago."""
         return self._bytes > OVERDUE * SNAPSHOT_BYTES
@@ -229,6 +244,7 @@ class Store(Database):
         row = self._row("snapshot", body)
         self.write([*clear, row], row[1][-1])
         self._bytes = 0
+        self.snapshot_bytes = len(body)
         self.snapshots += 1
 
     def _row(self, table: str, body: bytes) -> Statement:

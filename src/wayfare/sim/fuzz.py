@@ -11,6 +11,8 @@ from random import Random
 import msgspec
 
 from wayfare.core.border import FORGOTTEN_PAST
+from wayfare.core.broker import MEMORY
+from wayfare.core.effects import Exceeded
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
 from wayfare.core.messages import PROFILE_CHARACTERS_MAX, Terms
@@ -134,6 +136,8 @@ class Fuzz:
         self.interest = Random(f"interest {job.seed}")  # likewise
         self.attempts = Random(f"attempts {job.seed}")  # likewise
         self.watching = self.interest.random() < 0.5
+        self.pressure = Random(f"memory {job.seed}")  # likewise
+        self.short = self.pressure.random() < 0.25  # of memory, now and then
         self.with_faults = job.faults
         # Now and then all brokers are suspended together, and nothing else goes wrong: no time-out of
         # any of them is then a reason to lose anything.
@@ -176,6 +180,9 @@ class Fuzz:
         if self.lives.random() < 0.3:
             for _ in range(self.lives.choice([1, 3])):
                 self.world.agenda.at(self.lives.randrange(self.until_ns), self._begin_anew)
+        if self.short:
+            for _ in range(self.pressure.choice([1, 3, 10])):
+                self.world.agenda.at(self.pressure.randrange(self.until_ns), self._run_short)
         if job.faults:
             names = [client.name for client in self.clients]
             edges = self.world.edges
@@ -264,10 +271,9 @@ class Fuzz:
         for time in [random.randrange(self.until_ns) for _ in range(random.choice([20, 60, 150]))]:
             agenda.at(time, self._act)
         self.world.run_until(self.until_ns)
-        for client in self.world.clients.values():
-            if client.connection is None and not client.left:
-                client.attach()
-        self.world.settle()
+        self._attach_all()
+        if self.short:  # who published more than there was room for was told to attach again
+            self._attach_all()
         if any(event.kind == "left" for event in self.world.events):
             # A goodbye may have been lost; then the session ends when it has been away for too long.
             self.world.run_until(self.world.now + 2 * self.world.limits.away_ns)
@@ -278,6 +284,12 @@ class Fuzz:
         self.world.outlive()
         more = [*self.watch.found, *self._unexpected_losses(), *check_outlived(self.world)]
         return msgspec.structs.replace(verdict, violations=(*verdict.violations, *more))
+
+    def _attach_all(self) -> None:
+        for client in self.world.clients.values():
+            if client.connection is None and not client.left:
+                client.attach()
+        self.world.settle()
 
     def _unexpected_losses(self) -> Iterator[Violation]:
         """Where nothing goes wrong, only a limit of the backlog may lose anything.
@@ -290,9 +302,16 @@ class Fuzz:
         for event in self.world.events:
             expected = small and (event.reason or "").startswith("backlog_")
             expected |= self.remembering and event.reason == FORGOTTEN_PAST
+            expected |= self.short and event.reason == MEMORY
             excused = self.with_faults and not self.suspended
             if event.kind == "lost" and not (expected or excused):
                 yield Violation("gap", f"{event.client} was told of a loss: {event.reason}")
+
+    def _run_short(self, _: None) -> None:
+        """A broker has too little memory: its largest clients lose."""
+        host = self.world.broker(self.pressure.choice(self.brokers))
+        share = self.pressure.choice([0.1, 0.5, 1.0])
+        host.receive(Exceeded(MEMORY, int(host.core.memory_bytes() * share)))
 
     def _act(self, _: None) -> None:
         """One client does something that it may do."""

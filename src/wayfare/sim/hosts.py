@@ -15,6 +15,7 @@ from wayfare.core.effects import (
     Close,
     Effect,
     Ended,
+    Exceeded,
     Interested,
     LinkDown,
     Lost,
@@ -58,7 +59,7 @@ class Host:
         self.pipes: dict[LinkId, Pipe] = {}
         self._armed: int | None = None  # Invariant: a tick is on the agenda for this time
 
-    def receive(self, event: Received | LinkDown | Posted | Tick) -> None:
+    def receive(self, event: Received | LinkDown | Posted | Exceeded | Tick) -> None:
         self.perform(self.step(event, self.agenda.now))
 
     def perform(self, effects: list[Effect]) -> None:
@@ -132,7 +133,7 @@ class BrokerHost(Host):
         self._queueing = False
         self._busy_until = 0
 
-    def receive(self, event: Received | LinkDown | Posted | Tick) -> None:
+    def receive(self, event: Received | LinkDown | Posted | Exceeded | Tick) -> None:
         """As `Host.receive`; what a broker mostly does is to send notifications on."""
         if self._queueing:
             self._queue(event)
@@ -189,7 +190,7 @@ class BrokerHost(Host):
         self.perform(self.step(Stalled(for_ns), self.agenda.now))
         self.perform(self.step(TICK, self.agenda.now))
 
-    def _queue(self, event: Received | LinkDown | Posted | Tick) -> None:
+    def _queue(self, event: Received | LinkDown | Posted | Exceeded | Tick) -> None:
         agenda = self.world.agenda
         if not self._slow_ns and self._busy_until < agenda.now:
             self._queueing = False
@@ -199,7 +200,7 @@ class BrokerHost(Host):
         self.worst_ns = max(self.worst_ns, self._busy_until - agenda.now)
         agenda.at(self._busy_until, self._leave_queue, event)
 
-    def _leave_queue(self, event: Received | LinkDown | Posted | Tick) -> None:
+    def _leave_queue(self, event: Received | LinkDown | Posted | Exceeded | Tick) -> None:
         """What came on a link that was closed while it waited does not count."""
         if type(event) is not Received or event.link in self.pipes:
             Host.receive(self, event)
@@ -419,7 +420,7 @@ class ClientHost(Host):
 
     # Host
 
-    def receive(self, event: Received | LinkDown | Posted | Tick) -> None:
+    def receive(self, event: Received | LinkDown | Posted | Exceeded | Tick) -> None:
         """As `Host.receive`; what a client mostly does is to be notified."""
         if self._unseen and type(event) is Received and event.link == self.core.link:
             self._unseen = False

@@ -14,6 +14,7 @@ from wayfare.core.junction import Junction
 from wayfare.core.messages import BrokerId, ClientId, Entry
 from wayfare.core.reduction import STRATEGIES, Strategy
 from wayfare.sim import interest
+from wayfare.sim.accounting import check_accounting
 from wayfare.sim.hosts import ClientHost
 from wayfare.sim.links import SECOND_NS
 from wayfare.sim.tables import Places, Tables, add_place, differences
@@ -30,6 +31,8 @@ def check_quiet(world: World) -> list[Violation]:
     for client in world.clients.values():
         if client.core.outbox and client.connection is not None:
             found.append(Violation("tidy", f"{client.name} still has publications to send"))
+    for broker in world.brokers.values():
+        found += [Violation("accounting", what) for what in check_accounting(broker.core)]
     away = [one for one in world.clients.values() if one.connection is None and not one.left]
     found += _check_sessions(world, {one.name for one in away})
     # What a broker knows of a client that is away is what it last heard, which nobody else knows.

@@ -1,0 +1,136 @@
+"""Limits in sum: what all peers together may cost a broker in memory, and on disk.
+
+    up to 7/8 of a limit    nobody notices anything
+    beyond that             who publishes to the largest consumer is not read for a moment, again and again
+    beyond the limit        the largest consumer loses: a client that does not read its connection, a session
+                            its oldest notifications (the core decides, and tells it by a `Gap`),
+                            a neighbour what waits for it
+
+Nothing is looked at one by one unless a limit is near; what is kept is counted where it changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from wayfare.core.broker import SPARE, Broker
+from wayfare.core.effects import Exceeded
+from wayfare.core.messages import BrokerId
+from wayfare.net.connection import Buffers, Connection
+from wayfare.net.links import Link
+
+NEAR = 7 / 8  # of a limit: from here on publishers are slowed
+SLOW_S = 0.02  # that a publisher is not read
+WARN_EVERY_S = 60.0
+
+logger = logging.getLogger("wayfare.broker")
+
+
+class MemoryGuard:
+    """Keeps one broker below `limits.memory`, and each account below `limits.account_memory`."""
+
+    def __init__(
+        self,
+        core: Broker,
+        links: Mapping[BrokerId, Link],
+        clients: Mapping[str, Connection],
+        shed: Callable[[Exceeded], None],
+        give_up: Callable[[Link], None],
+        tell: Callable[..., None],
+        grown: Callable[[], None],
+    ) -> None:
+        """`grown` is called when connections keep more: then `mind` is due at the end of the turn."""
+        self._core, self._links, self._clients = core, links, clients
+        self._shed, self._give_up, self._tell = shed, give_up, tell
+        self._limit = core.border.limits.memory_bytes
+        self._warned_s = -WARN_EVERY_S
+        self.buffers = Buffers(grown)  # of clients' connections
+        self.slowed = 0  # times that a publisher was not read for a moment
+        self.cut = 0  # connections of clients that did not read
+        self.full = False  # even now that the largest have lost
+
+    def outside(self) -> int:
+        """Bytes that are kept beside the core."""
+        return self.buffers.bytes + sum(link.bytes for link in self._links.values())
+
+    def used(self) -> int:
+        return self._core.memory_bytes() + self.outside()
+
+    def mind(self) -> None:
+        """The end of a turn: something may have been kept."""
+        if self._core.border.memory.suspects:
+            for exceeded in self._core.excess():
+                if exceeded.account:
+                    self._shed(exceeded)
+        if not self._limit:
+            return
+        if self.used() <= self._limit * NEAR:
+            self.full = False
+            return
+        self.buffers.refresh()
+        if self.used() > self._limit * NEAR:
+            self.slow()
+        if self.used() > self._limit:
+            self._warn()
+            self._relieve()
+        self.full = self.used() > self._limit
+
+    def slow(self) -> None:
+        """Do not read for a moment who publishes to the largest consumer."""
+        loop = asyncio.get_running_loop()
+        for link in self._core.feeders():
+            connection = self._clients.get(link)
+            if connection is not None and not connection.closing:
+                self.slowed += 1
+                connection.pause("memory")
+                loop.call_later(SLOW_S, connection.resume, "memory")
+
+    def _relieve(self) -> None:
+        """Let the largest lose, whoever that is, until there is room again."""
+        goal = self._limit - self._limit // SPARE
+        while self.used() > goal:
+            session = self._core.largest_bytes()
+            connection, unread = self.buffers.largest()
+            link = max(self._links.values(), key=_bytes, default=None)
+            if connection is not None and unread >= max(session, link.bytes if link else 0):
+                self.cut += 1
+                connection.abort(
+                    f"{unread} bytes are kept for this connection, and limits.memory is exceeded",
+                    why="memory",
+                )
+                self.buffers.note(connection, 0)
+            elif link is not None and link.bytes > session:
+                self._give_up(link)
+            else:
+                for exceeded in self._core.excess(self.outside()):
+                    self._shed(exceeded)
+                return
+
+    def _warn(self) -> None:
+        if time.monotonic() - self._warned_s > WARN_EVERY_S:
+            self._warned_s = time.monotonic()
+            self._tell(
+                logging.WARNING,
+                "memory_short",
+                "%(broker)s keeps %(bytes)s bytes, and limits.memory is %(limit)s: the largest consumers"
+                " lose, and are told so",
+                bytes=self.used(),
+                limit=self._limit,
+            )
+
+    def kinds(self) -> Iterator[tuple[str, int]]:
+        """Bytes by what they are kept for."""
+        memory = self._core.border.memory
+        yield "notifications", memory.notification_bytes() + memory.attached
+        yield "profiles", memory.profiles
+        yield "publications", memory.publications + self._core.profiles.bytes
+        yield "past", self._core.past_bytes()
+        yield "connections", self.buffers.bytes
+        yield "links", sum(link.bytes for link in self._links.values())
+
+
+def _bytes(link: Link) -> int:
+    return link.bytes

@@ -1,0 +1,59 @@
+"""Whether a broker counts right what it keeps: computed again from scratch, from all that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wayfare.core.broker import Broker
+from wayfare.core.history import Backlog, Stored
+from wayfare.core.memory import BODY_BYTES, RANK_MIN, Consumer
+
+
+def check_accounting(core: Broker) -> Iterator[str]:
+    """What is counted wrong."""
+    memory, kept = core.border.memory, list(_kept(core))
+    bodies = {id(one): one.size + BODY_BYTES for one in kept}
+    waits = [one.wait for one in core.border.all() if one.wait is not None]
+    asking = sum(one.bytes for one in core.profiles.asking.values())
+    for what, counted, really in (
+        ("notifications kept", memory.entries, len(kept)),
+        ("bytes of notifications", memory.bodies, sum(bodies.values())),
+        ("bytes for attached clients", memory.attached, _attached(core)),
+        ("bytes of profiles", memory.profiles, _profiles(core)),
+        ("bytes held back", memory.publications, sum(one.publications_bytes() for one in waits)),
+        ("bytes of half-finished attachments", core.profiles.bytes, asking),
+    ):
+        if counted != really:
+            yield f"{core.name} counts {counted} {what}, and has {really}"
+    for consumer in _consumers(core):
+        noted, size = consumer.noted, consumer.measure()
+        if size > 2 * max(noted, 1 << RANK_MIN):
+            yield f"{core.name} noted {noted} bytes of {size}"
+
+
+def _profiles(core: Broker) -> int:
+    return sum(one.profile for one in core.border.all())
+
+
+def _consumers(core: Broker) -> Iterator[Consumer]:
+    yield from core.border.all()
+    yield from core.replicator.virtual.values()
+    yield from core.replicator.ear.buffers()
+
+
+def _attached(core: Broker) -> int:
+    sessions = [one.backlog.counted for one in core.border.all()]
+    return sum(sessions) + sum(one.backlog.counted for one in core.replicator.virtual.values())
+
+
+def _in(backlog: Backlog) -> Iterator[Stored]:
+    yield from (stored for _, stored, _ in (*backlog.unacked, *backlog.waiting))
+
+
+def _kept(core: Broker) -> Iterator[Stored]:
+    for session in core.border.all():
+        if session.backlog.away:
+            yield from _in(session.backlog)
+        if session.wait is not None:
+            yield from session.wait.kept()
+    yield from (one.stored for one in core.replicator.ear.store.kept.values())

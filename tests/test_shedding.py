@@ -1,0 +1,251 @@
+"""Limits in sum: who loses when all clients together keep too much, and that it is told."""
+
+import pytest
+
+from wayfare.core.broker import Broker
+from wayfare.core.effects import Exceeded, Granted, LinkDown, Received, Send
+from wayfare.core.filters import Filter
+from wayfare.core.grants import Grants
+from wayfare.core.history import Limits
+from wayfare.core.memory import RANK_MIN, Memory, rank_of
+from wayfare.core.messages import Ack, Attach, Deliver, Gap, Notification, Welcome
+from wayfare.net.journal import _replay as replay
+from wayfare.net.journal import records_of
+from wayfare.net.links import Link
+from wayfare.sim.accounting import check_accounting
+from wayfare.sim.fuzz import Fuzz, Job
+
+KIB = 1024
+PAYLOAD = bytes(KIB)
+
+
+def broker(**limits):
+    return Broker("porto", ["faro"], limits=Limits(**limits))
+
+
+def attach(core, client, text, account=""):
+    link = f"{client}#1"
+    if account:
+        core.step(Granted(link, Grants(client, account=account)), 0)
+    core.step(Received(link, Attach(client, 1, 0, (Filter.parse(text),))), 0)
+    return link
+
+
+def away(core, client, text, account=""):
+    core.step(LinkDown(attach(core, client, text, account)), 0)
+
+
+def publish(core, first, last, **attributes):
+    """Notifications of a KiB each, from a neighbour."""
+    effects = []
+    for number in range(first, last + 1):
+        one = Notification("tom", number, {"x": number, **attributes}, PAYLOAD)
+        effects += core.step(Received("faro", one), 1)
+    return effects
+
+
+def back(core, client, delivered=0):
+    """What a client gets that comes back."""
+    link = f"{client}#2"
+    again = Attach(client, 2, delivered, (Filter.parse("x > 0"),), (), (("porto", 1),), True)
+    effects = core.step(Received(link, again), 2)
+    return [one.message for one in effects if isinstance(one, Send) and one.link == link]
+
+
+# What is counted
+
+
+def test_what_many_wait_for_is_counted_once_and_an_entry_for_each():
+    core = broker()
+    memory = core.border.memory
+    for name in "abc":
+        away(core, name, "x > 0")
+    before = memory.bytes
+    publish(core, 1, 10)
+    assert memory.entries == 30
+    assert 10 * KIB < memory.bodies < 20 * KIB
+    assert memory.bytes - before < 30 * KIB
+    assert list(check_accounting(core)) == []
+
+
+def test_nothing_is_counted_any_more_when_all_is_delivered():
+    core = broker()
+    link = attach(core, "anna", "x > 0")
+    before = core.memory_bytes()
+    publish(core, 1, 100)
+    assert core.border.memory.attached > 100 * KIB // 2
+    core.step(Received(link, Ack(100)), 2)
+    assert core.memory_bytes() == before
+    assert list(check_accounting(core)) == []
+
+
+def test_the_largest_consumer_is_found_after_others_shrank():
+    core = broker(window=10_000)
+    links = {name: attach(core, name, f"x > 0 and {name} = 1") for name in "abc"}
+    sizes = {"a": 64, "b": 32, "c": 16}
+    for name, count in sizes.items():
+        publish(core, sum(sizes.values()) + 1, sum(sizes.values()) + count, **{name: 1})
+        sizes[name] = count
+    assert core.border.memory.largest().client == "a"
+    core.step(Received(links["a"], Ack(64)), 2)
+    assert core.border.memory.largest().client == "b"
+
+
+def test_ranks_are_upper_bounds_and_cost_nothing_while_nobody_asks():
+    class One:
+        account, noted = "", 0
+
+        def __init__(self, size):
+            self.size, self.asked = size, 0
+
+        def measure(self):
+            self.asked += 1
+            return self.size
+
+    memory = Memory()
+    small = [One(2**RANK_MIN + 1) for _ in range(1_000)]
+    large = One(2**20)
+    for one in (*small, large):
+        memory.note(one)
+    for one in small:
+        one.asked = 0
+    assert memory.largest() is large
+    large.size = 1
+    assert memory.largest() is not large
+    assert rank_of(large.noted) == RANK_MIN
+    assert sum(one.asked for one in small) <= 10
+
+
+# Who loses
+
+
+def test_the_largest_loses_its_oldest_and_others_nothing():
+    core = broker()
+    away(core, "anna", "x > 0")
+    away(core, "ben", "x > 40")
+    publish(core, 1, 50)
+    before = core.memory_bytes()
+    core.step(Exceeded("memory", 20 * KIB), 2)
+    assert before - core.memory_bytes() >= 20 * KIB
+    gap, *rest = [one for one in back(core, "anna") if not isinstance(one, Welcome)]
+    assert isinstance(gap, Gap)
+    assert (gap.reason, gap.exact) == ("memory", True)
+    assert [one.notification.number for one in rest] == list(range(gap.number + 1, 51))
+    assert gap.number < 40
+    got = [one for one in back(core, "ben") if isinstance(one, Deliver)]
+    assert [one.notification.number for one in got] == list(range(41, 51))
+    assert list(check_accounting(core)) == []
+
+
+def test_an_attached_client_that_does_not_acknowledge_is_told_at_once():
+    core = broker(window=2)
+    link = attach(core, "anna", "x > 0")
+    publish(core, 1, 50)
+    core.step(Exceeded("memory", 20 * KIB), 2)
+    effects = core.step(Received(link, Ack(2)), 3)
+    gap = effects[0].message
+    assert isinstance(gap, Gap)
+    assert gap.reason == "memory"
+    assert gap.number > 3
+
+
+@pytest.mark.parametrize("kind", ["subscriptions", "advertisements"])
+def test_a_session_with_many_filters_stays_and_others_lose_instead(kind):
+    core = broker()
+    filters = tuple(Filter.parse(f"x = {x}") for x in range(1_000, 1_100))
+    core.step(Received("eve#1", Attach("eve", 1, 0, **{kind: filters})), 0)
+    away(core, "anna", "x > 0")
+    publish(core, 1, 50)
+    core.step(Exceeded("memory", 10 * KIB), 2)
+    assert {one.client for one in core.border.all()} == {"eve", "anna"}
+    assert core.border.memory.shed > 0
+
+
+def test_small_consumers_are_left_alone():
+    core = broker()
+    away(core, "anna", "x > 0")
+    publish(core, 1, 1)
+    assert core.step(Exceeded("memory", 1 << 30), 2) == []
+    assert core.border.memory.shed == 0
+
+
+# Accounts
+
+
+def test_an_account_loses_at_its_own_limit_and_others_do_not():
+    core = broker(account_memory_bytes=60 * KIB)
+    away(core, "anna", "x > 0", account="guests")
+    away(core, "ben", "x > 0", account="staff")
+    away(core, "carl", "x > 35", account="guests")
+    publish(core, 1, 20)
+    assert core.excess() == []
+    publish(core, 21, 40)
+    first, *_ = core.excess()
+    assert (first.limit, first.account) == ("account_memory", "guests")
+    for exceeded in core.excess():
+        if exceeded.account == "guests":
+            core.step(exceeded, 2)
+    assert "guests" not in [one.account for one in core.excess()]
+    lost = {one.client: len(one.backlog) for one in core.border.all()}
+    assert lost["anna"] < 40
+    assert (lost["ben"], lost["carl"]) == (40, 5)
+
+
+def test_a_saved_session_still_counts_for_its_account():
+    core = broker(account_memory_bytes=8 * KIB)
+    away(core, "anna", "x > 0", account="guests")
+    publish(core, 1, 20)
+    new = broker(account_memory_bytes=8 * KIB)
+    new.load(core.save())
+    assert abs(new.memory_bytes() - core.memory_bytes()) < KIB  # marks are noted now and then
+    assert [one.account for one in new.excess()] == ["guests"]
+    assert list(check_accounting(new)) == []
+
+
+# Random runs
+
+
+@pytest.mark.parametrize("relocation", ["handoff", "home"])
+def test_random_runs_that_are_short_of_memory_report_each_loss(relocation):
+    shed = 0
+    for seed in range(60):
+        fuzz = Fuzz(Job(seed, relocation=relocation, mobile=("subscribers", "both")[seed % 2]))
+        if fuzz.short:
+            assert fuzz.run().violations == (), f"seed {seed}"
+            shed += sum(one.core.border.memory.shed for one in fuzz.world.brokers.values())
+    assert shed
+
+
+def test_what_is_kept_is_counted_right_all_the_time():
+    """In the middle of random runs, with everything that a session can be in."""
+
+    def look(fuzz):
+        for host in fuzz.world.brokers.values():
+            assert list(check_accounting(host.core)) == []
+
+    for seed in range(12):
+        fuzz = Fuzz(Job(seed, faults=seed % 2 == 1, mobile="both"))
+        for part in range(20):
+            fuzz.world.agenda.at(fuzz.until_ns * part // 20, look, fuzz)
+        assert fuzz.run().violations == ()
+
+
+def test_a_journal_that_is_played_again_sheds_the_same():
+    core, new = broker(), broker()
+    new_links = {"faro": Link("faro", 1)}
+    records = []
+
+    def step(event, now):
+        records.extend(records_of(event, now, new_links))
+        core.step(event, now)
+
+    step(Received("anna#1", Attach("anna", 1, 0, (Filter.parse("x > 0"),))), 0)
+    step(LinkDown("anna#1"), 0)
+    for number in range(1, 51):
+        step(Received("faro", Notification("tom", number, {"x": number}, PAYLOAD)), number)
+        if number % 20 == 0:
+            step(Exceeded("memory", 10 * KIB), number)
+    for record in records:
+        replay(record, new, new_links)
+    assert core.border.memory.shed == new.border.memory.shed > 0
+    assert new.save() == core.save()
