@@ -194,6 +194,25 @@ def test_a_session_is_found_although_its_requests_were_overtaken(tmp_path):
     good(Plan(0, "keep", 6.0, 3600.0, brokers, clients, acts), tmp_path)
 
 
+@pytest.mark.slow
+def test_what_is_lost_with_a_store_is_reported_at_its_place(tmp_path):
+    """An old copy was put back, or the log was damaged, and nobody was told what was missing."""
+    brokers = Broker("lagos", "disk", ""), Broker("beja", "os", "lagos")
+    clients = (
+        Client("tom", publishes=True, home="lagos"),
+        Client("anna", wants="i > 0", home="beja"),
+        Client("bert", wants="i > 0", home="lagos", store=True),
+    )
+    acts = (
+        Act(0.5, "leave", "bert", 6.0),
+        Act(0.6, "put-back", "lagos", 2.0, "present mark"),
+        Act(8.0, "leave", "anna", 3.0),
+        Act(9.0, "cut-wal", "beja", 0.0, "0.5"),
+    )
+    outcome = good(Plan(0, "destroy", 12.0, 20.0, brokers, clients, acts), tmp_path)
+    assert outcome.verdict.counts.reported > 0
+
+
 def good(plan, directory):
     outcome = asyncio.run(play(plan, directory))
     assert outcome.is_good, f"{outcome.text()}\n{plan.text()}"

@@ -18,6 +18,7 @@ from proxy import GREETING_S, Proxy
 UNUSABLE = 2  # the exit code of a broker that cannot use its store
 FULL = 1  # ... and of one that cannot write to it any more
 AT_A_DOOR = ("move", "unseen", "overtake")  # acts of a client at a broker
+MARK = ".db-mark"  # the file that says how far a store was
 FAILS_S = 30.0  # that a broker which cannot write may take to end
 UNSEEN_S = 3.0  # that it may take until all greetings are lost
 DEAF_S = 0.3  # that a client may try at a broker that does not hear it
@@ -189,20 +190,23 @@ async def delete(network: Network, act: Act) -> None:
 
 
 async def put_back(network: Network, act: Act) -> None:
-    """An older copy of the store is put back: the whole directory, or the database alone."""
+    """An older copy of the store is put back: with the present mark, with the old one, or with none."""
     broker, store = network.brokers[act.target], network.store(act.target)
     copy = store.with_suffix(".copy")
     shutil.rmtree(copy, ignore_errors=True)
     await broker.kill()
-    shutil.copytree(store, copy)
+    copy.mkdir()
+    for one in _files(network, act.target):
+        shutil.copy2(one, copy)
     await broker.start()
     await asyncio.sleep(act.for_s)
     await broker.kill()
+    marks = {one for one in (*copy.iterdir(), *_files(network, act.target)) if one.suffix == MARK}
     for one in _files(network, act.target):
-        if act.detail == "directory" or one.name.startswith("broker.db"):
+        if one not in marks or act.detail != "present mark":
             one.unlink()
     for one in copy.iterdir():
-        if act.detail == "directory" or one.name.startswith("broker.db"):
+        if one not in marks or act.detail == "old mark":
             shutil.copy2(one, store)
     await _start_somehow(network, act.target)
 
@@ -239,7 +243,7 @@ async def _start_somehow(network: Network, name: str) -> None:
 
 
 def _files(network: Network, name: str) -> list[Path]:
-    return sorted(network.store(name).iterdir())
+    return sorted(one for one in network.store(name).iterdir() if one.is_file())
 
 
 def _wal(network: Network, name: str) -> Path | None:

@@ -82,7 +82,9 @@ KINDS = {
 DESTROYING = {
     "forget": Kind(2, "memory", (0.0, 2.0), may_lose=True),
     "delete": Kind(1, "durable", may_lose=True),
-    "put-back": Kind(3, "durable", (0.5, 4.0), ("directory", "file"), may_lose=True),
+    "put-back": Kind(
+        3, "durable", (0.5, 4.0), ("present mark", "old mark", "no mark"), may_lose=True
+    ),
     "cut-wal": Kind(2, "durable", details=("0.3", "0.6", "0.9", "0.99"), may_lose=True),
     "flip-wal": Kind(2, "durable", details=("0.1", "0.5", "0.9", "0.99"), may_lose=True),
 }
