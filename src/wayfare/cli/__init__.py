@@ -57,6 +57,7 @@ PARTS = (
     "config",
     "account",
     "sessions",
+    "ban",
     "sim",
     "study",
     "mine",

@@ -11,6 +11,7 @@ from typing import Any
 from wayfare.cli import running, service_options
 from wayfare.errors import UsageError
 from wayfare.net.audit import Audit
+from wayfare.net.bans import Bans
 from wayfare.net.security import Tls
 from wayfare.service.adapters import alike
 from wayfare.service.addresses import scheme_of
@@ -74,6 +75,9 @@ def add_parser(parts: Any) -> None:
         help="the only proxies that it asks (default: any in a private network)",
     )
     one.add_argument(
+        "--bans", default="", metavar="FILE", help="of `wayfare ban`: who is refused for a time"
+    )
+    one.add_argument(
         "--audit", default="", metavar="FILE", help="record refusals there, as JSON lines"
     )
     one.add_argument(
@@ -109,6 +113,7 @@ def run(a: argparse.Namespace) -> int:
         trust=Trust(a.ca, tuple(a.cert) if a.cert else None),
         tls=Tls(*a.tls) if a.tls else None,
         audit=Audit("", "service", a.audit),
+        bans=Bans(a.bans),
     )
     if a.tell and not alike(a.access, a.tell):
         raise UsageError(

@@ -11,6 +11,7 @@ from wayfare.cli import running
 from wayfare.net import network
 from wayfare.net.addresses import Address
 from wayfare.net.audit import Audit
+from wayfare.net.bans import Bans
 from wayfare.net.security import Tls, server_context
 from wayfare.net.thin import DEVICES_MAX, IDLE_S, STAY_S, Thin
 
@@ -81,6 +82,9 @@ def add_parser(commands: Any) -> None:
         help=f"that a device may be away and come back without its memory (default {STAY_S:g})",
     )
     one.add_argument(
+        "--bans", default="", metavar="FILE", help="of `wayfare ban`: who is refused for a time"
+    )
+    one.add_argument(
         "--audit",
         default="",
         metavar="FILE",
@@ -104,6 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
         ca=a.ca,
         cert=tuple(a.cert) if a.cert else None,
         audit=Audit(f"{a.listen[0]}:{a.listen[1]}", "thin", a.audit),
+        bans=Bans(a.bans),
     )
     return running.serve(_serve(proxy, a), lambda: 0, proxy.reload)
 

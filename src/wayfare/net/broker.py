@@ -64,11 +64,13 @@ from wayfare.core.messages import (
 )
 from wayfare.core.saving import check_savable
 from wayfare.core.virtual import Ahead
-from wayfare.errors import ProtocolError, StoreError
+from wayfare.errors import ProtocolError, StoreError, UsageError
 from wayfare.net.accounts import Accounts
 from wayfare.net.addresses import Address
 from wayfare.net.alarm import Alarm
 from wayfare.net.audit import Audit
+from wayfare.net.bans import WATCH_S as WATCH_BANS_S
+from wayfare.net.bans import Bans
 from wayfare.net.calls import Calls
 from wayfare.net.connection import Connection, Traffic, Turn
 from wayfare.net.disk import DiskGuard
@@ -115,6 +117,7 @@ class BrokerHost:
         ahead: Ahead = NOT_AHEAD,
         peers: Mapping[str, Address] | None = None,
         audit: Audit | None = None,
+        bans: Bans | None = None,
     ) -> None:
         """Neighbours with an address are called, the others call.
 
@@ -125,6 +128,7 @@ class BrokerHost:
         ahead      where clients go, and so where brokers listen ahead for them
         peers      where other brokers are, beside neighbours: their replicators speak to each other
         audit      where logins, refusals and changes are recorded; without, nowhere
+        bans       who may not come for a time
         """
         if store is not None:
             check_savable(relocation)
@@ -156,7 +160,10 @@ class BrokerHost:
         self._heartbeat_s = heartbeat_s
         self._net_limits = net_limits
         self.audit = audit or Audit(name, "broker")
-        self._door = Door(name, neighbours, tls, secret, accounts, net_limits, self.audit)
+        self._bans = bans or Bans()
+        self._door = Door(
+            name, neighbours, tls, secret, accounts, net_limits, self.audit, self._bans
+        )
         self._enforcement = (
             Enforcement(self, accounts, self._door.members, net_limits) if accounts else None
         )
@@ -216,7 +223,8 @@ class BrokerHost:
         self.address = Address(host, port, address.tls)
         self.started_s = time.monotonic()
         self._stalls.come_by()
-        self._tasks += [loop.create_task(one) for one in (self._beat(), self._watch())]
+        work = (self._beat(), self._watch(), self._watch_bans())
+        self._tasks += [loop.create_task(one) for one in work]
         if self._enforcement is not None:
             self._tasks.append(loop.create_task(self._enforcement.watch()))
         if self._revocation is not None:
@@ -244,6 +252,7 @@ class BrokerHost:
             task = asyncio.get_running_loop().create_task(self._enforcement.enforce())
             self._tasks.append(task)
             task.add_done_callback(self._tasks.remove)
+        self._mind_bans()
 
     async def stop(self) -> None:
         """Close everything cleanly."""
@@ -833,6 +842,24 @@ class BrokerHost:
         self._strangers.extend_greetings(for_ns / 1e9)
         self._alarm.clear()
         self._step(Stalled(for_ns), self.now())
+
+    async def _watch_bans(self) -> None:
+        while self._bans.path is not None:
+            await asyncio.sleep(WATCH_BANS_S)
+            self._mind_bans()
+
+    def _mind_bans(self) -> None:
+        """Disconnect whoever is banned now."""
+        try:
+            if not self._bans.refresh(self.audit):
+                return
+        except UsageError as error:
+            says = "%(broker)s goes on with the bans that it has: %(reason)s"
+            self._tell(logging.WARNING, "bans_unread", says, reason=error)
+            return
+        for connection in [*self.connections.values(), *self._strangers]:
+            if not connection.closing:
+                self._door.bans(connection, connection.peer, connection.account)
 
     async def _beat(self) -> None:
         """Now and then: say that we are here, and find out who is not."""

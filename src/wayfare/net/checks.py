@@ -15,7 +15,7 @@ import msgspec
 from wayfare.core.codec import FRAME_MAX
 from wayfare.core.messages import PUBLICATION_BYTES_MAX
 from wayfare.errors import ModelError, StoreError, UsageError
-from wayfare.net import accounts, configured, network, revocation
+from wayfare.net import accounts, bans, configured, network, revocation
 from wayfare.net.database import InUse, check_file
 from wayfare.net.heartbeat import SILENT_BEATS
 from wayfare.net.mistakes import Mistake, located
@@ -152,6 +152,8 @@ def check_files(security: configured.Security) -> Iterator[Wrong]:
         looks.append(("secret_file", lambda: check_secret(network.secret_of(security.secret_file))))
     if security.accounts:
         looks.append(("accounts", lambda: accounts.read(Path(security.accounts))))
+    if security.bans:
+        looks.append(("bans", lambda: bans.read(Path(security.bans))))
     if (tls := security.tls) is not None:
         which = "tls.cert" if os.access(tls.key, os.R_OK) else "tls.key"
         looks.append((which, lambda: server_context(Tls(tls.cert, tls.key))))
@@ -179,7 +181,7 @@ def check_security(about: str, security: configured.Security) -> Iterator[Findin
     """Whether the files are there, and good, and for nobody else."""
     wrong = [one.about(about) for one in check_files(security)]
     yield from wrong
-    private = [security.secret_file, security.accounts]
+    private = [security.secret_file, security.accounts, security.audit, security.bans]
     if security.tls is not None:
         private.append(security.tls.key)
         if not wrong:

@@ -224,7 +224,11 @@ class _Reading:
             self.mistakes.append((("tls", "crl"), "needs tls.ca: who signs the certificates"))
         tls = Tls(cert, key, ca, require, crl) if cert else None
         return Security(
-            tls, self._path("secret_file"), self._path("accounts"), self._path("audit.file")
+            tls,
+            self._path("secret_file"),
+            self._path("accounts"),
+            self._path("audit.file"),
+            self._path("bans"),
         )
 
     def _path(self, key: str) -> str:

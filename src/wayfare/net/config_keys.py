@@ -215,6 +215,7 @@ KEYS = (
     Key("tls.require", FLAG, False, "clients have to show one, too"),
     Key("secret_file", TEXT, None, "file whose first line all neighbours know, and nobody else"),
     Key("accounts", TEXT, None, "file of the accounts of clients; without, everybody may come"),
+    Key("bans", TEXT, None, "file of banned addresses and names, as `wayfare ban` writes it"),
     Key(
         "audit.file",
         TEXT,

@@ -35,6 +35,7 @@ class Security(msgspec.Struct, frozen=True):
     secret_file: str = ""
     accounts: str = ""
     audit: str = ""  # file of the audit log
+    bans: str = ""
 
 
 class Ahead(msgspec.Struct, frozen=True):

@@ -117,6 +117,7 @@ class Connection(asyncio.Protocol):
         self.how = "closed"  # it ended: closed, lost, refused or cut
         self.why = ""  # we did that, in a word
         self.denied = ""  # what it asked for and is not granted
+        self.account = ""  # that it has logged in with
         self.audited = False  # its refusal is in the audit log
         self.traffic = Traffic()
         self.meter: Meter | None = None

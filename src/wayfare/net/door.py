@@ -25,6 +25,7 @@ from wayfare.errors import UsageError
 from wayfare.net.accounts import Accounts
 from wayfare.net.addresses import Address
 from wayfare.net.audit import Audit
+from wayfare.net.bans import Bans
 from wayfare.net.connection import Connection
 from wayfare.net.limits import NetLimits, Rates
 from wayfare.net.login_limits import LoginLimits
@@ -59,6 +60,7 @@ class Door:
         accounts: Accounts | None,
         limits: NetLimits,
         audit: Audit,
+        bans: Bans,
     ) -> None:
         check_secret(secret)
         self._name, self._neighbours = name, frozenset(neighbours)
@@ -68,7 +70,7 @@ class Door:
         # Of those whom we call; it is made when it is needed, for it reads files.
         self._outwards: ssl.SSLContext | None = None
         self._limits = limits
-        self._audit = audit
+        self._audit, self._bans = audit, bans
         self._proving: dict[Connection, Proving] = {}
         self.members = Members(limits)
         self._at: dict[str, int] = {}  # how many connections come from each network
@@ -146,15 +148,37 @@ class Door:
     # All connections
 
     def on_connected(self, connection: Connection) -> None:
-        """Another one has come; there may be too many from there."""
+        """Another one has come; it may be banned, or there may be too many from there."""
         network = network_of(connection.host)
         self._at[network] = self._at.get(network, 0) + 1
         most = self._limits.connections_per_address
-        if self._at[network] > most:
+        if not self.bans(connection) and self._at[network] > most:
             connection.refuse(
                 f"{self._name} has {most} connections from {connection.host}: close some",
                 again=True,
             )
+
+    def bans(self, connection: Connection, *names: str) -> bool:
+        """Whether this peer is banned, by its address or one of these names; if so, it is refused."""
+        ban = self._bans.of(connection.origin, *names)
+        if ban is None and connection.origin != connection.host:
+            ban = self._bans.of(connection.host)
+        if ban is None:
+            return False
+        via = connection.host if connection.origin != connection.host else ""
+        self._audit.record(
+            "banned",
+            target=ban.target,
+            account=connection.account,
+            client=connection.peer,
+            address=connection.origin,
+            via=via,
+            until=ban.ends,
+            reason=ban.reason,
+        )
+        connection.audited = True
+        connection.refuse(ban.refusal(), why="banned", details=f"{ban.target} {ban.reason}".strip())
+        return True
 
     def on_closed(self, connection: Connection) -> None:
         self._proving.pop(connection, None)
@@ -273,6 +297,8 @@ class Door:
         now = asyncio.get_running_loop().time()
         if client != connection.peer:
             connection.refuse(f"{connection.peer} attaches as {client}")
+        elif self.bans(connection, client, connection.account):
+            pass
         elif self._accounts is not None and account is None:
             connection.refuse(
                 f"{client} has not logged in: {self._name} wants an account and its password",
@@ -327,7 +353,9 @@ class Door:
             return  # everybody may come
         if is_vouched(self._secret, login):
             connection.origin = login.address
-        if not connection.private:
+        if self.bans(connection, connection.peer, login.name):
+            pass
+        elif not connection.private:
             connection.refuse(
                 "a password came in clear, so others may know it: use wayfares://", why="login"
             )
@@ -358,6 +386,7 @@ class Door:
         elif attempt.good and account is not None:
             self._audit_login("login_ok", connection, login)
             self.members.log_in(connection, account, hashed)
+            connection.account = account.name
             connection.allow_long_frames()
             connection.release()
         else:

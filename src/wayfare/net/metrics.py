@@ -105,7 +105,7 @@ METRICS = (
         " not say what it is), silent, unread (it does not read), given_up (too much waited for a neighbour),"
         " rolled_back (a store was), memory (it had most of it, beyond the limit), store (that failed),"
         " grant (more than its account allows), account (that was removed or changed), kicked (by an operator),"
-        " revoked (its certificate)",
+        " revoked (its certificate), banned",
         lambda one: [((ended.kind, ended.how, ended.why), ended.count) for ended in one.ended],
     ),
     Row(

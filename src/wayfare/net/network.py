@@ -20,6 +20,7 @@ from wayfare.net.accounts import Accounts
 from wayfare.net.addresses import Address
 from wayfare.net.admin import AdminSocket
 from wayfare.net.audit import Audit
+from wayfare.net.bans import Bans
 from wayfare.net.broker import BrokerHost
 from wayfare.net.http import Endpoint
 from wayfare.net.logs import tell
@@ -58,6 +59,7 @@ def host(
         ahead=ahead,
         peers=peers,
         audit=Audit(name, "broker", settings.security.audit),
+        bans=Bans(settings.security.bans),
     )
     return running
 

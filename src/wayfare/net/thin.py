@@ -27,6 +27,7 @@ from wayfare.core.codec import NAME_MAX
 from wayfare.errors import LoginFailed, UsageError, WayfareError
 from wayfare.net import payloads, thin_memory
 from wayfare.net.audit import Audit
+from wayfare.net.bans import WATCH_S, Bans
 from wayfare.net.counterpart import BEGINNING, Counterpart, Facts, position_of
 from wayfare.net.login_limits import LoginLimits
 from wayfare.net.logs import printable, tell
@@ -83,12 +84,16 @@ class Thin:
         stay_s: float = STAY_S,
         limits: LoginLimits | None = None,
         audit: Audit | None = None,
+        bans: Bans | None = None,
         **options: Unpack[Options],
     ) -> None:
         """`secret` is the one that brokers share; `options` are those of every counterpart."""
         check_secret(secret)
         self.limits = limits or LoginLimits()
         self.audit = audit or Audit(broker, "thin")
+        self._bans = bans or Bans()
+        self._watching: asyncio.Task[None] | None = None
+        self._served: dict[asyncio.Task[None], Device] = {}
         self.broker, self.secret = broker, secret
         self.idle_s, self.stay_s = idle_s, stay_s
         self._devices, self._options = devices, options
@@ -105,6 +110,7 @@ class Thin:
             )
         except OSError as error:
             raise UsageError(f"cannot listen at {host}:{port}: {error.strerror}") from None
+        self._watching = asyncio.create_task(self._watch_bans())
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
@@ -112,6 +118,9 @@ class Thin:
         """Sessions wait at the broker for their devices, here or elsewhere."""
         if self._server is not None:
             self._server.close()
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
@@ -123,8 +132,41 @@ class Thin:
         self.audit.close()
 
     def reload(self) -> None:
-        """Go on with the audit log in a new file, after the old one was renamed."""
+        """Go on with the audit log in a new file, after the old one was renamed, and read the bans."""
         self.audit.reopen()
+        self._mind_bans()
+
+    async def _watch_bans(self) -> None:
+        while self._bans.path is not None:
+            await asyncio.sleep(WATCH_S)
+            self._mind_bans()
+
+    def _mind_bans(self) -> None:
+        """Dismiss whoever is banned now."""
+        try:
+            if not self._bans.refresh(self.audit):
+                return
+        except UsageError as error:
+            tell(logger, logging.WARNING, "bans_unread", "%(reason)s", reason=error)
+            return
+        for device in list(self._served.values()):
+            if reason := self.banned(device, device.name, device.account):
+                device.dismiss(reason)
+
+    def banned(self, device: Device, *names: str) -> str:
+        """What a banned device is told; nothing, if it is not."""
+        ban = self._bans.of(device.address, *names)
+        if ban is None:
+            return ""
+        self.audit.record(
+            "banned",
+            target=ban.target,
+            client=device.name,
+            address=device.address,
+            until=ban.ends,
+            reason=ban.reason,
+        )
+        return ban.refusal()
 
     async def _on_connection(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -134,8 +176,11 @@ class Thin:
         device = Device(self, reader, writer)
         crowded = len(self._connections) >= self._devices + STRANGERS_MAX
         self._connections.add(task)
+        self._served[task] = device
         try:
-            if crowded:
+            if reason := self.banned(device):
+                device.dismiss(reason)
+            elif crowded:
                 device.dismiss("too many are connected here: come back later")
             else:
                 await device.serve()
@@ -146,6 +191,7 @@ class Thin:
                 self._on_gone(device)
             await _close(writer)
             self._connections.discard(task)
+            self._served.pop(task, None)
 
     # Counterparts
 
@@ -283,6 +329,7 @@ class Device:
         self, proxy: Thin, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self.name = ""  # it has said hello
+        self.account = ""  # ... and whose account it uses
         self._proxy = proxy
         self._reader, self._writer = reader, writer
         self._counterpart: Counterpart | None = None
@@ -379,6 +426,9 @@ class Device:
             raise UsageError(f"hello says your name, a text of 1 to {NAME_MAX} characters")
         if login.password is not None and not self._is_private():
             raise UsageError("a password would cross the network in clear: connect by TLS")
+        self.account = str(login.account or name)
+        if reason := self._proxy.banned(self, name, self.account):
+            raise UsageError(reason)
         self._counterpart = await self._proxy.log_in(self, name, login, facts)
         self.tell(self._counterpart.welcome())
 

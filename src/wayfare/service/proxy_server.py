@@ -12,6 +12,7 @@ from pathlib import Path
 from wayfare.errors import Closed, UsageError, WayfareError
 from wayfare.net.alarm import Alarm
 from wayfare.net.audit import Audit
+from wayfare.net.bans import WATCH_S, Bans
 from wayfare.net.security import Tls, reload, server_context
 from wayfare.service import effects as e
 from wayfare.service import messages as m
@@ -56,6 +57,7 @@ class Server:
         trust: Trust = ANYBODY,
         tls: Tls | None = None,
         audit: Audit | None = None,
+        bans: Bans | None = None,
     ) -> None:
         """`address` is where others reach it, if that is not where it listens; clients are `told`
         another address of the access point, if theirs is not that of the proxy.
@@ -81,6 +83,9 @@ class Server:
         self._is_named = is_among(peers)
         self._wires = Wires(self._hear, only(peers), trust, wires_max(), self._is_named)
         self._audit = audit or Audit("", "service")
+        self._bans = bans or Bans()
+        self._wires.refuses = self._banned
+        self._watching: asyncio.Task[None] | None = None
         self._errands: dict[str, Errands] = {}
         self._alarm = Alarm(lambda: self._step(e.Tick()))
         self._listener: asyncio.Server | None = None
@@ -97,6 +102,7 @@ class Server:
     async def start(self) -> str:
         """Listen, and go on where the last process was; the address where others reach it."""
         self._over = asyncio.get_running_loop().create_future()
+        self._watching = asyncio.create_task(self._watch_bans())
         host, port = self._listen
         try:
             self._listener = await listen(self._wires, host, port, self._safety)
@@ -200,9 +206,41 @@ class Server:
         context_of.cache_clear()
         self._audit.reopen()
         self._audit.record("reloaded", what="certificates", ok=True)
+        self._mind_bans()
+
+    async def _watch_bans(self) -> None:
+        while self._bans.path is not None:
+            await asyncio.sleep(WATCH_S)
+            self._mind_bans()
+
+    def _mind_bans(self) -> None:
+        """Hang up on whoever is banned now; on clients that are banned by name, when they next say a word."""
+        try:
+            if self._bans.refresh(self._audit):
+                self._wires.hang_up_on_refused()
+        except UsageError as error:
+            log.warning("%s", error)
+
+    def _banned(self, address: str, client: str = "") -> str:
+        """What a banned peer is told; nothing, if it is not."""
+        ban = self._bans.of(address, client)
+        if ban is None:
+            return ""
+        self._audit.record(
+            "banned",
+            target=ban.target,
+            client=client,
+            address=address,
+            until=ban.ends,
+            reason=ban.reason,
+        )
+        return ban.refusal()
 
     async def stop(self) -> None:
         self._stopping = True
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
         self._alarm.clear()
         if self._looking is not None:
             self._looking.cancel()
@@ -262,6 +300,11 @@ class Server:
             case e.PeerGone(peer, _):
                 self.admission.on_gone(peer)
             case e.Received(peer, message) if peer.startswith(STRANGER):
+                client: str = getattr(message, "client", "")
+                if banned := self._banned(self._wires.address_of(peer), client):
+                    self._perform([e.Send(peer, m.Refused(client or "?", banned)), e.Hang(peer)])
+                    self._step(e.PeerGone(peer, banned))
+                    return False
                 refusal = self.admission.refusal(peer, message, now())
                 if refusal:
                     self._perform([e.Send(peer, self._refused(message, refusal))])

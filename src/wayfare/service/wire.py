@@ -235,6 +235,7 @@ class Wires:
         So nobody can use this proxy to find out what listens where.
         """
         self._is_named = is_named
+        self.refuses: Callable[[str], str] = lambda _: ""  # why who comes from there may not
         self.dialled: Callable[[str, bool], None] = lambda *_: None  # who was called, and answered
         self._step = step
         self._most = most  # connections
@@ -254,6 +255,9 @@ class Wires:
 
     def _welcome(self, wire: Wire) -> None:
         """It is there; whoever does not get through with TLS never is."""
+        if reason := self.refuses(wire.address):
+            wire.abort(reason)
+            return
         if len(self._wires) < self._most:
             self._wires[wire.peer] = wire
             self._full = self._full and len(self._wires) > self._most * 9 // 10
@@ -266,6 +270,12 @@ class Wires:
                 "%d connections are open: no more are taken until some are closed (see ulimit -n)",
                 self._most,
             )
+
+    def hang_up_on_refused(self) -> None:
+        """Those who may not come any more."""
+        for peer, wire in list(self._wires.items()):
+            if peer.startswith(STRANGER) and (reason := self.refuses(wire.address)):
+                wire.abort(reason)
 
     def address_of(self, peer: str) -> str:
         wire = self._wires.get(peer)
