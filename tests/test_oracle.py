@@ -983,6 +983,29 @@ def test_what_was_overtaken_and_not_delivered_is_found():
     assert with_an_overtaking() == (Violation("complete", "anna did not get ticker 2"),)
 
 
+# The place of a gap
+
+
+def test_a_gap_before_what_was_published_earlier_is_in_the_wrong_place():
+    """2 is missing; the gap that may be of it has to come behind 1."""
+    story = Story().publish(1000).publish(1001).publish(1002)
+    story.lose(1300, 0).deliver(1301, 1).deliver(1302, 3)
+    (found,) = story.verdict().violations
+    assert found == Violation("complete", "anna did not get ticker 2")
+    story = Story().publish(1000).publish(1001).publish(1002)
+    assert story.deliver(1300, 1).lose(1301, 0).deliver(1302, 3).broken() == []
+
+
+def test_a_gap_may_be_of_what_nothing_came_before():
+    story = Story().publish(1000).publish(1001)
+    assert story.lose(1300, 0).deliver(1301, 2).broken() == []
+
+
+def test_a_later_gap_may_be_of_the_same():
+    story = Story().publish(1000).publish(1001).publish(1002)
+    assert story.lose(1300, 0).deliver(1301, 1).lose(1302, 0).deliver(1303, 3).broken() == []
+
+
 # Who owns a session, at any time
 
 

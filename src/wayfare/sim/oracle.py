@@ -27,6 +27,24 @@ from wayfare.sim.verdict import Verdict, Violation
 from wayfare.sim.world import World
 
 
+class Told(msgspec.Struct, frozen=True):
+    """That a client was told of the loss of an unknown number, when and at which place."""
+
+    time_ns: int
+    place: int  # among all events
+
+    def covers(self, published: Event, before: int) -> bool:
+        """Whether this publication may be among the lost ones.
+
+        Then it was published before, and the gap comes behind what its publisher had published earlier:
+        not in front of what a broker still had for the client when the loss happened.
+        """
+        return published.time_ns <= self.time_ns and before < self.place
+
+
+NEVER_TOLD = Told(-1, -1)
+
+
 def check(world: World) -> Verdict:
     """Everything about a run that has become quiet."""
     deliveries = check_deliveries(world.events, reach(world))
@@ -45,10 +63,11 @@ def check_deliveries(events: list[Event], reach: Reach) -> Verdict:
     delivered: dict[tuple[str, str], list[int]] = {}  # (client, publisher) -> numbers
     earlier: dict[tuple[str, str], list[int]] = {}  # likewise, to earlier processes of the client
     lost: dict[str, int] = {}
-    forgotten: dict[str, int] = {}  # when a client was last told that nobody knows how many
+    forgotten: dict[str, Told] = {}  # when a client was last told of an unknown number
+    got_at: dict[tuple[str, str], dict[int, int]] = {}  # (client, publisher) -> number -> place
     violations: list[Violation] = []
     followed: set[tuple[str, str, int]] = set()  # client, publisher, number
-    for event in events:
+    for place, event in enumerate(events):
         if event.kind == "delivered":
             assert event.client and event.publisher and event.number
             if _is_followed(event, clients[event.client]):
@@ -56,12 +75,13 @@ def check_deliveries(events: list[Event], reach: Reach) -> Verdict:
                 continue
             violations += _check_wanted(event, clients)
             delivered.setdefault((event.client, event.publisher), []).append(event.number)
+            got_at.setdefault((event.client, event.publisher), {})[event.number] = place
         elif event.kind == "lost":
             assert event.client and event.count is not None
             if event.count:
                 lost[event.client] = lost.get(event.client, 0) + event.count
             else:
-                forgotten[event.client] = event.time_ns
+                forgotten[event.client] = Told(event.time_ns, place)
         elif event.kind == "replaced":
             for pair in [pair for pair in delivered if pair[0] == event.client]:
                 numbers = delivered.pop(pair)
@@ -83,7 +103,8 @@ def check_deliveries(events: list[Event], reach: Reach) -> Verdict:
                 required += must
                 if number not in got:
                     possible += _possible(event, client, reach)
-                    if must and event.time_ns > forgotten.get(name, -1):
+                    before = _place_before(number, got_at.get(pair, {}))
+                    if must and not forgotten.get(name, NEVER_TOLD).covers(event, before):
                         missing.append(f"{publisher_name} {number}")
                 elif number not in got_now:
                     possible += (
@@ -105,6 +126,11 @@ def check_deliveries(events: list[Event], reach: Reach) -> Verdict:
         required=required,
         lost=sum(event.count or 0 for event in events if event.kind == "lost"),
     )
+
+
+def _place_before(number: int, got_at: dict[int, int]) -> int:
+    """Where among all events the last one came that the same publisher had published before."""
+    return max((place for one, place in got_at.items() if one < number), default=-1)
 
 
 def _is_followed(event: Event, client: History) -> bool:
