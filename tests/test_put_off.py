@@ -6,8 +6,10 @@ a --- b --- c --- d      bert is subscribed at b, tom publishes at d and comes t
 import pytest
 
 from roads import Roads, assert_tidy, lost, publish, xs
+from wayfare.core.effects import Received
+from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
-from wayfare.core.messages import Update
+from wayfare.core.messages import Entry, Request, Update
 from wayfare.core.reduction import STRATEGIES
 
 LINE = ("a-b", "b-c", "c-d")
@@ -119,3 +121,16 @@ def test_nothing_is_put_off_while_a_request_waits_for_another():
     assert net.got("bert") == xs(1, 2)
     assert lost(net, "bert") == lost(net, "tom") == []
     assert_tidy(net)
+
+
+@pytest.mark.parametrize(("asks", "told"), [("d", ["a"]), ("a", ["a", "c"])])
+def test_nothing_is_put_off_for_a_neighbour_that_no_reply_goes_to(asks, told):
+    """A request that has been beyond c, and did not find its session there, is back at b."""
+    net = Roads(*LINE)
+    net.subscribe("bert", "x > 0")
+    net.move("bert", "b")
+    offered = Entry(Filter.parse("exists x"))
+    request = Request(asks, "tom", 5, 0, (("a", 1),), 0, True)
+    update = Update(add_ads=(offered,), errands=(request,))
+    sent = net.brokers["b"].step(Received("c", update), net.now)
+    assert [effect.link for effect in sent] == told

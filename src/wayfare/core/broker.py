@@ -541,7 +541,12 @@ class Broker:
                 effects += self._take(self.profiles.on_profile(errand, now), now)
             else:
                 effects += self.relocation.on_errand(neighbour, errand, now)
-        if any(isinstance(errand, m.Request) and errand.publishes for errand in message.errands):
+        if any(
+            isinstance(errand, m.Request)
+            and errand.publishes
+            and self.paths.towards(errand.broker) == neighbour  # otherwise no reply goes there
+            for errand in message.errands
+        ):
             self._put_off(neighbour, now)
         return effects
 
