@@ -229,7 +229,7 @@ def test_late_attach_ghost():
     assert homes(net) == [("faro", 3)]
     net.go()
     assert homes(net) == [("faro", 3)]
-    assert Close("anna/2", "a later attachment of anna is or was here") in net.closed
+    assert "anna/2" in [one.link for one in net.closed]
     publish(net, 1)
     assert net.got("anna") == xs(1)
     assert_tidy(net)
