@@ -28,7 +28,7 @@ from wayfare.sim.ownership import Watch
 from wayfare.sim.quiet import check_outlived
 from wayfare.sim.verdict import Verdict, Violation
 from wayfare.sim.walks import Walks
-from wayfare.sim.world import CLIENT_LINK, World
+from wayfare.sim.world import CLIENT_LINK, LIFE, World
 
 TOPICS = ("gas", "oil", "wind")
 NAMES = ("a", "ab", "abc", "b", "ba")
@@ -325,7 +325,9 @@ class Fuzz:
         elif draw < 0.20:
             client.unsubscribe(random.choice(list(subscriptions)))
         elif draw < 0.21 and client.connection is not None:
-            client.detach(leave=True)
+            # If no broker has heard of a later process, the name is still that of the earlier one.
+            if client.core.welcomed or client.core.epoch < LIFE:
+                client.detach(leave=True)
         elif self.publishers:
             self._offer(random.choice(self.publishers))
 
