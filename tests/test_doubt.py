@@ -68,9 +68,21 @@ def test_who_is_away_or_moving_is_told_when_it_is_there():
     net.move("bert", "a")
     publish(net, 3)
     net.go()
-    assert lost(net, "bert") == [Lost(0, OVERTAKEN)]
+    # Where it is now nobody knows that it was told before, where it was.
+    assert [type(one) for one in net.told["bert"]] == [Lost, Notify, Lost, Notify]
     assert net.got("bert") == xs(2, 3)
     assert_tidy(net)
+
+
+def test_who_waits_for_its_old_broker_is_told_once():
+    """Each notification that a waiting session held had a gap in front of it."""
+    net = overtaken()
+    net.stop("b", "a")
+    net.move("bert", "a")
+    publish(net, 2, 3, 4)
+    net.go()
+    assert [type(one) for one in net.told["bert"]] == [Lost, Notify, Notify, Notify]
+    assert net.got("bert") == xs(2, 3, 4)
 
 
 def test_there_is_no_doubt_for_ever():

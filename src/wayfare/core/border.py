@@ -452,7 +452,7 @@ class Border:
         _, here = near_and_here(self._find(notification.attributes))
         for place in here:
             session = self._by_place[place]
-            if session.marks.of(notification.publisher) < message.since:
+            if session.last_of(notification.publisher) < message.since:
                 self.lose(session, OVERTAKEN)
         return [
             Send(effect.link, message)

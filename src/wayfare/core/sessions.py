@@ -97,6 +97,13 @@ class Wait:
         else:
             self.held.append((loss, self.held[-1][1] if self.held else NEVER))
 
+    def last_of(self, publisher: ClientId) -> int:
+        """The number of the last notification of a publisher that is held; 0: none is."""
+        for one, _ in reversed(self.held):
+            if not isinstance(one, Loss) and one.notification.publisher == publisher:
+                return one.notification.number
+        return 0
+
     def forget_publications(self) -> None:
         self.publications.clear()
         self.published_bytes, self.refused = 0, False
@@ -226,6 +233,11 @@ class Session:
         self.rolled_back = 0  # the last number that it had given away then; 0: it is not so
         self.window = 0  # deliveries that may be on their way to it
         self.doubt: Doubt | None = None  # what it published before may still be on its way
+
+    def last_of(self, publisher: ClientId) -> int:
+        """The number of the last notification of a publisher that was queued, or is held."""
+        queued = self.marks.of(publisher)
+        return queued if self.wait is None else max(queued, self.wait.last_of(publisher))
 
     def measure(self) -> int:
         self.backlog.count()
