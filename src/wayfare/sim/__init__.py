@@ -15,7 +15,7 @@
 ()
 """
 
-from wayfare.sim.faults import Crash, Cut, Disconnect, Faults, Slow, Stall
+from wayfare.sim.faults import Crash, Cut, Disconnect, Faults, Rollback, Slow, Stall
 from wayfare.sim.links import LinkSpec
 from wayfare.sim.oracle import check
 from wayfare.sim.verdict import Verdict, Violation
@@ -27,6 +27,7 @@ __all__ = [
     "Disconnect",
     "Faults",
     "LinkSpec",
+    "Rollback",
     "Slow",
     "Stall",
     "Verdict",

@@ -46,6 +46,21 @@ class Crash(msgspec.Struct, frozen=True):
         _check_times(self.at_ns, self.for_ns)
 
 
+class Rollback(msgspec.Struct, frozen=True):
+    """A broker stops and starts again with a copy of its store that was made before.
+
+    All links to its neighbours begin from nothing, and it reports that its store was rolled back.
+    """
+
+    broker: str
+    copied_ns: int
+    at_ns: int
+    for_ns: int
+
+    def __post_init__(self) -> None:
+        _check_times(self.copied_ns, self.at_ns, self.for_ns)
+
+
 class Slow(msgspec.Struct, frozen=True):
     """A broker takes so long for every message for a while."""
 
@@ -92,6 +107,7 @@ class Faults(msgspec.Struct, frozen=True):
     crashes: tuple[Crash, ...] = ()
     slow: tuple[Slow, ...] = ()
     stalls: tuple[Stall, ...] = ()
+    rollbacks: tuple[Rollback, ...] = ()
     disconnects: tuple[Disconnect, ...] = ()
 
     @staticmethod

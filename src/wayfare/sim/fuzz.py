@@ -18,7 +18,7 @@ from wayfare.core.history import Limits
 from wayfare.core.messages import PROFILE_CHARACTERS_MAX, Terms
 from wayfare.core.predicates import Value
 from wayfare.sim import topology
-from wayfare.sim.faults import Cut, Faults, Stall
+from wayfare.sim.faults import Cut, Faults, Rollback, Stall
 from wayfare.sim.hosts import ClientHost
 from wayfare.sim.links import MS_NS, LinkSpec
 from wayfare.sim.migrations import Migrations
@@ -46,11 +46,13 @@ class Job(msgspec.Struct, frozen=True):
     relocation: str = "handoff"
     faults: bool = False
     mobile: str = "subscribers"  # both: those that move publish, too; see walks.py, migrations.py
+    rollbacks: bool = False  # brokers go back to an old copy of their store
 
     def command(self) -> str:
         """What runs it."""
         mobile = "" if self.mobile == "subscribers" else f" --mobile {self.mobile}"
         faults = " --faults" if self.faults else ""
+        faults += " --rollbacks" if self.rollbacks else ""
         return (
             f"wayfare sim fuzz --seeds 1 --first-seed {self.seed} --routing {self.routing}"
             f" --relocation {self.relocation}{mobile}{faults}"
@@ -139,6 +141,7 @@ class Fuzz:
         self.pressure = Random(f"memory {job.seed}")  # likewise
         self.short = self.pressure.random() < 0.25  # of memory, now and then
         self.with_faults = job.faults
+        self.rolled_back = job.rollbacks
         # Now and then all brokers are suspended together, and nothing else goes wrong: no time-out of
         # any of them is then a reason to lose anything.
         self.stalls = Random(f"stalls {job.seed}")  # likewise
@@ -188,9 +191,19 @@ class Fuzz:
             edges = self.world.edges
             faults = Faults.random(random, brokers, edges, names, self.until_ns)
             self.world.plan(self._with_stalls(faults, brokers))
+        if job.rollbacks:
+            self._plan_rollbacks(Random(f"rollbacks {job.seed}"))
         if self.attempts.random() < 0.5:
             for _ in range(self.attempts.choice([1, 4, 10])):
                 self._attempt_in_vain()
+
+    def _plan_rollbacks(self, random: Random) -> None:
+        """The stores of one or two brokers go back to a copy that was made a while before."""
+        rollbacks = []
+        for broker in random.sample(self.brokers, k=min(random.randint(1, 2), len(self.brokers))):
+            copied, at_ns = sorted(random.randrange(self.until_ns) for _ in range(2))
+            rollbacks.append(Rollback(broker, copied, at_ns, random.choice([10, 1000]) * MS_NS))
+        self.world.plan(Faults(rollbacks=tuple(rollbacks)))
 
     def _attempt_in_vain(self) -> None:
         """A client attaches several times before any broker has greeted it, perhaps behind cut links."""
@@ -303,7 +316,7 @@ class Fuzz:
             expected = small and (event.reason or "").startswith("backlog_")
             expected |= self.remembering and event.reason == FORGOTTEN_PAST
             expected |= self.short and event.reason == MEMORY
-            excused = self.with_faults and not self.suspended
+            excused = (self.with_faults and not self.suspended) or self.rolled_back
             if event.kind == "lost" and not (expected or excused):
                 yield Violation("gap", f"{event.client} was told of a loss: {event.reason}")
 

@@ -18,11 +18,13 @@ from wayfare.core.effects import (
     Exceeded,
     Interested,
     LinkDown,
+    LinkUp,
     Lost,
     Notify,
     Post,
     Posted,
     Received,
+    RolledBack,
     Send,
     Stalled,
     Tick,
@@ -34,7 +36,7 @@ from wayfare.core.saving import SAVABLE
 from wayfare.core.templates import Template, parse
 from wayfare.errors import UsageError
 from wayfare.eventlog import Event
-from wayfare.sim.links import MS_NS, LinkSpec, Pipe
+from wayfare.sim.links import MS_NS, Action, LinkSpec, Pipe
 
 if TYPE_CHECKING:
     from wayfare.sim.world import World
@@ -122,7 +124,14 @@ class Host:
 class BrokerHost(Host):
     """A broker. While it is slow, messages wait for their turn."""
 
-    __slots__ = ("_busy_until", "_deadlines", "_queueing", "_slow_ns", "worst_ns")
+    __slots__ = (
+        "_busy_until",
+        "_deadlines",
+        "_queueing",
+        "_slow_ns",
+        "copy",
+        "worst_ns",
+    )
     core: Broker
 
     def __init__(self, world: World, core: Broker) -> None:
@@ -132,6 +141,7 @@ class BrokerHost(Host):
         self._slow_ns = 0
         self._queueing = False
         self._busy_until = 0
+        self.copy = b""  # of its store; empty: there is none
 
     def receive(self, event: Received | LinkDown | Posted | Exceeded | Tick) -> None:
         """As `Host.receive`; what a broker mostly does is to send notifications on."""
@@ -154,12 +164,46 @@ class BrokerHost(Host):
 
     def reload(self) -> None:
         """Start again with what was saved, if this broker can be saved."""
+        if (saved := self._saved()) is not None:
+            self._load(saved)
+            self.perform([])
+
+    def make_copy(self) -> None:
+        """Copy what is saved at this moment, for a rollback."""
+        self.copy = self._saved() or self.copy
+
+    def restore_copy(self) -> None:
+        """Start again with the copy, as a live broker does whose store was rolled back."""
+        self.agenda.cancel(lambda action: action[0] == self._leave_queue)  # gone with the process
+        self._load(self.copy)
+        border, now = self.core.border, self.agenda.now
+        for gone in [*border.by_link, *self.core.profiles.asking]:
+            self.perform(self.step(LinkDown(gone), now))
+        self.perform(self.step(RolledBack(), now))
+
+    def begin_link(self, neighbour: str) -> None:
+        """A link to a neighbour begins from nothing: what was to be read from it, or sent, is gone."""
+        link = LinkId(neighbour)
+
+        def is_old(action: Action) -> bool:
+            waits = action[0] == self._leave_queue
+            return waits and type(action[1]) is Received and action[1].link == link
+
+        self.agenda.cancel(is_old)
+        self.pipes[link].forget()
+        self.perform(self.step(LinkUp(link), self.agenda.now))
+
+    def _saved(self) -> bytes | None:
+        """The broker as bytes; None if it cannot be saved, or not at this moment."""
         old = self.core
         if old.relocation.name not in SAVABLE:
-            return
+            return None
         self.perform(old.pay())
-        if not old.is_quiet():  # a profile is asked for: as if it had been saved a bit later
-            return
+        # A profile may be asked for: as if it had been saved a bit later.
+        return old.save() if old.is_quiet() else None
+
+    def _load(self, saved: bytes) -> None:
+        old = self.core
         new = Broker(
             old.name,
             old.neighbours,
@@ -168,9 +212,8 @@ class BrokerHost(Host):
             old.relocation.name,
             ahead=old.replicator.ahead,
         )
-        new.load(old.save())
+        new.load(saved)
         self.core, self._deadlines, self.step = new, new.border.deadlines, new.step
-        self.perform([])
 
     def take_its_time(self, per_message_ns: int) -> None:
         """From now on a message takes so long; what waits already keeps its place."""

@@ -122,6 +122,13 @@ class Agenda:
         self.now = max(self.now, time)
         return done
 
+    def cancel(self, is_meant: Callable[[Action], bool]) -> None:
+        """Let nothing of this happen that is planned."""
+        for _, due, done in self.ahead(max(self.times, default=self.now)):
+            for at in range(done, len(due)):
+                if is_meant(due[at]):
+                    due[at] = (_nothing, None)  # not removed: the list may be under way
+
     def ahead(self, until: int) -> Iterator[tuple[int, list[Action], int]]:
         """Times up to this one with their actions, in order, and from which one on they are to come."""
         yield self.now, self._due, len(self._due) - length_hint(self._left)
@@ -408,6 +415,10 @@ class Pipe:
         for event, since in again:
             self._send_with_care(event, since)
         self._set_careful()
+
+    def forget(self) -> None:
+        """Begin from nothing when it comes up again: what is held for then is gone."""
+        self._held.clear()
 
     def drop(self) -> None:
         """Go down for good; what is on its way is gone."""

@@ -116,6 +116,8 @@ def _owned(world: World, client: ClientId, leads: Iterable[Departure]) -> set[tu
 
 def _ends_by_itself(world: World, session: Session, about: Traffic) -> bool:
     """Whether its connection still has to break for its broker, or a goodbye or a new life ends it."""
+    if session.rolled_back:  # somebody may have a later one, and ask for it
+        return True
     return session.link in world.connections or session.leaving or session.epoch < about.began
 
 

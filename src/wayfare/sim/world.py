@@ -37,7 +37,7 @@ from wayfare.core.virtual import Ahead
 from wayfare.errors import UsageError
 from wayfare.eventlog import Event
 from wayfare.sim import topology
-from wayfare.sim.faults import Crash, Cut, Disconnect, Faults, Slow, Stall
+from wayfare.sim.faults import Crash, Cut, Disconnect, Faults, Rollback, Slow, Stall
 from wayfare.sim.hosts import RETRY_NS, BrokerHost, ClientHost, Connection
 from wayfare.sim.links import MS_NS, Action, Agenda, LinkSpec, Pipe
 
@@ -280,6 +280,8 @@ class World:
             self.broker(crash.broker)
         for slow in faults.slow:
             self.broker(slow.broker)
+        for rollback in faults.rollbacks:
+            self.broker(rollback.broker)
         for stall in faults.stalls:
             self.broker(stall.broker)
         for disconnect in faults.disconnects:
@@ -294,6 +296,9 @@ class World:
             at(crash.at_ns, self.crash, crash)
         for slow in faults.slow:
             at(slow.at_ns, self.slow_down, slow)
+        for rollback in faults.rollbacks:
+            at(rollback.copied_ns, self._copy, rollback)
+            at(rollback.at_ns, self.roll_back, rollback)
         for stall in faults.stalls:
             at(stall.at_ns, self.stall, stall)
         for disconnect in faults.disconnects:
@@ -309,7 +314,7 @@ class World:
         for pipe in self.link(cut.a, cut.b):
             pipe.heal()
 
-    def crash(self, crash: Crash) -> None:
+    def crash(self, crash: Crash, then: Callable[[Crash], None] | None = None) -> None:
         host = self.broker(crash.broker)
         if crash.broker in self.stopped:
             return
@@ -322,11 +327,31 @@ class World:
                 connection.break_off(noticed=True)
                 if in_use:  # else the client has hung up, and does not care
                     self.agenda.at(self.now + RETRY_NS, self.come_back, connection.client)
-        self.agenda.at(self.now + crash.for_ns, self.restart, crash)
+        self.agenda.at(self.now + crash.for_ns, then or self.restart, crash)
 
     def restart(self, crash: Crash) -> None:
         self.stopped.discard(crash.broker)
         self.broker(crash.broker).reload()
+        for pipe in self._pipes_of(crash.broker):
+            pipe.heal()
+
+    def _copy(self, rollback: Rollback) -> None:
+        if rollback.broker not in self.stopped:
+            self.broker(rollback.broker).make_copy()
+
+    def roll_back(self, rollback: Rollback) -> None:
+        """Stop a broker, and let it start again with the copy of its store, if there is one."""
+        if self.broker(rollback.broker).copy and rollback.broker not in self.stopped:
+            self.crash(Crash(rollback.broker, rollback.at_ns, rollback.for_ns), self._restore)
+
+    def _restore(self, crash: Crash) -> None:
+        """The restart: each of its links begins from nothing, at both ends."""
+        self.stopped.discard(crash.broker)
+        host = self.broker(crash.broker)
+        host.restore_copy()
+        for neighbour in host.core.neighbours:
+            host.begin_link(neighbour)
+            self.broker(neighbour).begin_link(crash.broker)
         for pipe in self._pipes_of(crash.broker):
             pipe.heal()
 

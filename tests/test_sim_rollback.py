@@ -1,0 +1,132 @@
+"""A broker whose store goes back to an old copy, in the simulator: the oracle demands a report."""
+
+import pytest
+
+from wayfare.core.broker import EVENTS, Broker
+from wayfare.core.effects import RolledBack
+from wayfare.core.relocation import OUT_OF_STEP
+from wayfare.sim import Faults, Rollback, World, check
+from wayfare.sim.links import MS_NS, SECOND_NS
+
+
+def world():
+    """a - b - c: anna subscribes at a, and tom publishes at c; the store of b goes back to second 1."""
+    out = World(seed=1)
+    out.add_brokers([("a", "b"), ("b", "c")])
+    out.add_client("anna", "a").subscribe("x > 0")
+    out.add_client("tom", "c").advertise("x > 0")
+    out.run_until(SECOND_NS)
+    return out
+
+
+def publish(world, numbers, client="tom"):
+    for x in numbers:
+        world.client(client).publish({"x": x})
+        world.run_until(world.now + 100 * MS_NS)
+
+
+def roll_back(world, broker="b"):
+    """Let the store go back to a second ago."""
+    world.plan(Faults(rollbacks=(Rollback(broker, world.now, world.now + SECOND_NS, 100 * MS_NS),)))
+    world.run_until(world.now + 1)
+
+
+def got(world, client):
+    return [one.notification.attributes["x"] for one in world.client(client).received]
+
+
+def reports(world, client):
+    return [one.reason for one in world.events if one.kind == "lost" and one.client == client]
+
+
+def test_an_inner_broker_that_goes_back_is_whole_again_and_reported():
+    net = world()
+    roll_back(net)
+    publish(net, range(1, 6))
+    net.run_until(net.now + 2 * SECOND_NS)
+    publish(net, [6])
+    net.settle()
+    assert got(net, "anna") == [1, 2, 3, 4, 5, 6]
+    assert reports(net, "anna")
+    assert check(net).violations == ()
+
+
+def away(net):
+    """Bert subscribes at b and goes away, after which the store is copied; tom publishes five."""
+    net.add_client("bert", "b").subscribe("x > 0")
+    net.run_until(net.now + SECOND_NS)
+    net.client("bert").detach()
+    net.run_until(net.now + 100 * MS_NS)
+    roll_back(net)
+    publish(net, range(1, 6))
+    net.run_until(net.now + 2 * SECOND_NS)
+    net.client("bert").attach("b")
+    publish(net, [6])
+    net.settle()
+
+
+def test_what_a_session_lost_with_the_store_is_reported():
+    net = world()
+    away(net)
+    assert got(net, "bert") == [6]
+    assert reports(net, "bert")
+    assert check(net).violations == ()
+
+
+def test_the_oracle_demands_the_report(monkeypatch):
+    monkeypatch.setitem(EVENTS, RolledBack, lambda *_: [])
+    monkeypatch.setattr(Broker, "on_gap", lambda *_: [])
+    net = world()
+    away(net)
+    assert got(net, "bert") == [6]
+    found = [one for one in check(net).violations if "bert did not get tom 1" in str(one)]
+    assert found, "nobody noticed that bert was not told"
+
+
+@pytest.mark.parametrize("to", ["a", "c"])
+def test_a_session_that_moved_on_since_the_copy_leaves_no_ghost(to):
+    net = world()
+    net.add_client("bert", "b").subscribe("x > 0")
+    net.run_until(net.now + SECOND_NS)
+    roll_back(net)
+    publish(net, [1, 2])
+    net.client("bert").attach(to)
+    publish(net, [3, 4])
+    net.run_until(net.now + 2 * SECOND_NS)
+    publish(net, [5])
+    net.settle()
+    assert got(net, "bert") == [1, 2, 3, 4, 5]
+    assert [name for name in net.brokers if net.broker(name).core.border.of("bert")] == [to]
+    assert check(net).violations == ()
+
+
+def test_a_client_that_attached_again_since_the_copy_finds_its_session():
+    """Its epoch and its deliveries are ahead of what the store remembers."""
+    net = world()
+    net.add_client("bert", "b").subscribe("x > 0")
+    net.run_until(net.now + SECOND_NS)
+    roll_back(net)
+    publish(net, [1, 2])
+    net.client("bert").disconnect()
+    net.client("bert").attach("b")
+    publish(net, [3, 4])
+    net.run_until(net.now + 2 * SECOND_NS)
+    publish(net, [5])
+    net.settle()
+    assert got(net, "bert") == [1, 2, 3, 4, 5]
+    assert OUT_OF_STEP in reports(net, "bert")
+    assert len(net.broker("b").core.border.of("bert")) == 1
+    assert check(net).violations == ()
+
+
+def test_a_publisher_whose_acknowledged_publications_are_forgotten_goes_on():
+    net = world()
+    net.add_client("bert", "b").advertise("x > 0")
+    net.run_until(net.now + SECOND_NS)
+    roll_back(net)
+    publish(net, [1, 2, 3], "bert")
+    net.run_until(net.now + 2 * SECOND_NS)
+    publish(net, [4], "bert")
+    net.settle()
+    assert got(net, "anna") == [1, 2, 3, 4]
+    assert check(net).violations == ()
