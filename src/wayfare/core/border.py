@@ -16,16 +16,17 @@ from weakref import WeakValueDictionary
 from wayfare.core import messages as m
 from wayfare.core.costs import Costs
 from wayfare.core.counts import MILLISECOND_NS, Histogram
-from wayfare.core.deadlines import ANSWER, AWAY, BACKLOG, TOMBSTONE, Deadlines
+from wayfare.core.deadlines import ANSWER, AWAY, BACKLOG, TOMBSTONE, WORK, Deadlines
 from wayfare.core.effects import Close, Effect, Send
 from wayfare.core.filters import Filter
 from wayfare.core.grants import Grants
 from wayfare.core.history import Backlog, Limits, Loss, Past, Queued, Stored, size_of
+from wayfare.core.intake import Intakes
 from wayfare.core.matching import FilterIndex
 from wayfare.core.memory import Memory
 from wayfare.core.messages import BrokerId, ClientId, LinkId, Notification
 from wayfare.core.reduction import STRATEGIES
-from wayfare.core.routing import Routing, near_and_here
+from wayfare.core.routing import NOWHERE, Routing, near_and_here
 from wayfare.core.sessions import Departure, Session, Tombstone, Wait, Wanted, wanted_of
 from wayfare.core.watches import Watches
 from wayfare.errors import ProtocolError
@@ -48,8 +49,9 @@ class Border:
     def __init__(self, neighbours: Sequence[BrokerId], routing: str, limits: Limits) -> None:
         self.limits = limits
         self.memory = Memory(limits.account_memory_bytes)
-        self.routing = Routing(neighbours, STRATEGIES[routing])
+        self.routing = Routing(neighbours, STRATEGIES[routing], limits.slice_units)
         self.watches = Watches(self.routing)
+        self.intakes = Intakes(self.routing, limits)
         self.past = Past()
         self._remembers = limits.past_count > 0
         self.by_link: dict[LinkId, Session] = {}
@@ -64,6 +66,9 @@ class Border:
         self._links: list[LinkId] = [LinkId(name) for name in neighbours]
         self._everybody = list(range(len(self._links)))
         self._by_place: dict[int, Session] = {}
+        # Stands in for a session that ended while its filters still count.
+        self._ended = Session(ClientId(""), 0, NOWHERE, 0, limits.marks_age_ns)
+        self._ended.wait = Wait({}, 0)
         self.next_place = len(self._links)
         self.deadlines = Deadlines()  # of everything at this broker
         self.handovers = Histogram(HANDOVERS_NS)  # how long sessions waited for their old broker
@@ -179,7 +184,7 @@ class Border:
         del sessions[session.epoch]
         if not sessions:
             del self._sessions[session.client]
-        del self._by_place[session.place]
+        self._vacate(session.place)
         self.deadlines.disarm(AWAY, session.place)
         if session.ages:
             self.deadlines.disarm(BACKLOG, session.place)
@@ -187,6 +192,23 @@ class Border:
             self.deadlines.disarm(ANSWER, session.place)
         self.bury(session.client, session.epoch, now, session.published, moved_to)
         return effects
+
+    def _vacate(self, place: int) -> None:
+        """The session of this place is no more; what still goes there goes to nobody."""
+        if self.intakes.is_removing(place):
+            self._by_place[place] = self._ended
+        else:
+            del self._by_place[place]
+
+    def go_on_soon(self) -> None:
+        """Some work was put off: it goes on as soon as others had their turn."""
+        self.deadlines.arm(WORK, None, 0)
+
+    def go_on(self) -> None:
+        """Drop a slice of the filters that do not count any more."""
+        for place in self.intakes.go_on():
+            if self._by_place.get(place) is self._ended:
+                self._vacate(place)
 
     def _let_go(self, session: Session) -> None:
         """What an ended session kept is not kept any more."""
@@ -277,8 +299,13 @@ class Border:
         wanted: Wanted,
         advertisements: Sequence[Filter],
         watched: Iterable[Filter] = (),
+        *,
+        at_once: bool = False,
     ) -> None:
-        """Make these the client's subscriptions and advertisements, additions first."""
+        """Make these the client's subscriptions and advertisements, additions first.
+
+        Unless it is to be `at_once`, many filters that go may count for a while.
+        """
         client, place, routing = session.client, session.place, self.routing
         offered = dict.fromkeys(advertisements)
         for filter in offered:
@@ -287,11 +314,15 @@ class Border:
         for filter in wanted:
             if filter not in session.subscriptions:
                 routing.subscribe(client, filter, place)
-        for filter in session.subscriptions:
-            if filter not in wanted:
+        unwanted = [filter for filter in session.subscriptions if filter not in wanted]
+        withdrawn = [filter for filter in session.advertisements if filter not in offered]
+        if not at_once and self.intakes.is_large(unwanted, withdrawn):
+            self.intakes.drop(client, place, withdrawn, unwanted)
+            self.go_on_soon()
+        else:
+            for filter in unwanted:
                 routing.unsubscribe(client, filter, place)
-        for filter in session.advertisements:
-            if filter not in offered:
+            for filter in withdrawn:
                 routing.unadvertise(client, filter)
         session.subscriptions, session.advertisements = wanted, offered
         self.watches.set(session, watched)
@@ -315,9 +346,8 @@ class Border:
             for one in wanted:
                 index.add(one, one)
             session.backlog.withdraw(lambda kept: bool(index.find(kept.attributes)), WITHDRAWN)
-        self.set_profile(
-            session, wanted, offered, [one for one in session.watched if one in offered]
-        )
+        watched = [one for one in session.watched if one in offered]
+        self.set_profile(session, wanted, offered, watched, at_once=True)
         return reason
 
     # Notifications
@@ -372,6 +402,8 @@ class Border:
     def _hold(self, session: Session, stored: Stored, now: int) -> None:
         wait = session.wait
         assert wait is not None
+        if session is self._ended:
+            return
         wait.held.append((stored, now))
         wait.bytes += stored.size
         self.memory.keep(stored)

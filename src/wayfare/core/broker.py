@@ -127,6 +127,7 @@ class Broker:
         self.neighbours = tuple(neighbours)
         self.border = Border(self.neighbours, routing, limits)
         self.routing, self.watches = self.border.routing, self.border.watches
+        self.intakes = self.border.intakes
         self.paths = Paths(name, self.neighbours)
         strategy = ALL_RELOCATIONS[relocation]
         if issubclass(strategy, Publishers):
@@ -221,15 +222,18 @@ class Broker:
 
     # Events
 
-    def on_received(self, event: Received, now: int) -> list[Effect]:
+    def on_received(self, event: Received, now: int, *, taken: bool = False) -> list[Effect]:
+        """With `taken`, the filters of an `Attach` count in the tables already."""
         link, message = event.link, event.message
         try:
-            effects = self._handle(link, message, now)
+            effects = self._handle(link, message, now, taken=taken)
         except (ProtocolError, FilterError) as error:
             denied = error.action if isinstance(error, NotGranted) else ""
             closed = [Close(link, str(error), fault=True, denied=denied)]
             return self.relocation.outward([*closed, *self.on_link_down(LinkDown(link), now)])
-        if not (effects or self.paths.mail or self.routing.touched or self.watches.sessions):
+        routing = self.routing
+        done = not (effects or self.paths.mail or routing.touched or self.watches.sessions)
+        if done and not routing.is_behind:
             return effects  # an Ack, mostly
         return self._with_updates(effects)
 
@@ -323,7 +327,9 @@ class Broker:
 
     def on_link_down(self, event: LinkDown, now: int) -> list[Effect]:
         self.profiles.on_link_down(event.link)
-        if event.link not in self.profiles.asking:  # what is asked for still has to be granted
+        self.intakes.on_link_down(event.link)
+        waiting = event.link in self.profiles.asking or event.link in self.intakes.taking
+        if not waiting:  # what is asked for still has to be granted
             self.grants.pop(event.link, None)
         self.replicator.on_link_down(event.link)
         session = self.border.by_link.get(event.link)
@@ -401,10 +407,37 @@ class Broker:
         if self.watches.sessions:
             effects = effects + self.watches.tell()
         effects = self.relocation.outward(effects)
-        mail, touched = self.paths.take_mail(), self.routing.touched
-        if not (mail or touched):
-            return effects
+        mail = self._settled_mail()
+        if mail or self.routing.touched:
+            effects = effects + self._updates(mail)
+        if self.is_behind():
+            self.border.go_on_soon()
+        self.routing.meter.reset()
+        return effects
+
+    def is_behind(self) -> bool:
+        """Whether there is work that was put off, and goes on with the next tick."""
+        return self.routing.is_behind or bool(self.intakes) or self.watches.is_behind
+
+    def on_work_due(self, _: None, now: int) -> list[Effect]:
+        """Do a slice of the work that was put off."""
+        self.routing.catch_up()
+        self.border.go_on()
+        taken = self.intakes.take()
+        if taken is None:
+            return []
+        link, intake = taken
+        said: list[Step] = [Received(link, one) for one in intake.later]
+        effects = self.on_received(Received(link, intake.message), now, taken=True)
+        if link not in self.border.by_link:
+            return effects  # it came too late
+        effects += self._take(said, now)
+        return effects + self.on_link_down(LinkDown(link), now) if intake.gone else effects
+
+    def _updates(self, mail: dict[BrokerId, list[m.Errand]]) -> list[Effect]:
+        """What every neighbour has to be told, and the errands behind it."""
         if self._owed:
+            touched = self.routing.touched
             touched |= self._owed.keys() & mail.keys()
             for neighbour in touched:
                 self._owed.pop(neighbour, None)
@@ -413,11 +446,19 @@ class Broker:
             updates.setdefault(neighbour, []).append(update)
         for neighbour, errands in mail.items():
             _put_behind(updates.setdefault(neighbour, []), errands)
-        return effects + [
+        return [
             Send(LinkId(neighbour), update)
             for neighbour in updates
             for update in updates[neighbour]
         ]
+
+    def _settled_mail(self) -> dict[BrokerId, list[m.Errand]]:
+        """The errands that may leave: not before what a neighbour has to know in front of them."""
+        mail = self.paths.take_mail()
+        if self.routing.is_behind:
+            for neighbour in [one for one in mail if not self.routing.is_settled(one)]:
+                self.paths.mail[neighbour] = mail.pop(neighbour)
+        return mail
 
     def pay(self) -> list[Effect]:
         """Tell neighbours now what was put off."""
@@ -426,7 +467,7 @@ class Broker:
 
     def is_quiet(self) -> bool:
         """Whether nothing is half done that cannot be saved."""
-        return not (self.routing.touched or self._owed)
+        return not (self.routing.touched or self._owed or self.paths.mail)
 
     def save(self) -> bytes:
         assert self.is_quiet()
@@ -449,7 +490,9 @@ class Broker:
 
     # Messages from brokers
 
-    def _handle(self, link: LinkId, message: m.AnyMessage, now: int) -> list[Effect]:
+    def _handle(
+        self, link: LinkId, message: m.AnyMessage, now: int, *, taken: bool = False
+    ) -> list[Effect]:
         if link in self._neighbour_links:
             from_broker = FROM_BROKER.get(type(message))
             if from_broker is None:
@@ -458,7 +501,7 @@ class Broker:
         if self.grants:
             self._check_grants(link, message)
         if type(message) is m.Attach:
-            return self.on_attach(link, message, now)
+            return self.on_attach(link, message, now, taken=taken)
         handler = FROM_CLIENT.get(type(message))
         session = self.border.by_link.get(link)
         if handler is None:
@@ -467,6 +510,9 @@ class Broker:
             assert isinstance(message, m.FromClient)
             if link in self.profiles.asking:
                 self.profiles.on_message(link, message)
+                return []
+            if link in self.intakes.taking:
+                self.intakes.on_message(link, message)
                 return []
             return self.relocation.on_stranger(link, message, now)
         session.orphan = False  # its client is really there
@@ -568,9 +614,11 @@ class Broker:
 
     # Messages from clients
 
-    def on_attach(self, link: LinkId, message: m.Attach, now: int) -> list[Effect]:
+    def on_attach(
+        self, link: LinkId, message: m.Attach, now: int, *, taken: bool = False
+    ) -> list[Effect]:
         limit = self.border.limits.filters
-        if link in self.border.by_link:
+        if link in self.border.by_link or link in self.intakes.taking:
             raise ProtocolError("Attach twice on one connection")
         if max(len(message.subscriptions), len(message.advertisements)) > limit:
             raise ProtocolError(f"a client has at most {limit} filters of a kind")
@@ -579,6 +627,10 @@ class Broker:
         if message.digest and not self.relocation.visits(message):
             return self._take(self.profiles.on_attach(link, message, now), now)
         self.profiles.forget(link)
+        if not taken and self._takes_long(message):
+            self.intakes.begin(link, message)
+            self.border.go_on_soon()
+            return []
         anew = began(message)
         effects = [] if anew is None else self._on_began(anew, None, now)
         effects += self.relocation.on_attach(link, message, now)
@@ -587,6 +639,11 @@ class Broker:
         if link in self.border.by_link and (message.followed or self.replicator.virtual):
             effects += self.replicator.on_attach(link, message, now)
         return effects
+
+    def _takes_long(self, message: m.Attach) -> bool:
+        """Whether the filters of an attachment are taken in first, in slices."""
+        filters = message.subscriptions, message.advertisements
+        return self.intakes.is_large(*filters) and not self.relocation.visits(message)
 
     def _why_stale(self, message: m.Attach) -> str:
         tombstone = self.border.tombstones.get(message.client)
@@ -688,6 +745,7 @@ EVENTS: dict[type, Callable[[Broker, Any, int], list[Effect]]] = {
 }
 
 TIMERS: dict[int, Callable[[Broker, Any, int], list[Effect]]] = {
+    deadlines.WORK: Broker.on_work_due,
     deadlines.PROFILE: Broker.on_profile_due,
     deadlines.SEARCH: Broker.on_search_due,
     deadlines.ANSWER: Broker.on_answer_due,

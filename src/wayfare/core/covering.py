@@ -33,31 +33,26 @@ from wayfare.core.selectivity import shelved
 
 Key = TypeVar("Key", bound=Hashable)
 
-HANDLER_UNITS = 4_000  # that one event may spend on covering and overlap: some milliseconds
-
 
 class Meter:
-    """Work on covering and overlap, in units of about a microsecond, until it is reset.
+    """Work on tables that is left to one event, in units of about a microsecond.
 
     It counts comparisons, not time: the same events spend the same units.
     """
 
-    __slots__ = ("left", "limit")
+    __slots__ = ("exact", "left", "limit")
 
     def __init__(self, limit: float = inf) -> None:
         self.limit = limit
         self.left = limit
+        self.exact = True  # nothing was left undone yet because it would have taken too long
 
     def reset(self) -> None:
         self.left = self.limit
 
-    def spend(self, units: float) -> bool:
-        """False once there is nothing left."""
-        self.left -= units
-        return self.left >= 0
-
 
 UNLIMITED = Meter()
+OVERLAP_UNITS = 500  # spent on finding one filter that overlaps
 
 
 def price(a: Filter, b: Filter) -> int:
@@ -605,19 +600,36 @@ class OverlapIndex(Generic[Key]):
 
     def overlapping(self, given: Filter) -> list[Key]:
         """The keys of the filters that may match something that this one matches."""
+        return [key for key in self.candidates(given) if self._meets(key, given)]
+
+    def candidates(self, given: Filter) -> list[Key]:
+        """Keys, each once, among which are all that overlap."""
         filters = self._filters
-        found = [key for key in dict.fromkeys(self._candidates(given)) if self._meets(key, given)]
+        found = list(dict.fromkeys(self._candidates(given)))
         if len(found) > 1:
             found.sort(key=lambda key: filters[key][0])
         return found
 
-    def any(self, given: Filter) -> bool:
-        """Whether there is such a key."""
-        return any(self._meets(key, given) for key in self._candidates(given))
+    def any(self, given: Filter, meter: Meter = UNLIMITED) -> bool:
+        """Whether there is such a key; if it takes too long to find out, there is."""
+        return any(True for _ in self.meeting(given, meter))
 
-    def meeting(self, given: Filter) -> Iterator[Key]:
-        """Such keys one by one, in any order; some may come twice."""
-        return (key for key in self._candidates(given) if self._meets(key, given))
+    def meeting(self, given: Filter, meter: Meter = UNLIMITED) -> Iterator[Key]:
+        """Such keys one by one, in any order; some may come twice.
+
+        What it takes too long to compare with is taken to overlap.
+        """
+        spare: float = OVERLAP_UNITS if meter.limit < inf else inf
+        for key in self._candidates(given):
+            units = price(self._filters[key][1], given)
+            spare -= units
+            if spare < 0 or meter.left < units:
+                meter.exact = False
+                yield key
+                continue
+            meter.left -= units
+            if self._meets(key, given):
+                yield key
 
     def _meets(self, key: Key, given: Filter) -> bool:
         return self._filters[key][1].overlaps(given)

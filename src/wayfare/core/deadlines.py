@@ -20,6 +20,7 @@ from heapq import heapify, heappop, heappush
 
 # The kinds of timers, in the order in which one tick takes them.
 (
+    WORK,  # on tables, that was put off
     PROFILE,  # a profile that was asked for by its digest
     SEARCH,  # a junction search
     ANSWER,  # a session that waits for its old broker
@@ -29,7 +30,7 @@ from heapq import heapify, heappop, heappush
     BACKLOG,  # the oldest notification of a backlog
     TOMBSTONE,
     UPDATE,  # a table update that was postponed
-) = range(9)
+) = range(10)
 
 SLACK = 64  # entries of disarmed timers that the heap may always hold
 ORDER_BITS = 40  # of an entry, below its time: in which order it was armed

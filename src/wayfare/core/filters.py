@@ -62,6 +62,10 @@ class Filter(msgspec.Struct, frozen=True, array_like=True, dict=True, cache_hash
         return Filter(tuple(maximal))
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         return syntax.text(self.conjunctions)
 
     def parts(self) -> tuple[Filter, ...]:

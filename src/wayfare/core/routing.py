@@ -10,17 +10,23 @@ goes on as it is one hop farther. Whether it goes on is asked of the widest.
 Every out-table is that function of the in-tables and the local sessions, and nothing else. It is
 kept up entry by entry; `updates()` says what changed for each neighbour since the last time. `reduce`
 is the routing strategy (reduction.py).
+
+One event spends a limited amount of work on that. What is left goes on with `catch_up`; until then,
+and where even that would take too long, more is forwarded than needed, never less: a subscription
+counts as overlapping, and a filter as not covered.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from math import inf
 
 from msgspec.structs import replace
 
-from wayfare.core.covering import OverlapIndex
+from wayfare.core.covering import Meter, OverlapIndex, price
 from wayfare.core.filters import Filter
 from wayfare.core.matching import FilterIndex
 from wayfare.core.messages import UPDATE_MAX, BrokerId, ClientId, Entry, Update, filter_count
@@ -29,6 +35,7 @@ from wayfare.errors import ProtocolError
 
 KINDS = ("add_ads", "add_subs", "remove_subs", "remove_ads")  # of changes, in their order
 LOCAL = BrokerId("")  # the source of what the broker's own sessions want or offer
+NOWHERE = -1  # the place of filters that count in the tables, but for no session yet
 NOBODY = ClientId("")  # whose entries are where routing is by filter
 
 Chains = tuple[tuple[Filter, ...], ...]  # filters of one conjunction, for hop after hop
@@ -63,7 +70,7 @@ class Destinations:
         if audience is None:
             audience = self._audiences[filter] = Audience()
             self._index.add(audience, filter)
-        if place not in audience.counts:
+        if place not in audience.counts and place != NOWHERE:
             insort(audience.near if place < self._first_session else audience.here, place)
             if self.changed is not None:
                 self.changed[filter] = None
@@ -74,16 +81,21 @@ class Destinations:
         audience.counts[place] -= 1
         if not audience.counts[place]:
             del audience.counts[place]
-            places = audience.near if place < self._first_session else audience.here
-            del places[bisect_left(places, place)]
-            if self.changed is not None:
-                self.changed[filter] = None
+            if place != NOWHERE:
+                places = audience.near if place < self._first_session else audience.here
+                del places[bisect_left(places, place)]
+                if self.changed is not None:
+                    self.changed[filter] = None
             if not audience.counts:
                 del self._audiences[filter]
                 self._index.remove(audience)
 
     def audience(self, filter: Filter) -> Audience | None:
         return self._audiences.get(filter)
+
+    def everybody(self) -> list[int]:
+        """The places of all sessions that want something."""
+        return near_and_here(list(self._audiences.values()))[1]
 
     def counts(self) -> dict[Filter, dict[int, int]]:
         """Who wants what, and how often each said so."""
@@ -128,35 +140,61 @@ class Sources:
         return sources is not None and (len(sources) > 1 or neighbour not in sources)
 
 
+REVIEW_UNITS = 10  # that it takes to settle one subscription for one neighbour
+
+
+class Review:
+    """An advertisement of a neighbour came or went: subscriptions that overlap it are due."""
+
+    __slots__ = ("filter", "left", "neighbour")
+
+    def __init__(self, neighbour: BrokerId, filter: Filter) -> None:
+        self.neighbour, self.filter = neighbour, filter
+        self.left: list[Entry] | None = None  # subscriptions, the next one last; None: not begun
+
+
 class Routing:
     """The tables of one broker."""
 
     __slots__ = (
         "_ads",
         "_ads_from",
+        "_late",
         "_neighbours",
         "_only_here",
         "_only_here_counts",
+        "_reviews",
         "_strategy",
         "_subs",
         "_subs_by_overlap",
         "destinations",
         "in_ads",
         "in_subs",
+        "meter",
         "out_ads",
         "out_subs",
         "strategy",
         "touched",
     )
 
-    def __init__(self, neighbours: Sequence[BrokerId], strategy: Strategy) -> None:
+    def __init__(
+        self, neighbours: Sequence[BrokerId], strategy: Strategy, units: float = inf
+    ) -> None:
+        """With `units`, one event spends no more than so many on these tables."""
         self.strategy = strategy.name
+        self.meter = meter = Meter(units)
         self._neighbours = tuple(neighbours)
         self._strategy = strategy
         self.in_ads: dict[BrokerId, dict[Entry, None]] = {n: {} for n in neighbours}
         self.in_subs: dict[BrokerId, dict[Entry, None]] = {n: {} for n in neighbours}
-        self.out_ads: dict[BrokerId, OutTable] = {n: strategy.table() for n in neighbours}
-        self.out_subs: dict[BrokerId, OutTable] = {n: strategy.table() for n in neighbours}
+        self.out_ads: dict[BrokerId, OutTable] = {
+            n: strategy.table(meter=meter) for n in neighbours
+        }
+        self.out_subs: dict[BrokerId, OutTable] = {
+            n: strategy.table(meter=meter) for n in neighbours
+        }
+        self._late: dict[BrokerId, None] = {}  # whose out-tables put something off
+        self._reviews: deque[Review] = deque()
         self.destinations = Destinations(len(neighbours))
         self._ads = Sources()
         self._subs = Sources()
@@ -243,11 +281,15 @@ class Routing:
         """
         entries = [entry for one in subscriptions for entry in self._entries(client, one)]
         others = [one for one in self._neighbours if one != came_from]
-        offered = {n for n in others for e in entries if self._ads_from[n].any(e.filter)}
+        offered = {
+            n for n in others for e in entries if self._ads_from[n].any(e.filter, self.meter)
+        }
         if self._strategy.per_client:
             path = {n for n in others if any(e in self.in_subs[n] for e in entries)}
             if path:
                 return path
+        if len(entries) * len(self._subs_by_overlap) > self.meter.limit:
+            return {*others}  # it takes too long to find out
         covered = {
             source
             for entry in entries
@@ -260,6 +302,8 @@ class Routing:
     def hearers(self, neighbour: BrokerId) -> list[int]:
         """The places of sessions that want something of what comes from there."""
         ads = self.in_ads[neighbour]
+        if len(ads) * len(self._subs_by_overlap) > self.meter.limit:
+            return self.destinations.everybody()  # it takes too long to find out
         return near_and_here([one for ad in ads for one in self._audiences(ad.filter)])[1]
 
     def is_wanted(self, offered: Filter, place: int) -> bool:
@@ -268,13 +312,17 @@ class Routing:
         Where notifications are flooded, nobody knows what others want, and everything is.
         """
         return self._strategy.floods or any(
-            other != place for audience in self._audiences(offered) for other in audience.counts
+            other not in (place, NOWHERE)
+            for audience in self._audiences(offered)
+            for other in audience.counts
         )
 
     def _audiences(self, offered: Filter) -> Iterator[Audience]:
         """Who wants something of what is offered, in any order; some may come twice."""
-        plain = (sub.filter for sub in self._subs_by_overlap.meeting(offered) if not sub.ahead)
-        for filter in chain(plain, self._only_here.meeting(offered)):
+        meter = self.meter
+        subs = self._subs_by_overlap.meeting(offered, meter)
+        plain = (sub.filter for sub in subs if not sub.ahead)
+        for filter in chain(plain, self._only_here.meeting(offered, meter)):
             audience = self.destinations.audience(filter)
             if audience is not None:  # None: it is wanted beyond, but not here
                 yield audience
@@ -287,22 +335,76 @@ class Routing:
         self.out_subs[neighbour].start_over()
         self.touched.add(neighbour)
 
+    def is_reduced(self) -> bool:
+        """Whether what the neighbours know is exactly what the strategy sends of the candidates."""
+        return self.meter.exact and not self.is_behind
+
+    def told(self) -> list[tuple[list[Entry], list[Entry]]]:
+        """The advertisements and subscriptions that each neighbour has been told."""
+        return [(self.out_ads[n].known(), self.out_subs[n].known()) for n in self._neighbours]
+
+    def believe(self, neighbour: BrokerId, ads: Iterable[Entry], subs: Iterable[Entry]) -> None:
+        """The neighbour has been told these, whatever these tables say; it is told the difference."""
+        self.out_ads[neighbour].believe(ads)
+        self.out_subs[neighbour].believe(subs)
+        self.touched.add(neighbour)
+
     # What follows for the neighbours
 
     def updates(self) -> list[tuple[BrokerId, Update]]:
         """What every neighbour has to be told since the last time."""
+        self.meter.reset()
         if not self.touched:
             return []
         out = []
         for neighbour in self._neighbours:
             if neighbour not in self.touched:
                 continue
-            add_ads, remove_ads = self.out_ads[neighbour].difference()
-            add_subs, remove_subs = self.out_subs[neighbour].difference()
+            ads, subs = self.out_ads[neighbour], self.out_subs[neighbour]
+            add_ads, remove_ads = ads.difference()
+            add_subs, remove_subs = subs.difference()
             for update in _in_pieces(add_ads, add_subs, remove_subs, remove_ads):
                 out.append((neighbour, update))
+            if ads.is_behind or subs.is_behind:
+                self._late[neighbour] = None
         self.touched.clear()
         return out
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something was put off that `catch_up` goes on with."""
+        return bool(self._late or self._reviews)
+
+    def is_settled(self, neighbour: BrokerId) -> bool:
+        """Whether the neighbour has been told at least all that it has to know."""
+        return all(one.neighbour != neighbour for one in self._reviews)
+
+    def catch_up(self) -> None:
+        """Go on with what was put off, for as long as one event may."""
+        self._go_on()
+        late, self._late = self._late, {}
+        for neighbour in late:
+            self.out_ads[neighbour].catch_up()
+            self.out_subs[neighbour].catch_up()
+            self.touched.add(neighbour)
+
+    def _go_on(self) -> None:
+        """Settle subscriptions that overlap an advertisement that came or went."""
+        reviews, meter = self._reviews, self.meter
+        while reviews and meter.left > 0:
+            review = reviews[0]
+            if review.left is None:
+                review.left = self._subs_by_overlap.candidates(review.filter)[::-1]
+                meter.left -= len(review.left) // 4
+            while review.left and meter.left > 0:
+                sub = review.left.pop()
+                if sub not in self._subs_by_overlap:
+                    continue
+                meter.left -= price(review.filter, sub.widest())
+                if review.filter.overlaps(sub.widest()):
+                    self._review_sub(sub, review.neighbour)
+            if not review.left:
+                reviews.popleft()
 
     def _add_destination(self, filter: Filter, place: int, *, only_here: bool) -> None:
         self.destinations.add(filter, place)
@@ -335,8 +437,8 @@ class Routing:
             self._settle(self.out_ads, neighbour, ad, self._ads.beyond(ad, neighbour))
 
     def _review_subs(self, ad: Entry, neighbour: BrokerId) -> None:
-        for sub in self._subs_by_overlap.overlapping(ad.filter):
-            self._review_sub(sub, neighbour)
+        self._reviews.append(Review(neighbour, ad.filter))
+        self._go_on()
 
     def _add_sub(self, sub: Entry, source: BrokerId) -> None:
         known = sub in self._subs.of
@@ -356,7 +458,9 @@ class Routing:
             self._review_sub(sub, neighbour)
 
     def _review_sub(self, sub: Entry, neighbour: BrokerId) -> None:
-        wanted = self._subs.beyond(sub, neighbour) and self._ads_from[neighbour].any(sub.widest())
+        ads, meter = self._ads_from[neighbour], self.meter
+        meter.left -= REVIEW_UNITS
+        wanted = self._subs.beyond(sub, neighbour) and ads.any(sub.widest(), meter)
         self._settle(self.out_subs, neighbour, sub, wanted)
 
     def _settle(

@@ -10,6 +10,7 @@ Nothing may be half done that is not here: ask `broker.is_quiet()` first.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 import msgspec
 
@@ -28,6 +29,7 @@ from wayfare.core.history import (
     size_of,
     together,
 )
+from wayfare.core.intake import Intake
 from wayfare.core.memory import Consumer, Memory
 from wayfare.core.messages import (
     Attach,
@@ -148,6 +150,9 @@ class Saved(msgspec.Struct, array_like=True):
     virtual: bytes = b""  # virtual clients, by themselves: see saving_virtual.py
     asking: list[SavedAsking] = []
     payers: dict[str, list[ClientId]] = {}  # whose subscriptions count for the quota of an account
+    # What each neighbour was told; nothing if it follows from the rest.
+    told: list[tuple[list[Entry], list[Entry]]] = []
+    taking: list[SavedAsking] = []  # attachments whose filters are being taken in
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -192,6 +197,8 @@ def save(
         virtual,
         [_saved_asking(link, one) for link, one in profiles.asking.items()],
         border.costs.payers(),
+        [] if routing.is_reduced() and not border.intakes else routing.told(),
+        [_saved_taking(link, one) for link, one in border.intakes.taking.items()],
     )
     return _encoder.encode(saved)
 
@@ -222,6 +229,10 @@ def load(
             " empty directory"
         )
     stored = [border.share(Stored(one, size_of(one))) for one in saved.notifications]
+    routing = border.routing
+    routing.meter.left = inf
+    if not saved.told:  # what the neighbours know follows from all that is here
+        routing.meter.limit = inf
     for neighbour, ads, subs in zip(saved.neighbours, saved.ads, saved.subs, strict=True):
         border.routing.apply(neighbour, Update(tuple(ads), tuple(subs)))
     paths.remember(saved.hops)
@@ -242,7 +253,16 @@ def load(
         profiles.take_over(half.link, _asking(half))
     if saved.virtual:
         load_virtual(saved.virtual)
-    border.routing.updates()  # the neighbours know
+    routing.updates()  # the neighbours know
+    routing.meter.limit = border.limits.slice_units
+    routing.meter.reset()
+    for neighbour, (ads, subs) in zip(saved.neighbours, saved.told, strict=bool(saved.told)):
+        routing.believe(neighbour, ads, subs)
+        routing.meter.exact = False
+    for asking in saved.taking:
+        border.intakes.taking[asking.link] = _intake(asking)
+    if saved.told or saved.taking:
+        border.go_on_soon()
     border.arm_all()
 
 
@@ -320,6 +340,19 @@ def _saved_asking(link: LinkId, asking: Asking) -> SavedAsking:
         asking.resent,
         asking.gone,
     )
+
+
+def _saved_taking(link: LinkId, intake: Intake) -> SavedAsking:
+    return SavedAsking(
+        link, intake.message, 0, list(intake.later), intake.bytes, False, intake.gone
+    )
+
+
+def _intake(saved: SavedAsking) -> Intake:
+    """From the first filter on: none of them counts in the tables of a new broker."""
+    intake = Intake(saved.message)
+    intake.later, intake.bytes, intake.gone = saved.later, saved.bytes, saved.gone
+    return intake
 
 
 def _asking(saved: SavedAsking) -> Asking:

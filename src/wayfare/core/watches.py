@@ -17,6 +17,8 @@ from wayfare.core.filters import Filter
 from wayfare.core.routing import Routing
 from wayfare.core.sessions import Session
 
+CANDIDATE_UNITS = 2  # that it takes to compare an advertisement with a subscription
+
 Key = tuple[int, Filter]  # the place of a session, and an advertisement of it
 
 
@@ -72,13 +74,12 @@ class Watches:
 
     def tell(self) -> list[Effect]:
         """What publishers have to be told since the last time."""
-        changed = self._destinations.changed or {}
-        for filter in changed:
-            self._due.update(dict.fromkeys(self._offers.overlapping(filter)))
-        changed.clear()
-        due, self._due = self._due, {}
+        self._mind_changes()
         effects: list[Effect] = []
-        for place, filter in due:
+        for place, filter in list(self._due):
+            if self._routing.meter.left <= 0:
+                break  # the others are told later
+            del self._due[place, filter]
             session = self.sessions[place]
             if session.link is None or session.wait is not None:
                 continue  # it is told when it is there, and open
@@ -87,3 +88,21 @@ class Watches:
                 session.watched[filter] = wanted
                 effects.append(Send(session.link, m.Interest(filter, wanted)))
         return effects
+
+    def _mind_changes(self) -> None:
+        """Find what is to be looked at again, because of subscriptions that came or went."""
+        changed, meter = self._destinations.changed or {}, self._routing.meter
+        for filter in list(changed):
+            if meter.left <= 0:
+                return
+            del changed[filter]
+            candidates = self._offers.candidates(filter)
+            meter.left -= CANDIDATE_UNITS * len(candidates)
+            for key in candidates:
+                if key[1].overlaps(filter):
+                    self._due[key] = None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is more to tell, later."""
+        return bool(self._due or self._destinations.changed)

@@ -708,7 +708,8 @@ class BrokerHost:
             link.start()
         if last:  # nobody could be heard while the process was down
             self._step(Stalled(self.now() - last), self.now())
-        for gone in [*self.core.border.by_link, *self.core.profiles.asking]:
+        core = self.core
+        for gone in [*core.border.by_link, *core.profiles.asking, *core.intakes.taking]:
             self._step(LinkDown(gone), self.now())  # their connections ended with the process
         if store.rollback:
             self._roll_back(store.rollback)

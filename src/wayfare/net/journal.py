@@ -21,7 +21,7 @@ from wayfare.core.effects import (
     Stalled,
     Tick,
 )
-from wayfare.core.messages import BrokerId, ClientId, LinkId, Peers
+from wayfare.core.messages import BrokerId, ClientId, LinkId, Peers, Update
 from wayfare.errors import StoreError, UsageError
 from wayfare.net.links import Link
 from wayfare.net.store import (
@@ -46,6 +46,7 @@ from wayfare.net.store import (
 )
 
 Links = Mapping[BrokerId, Link]
+UPDATE_TAG = encode(Update())[5:6]  # behind the length of a frame, and of the list that it is
 
 
 def records_of(event: Event, now: int, links: Links) -> list[AnyRecord]:
@@ -92,10 +93,49 @@ def recover(store: Store, core: Broker, links: Links) -> int:
             link.life = snapshot.life
         for name, saved in snapshot.links.items():
             links[BrokerId(name)].load(saved)
+    told = Told(core)
     for record in store.records():
         last = max(last, record.now)
+        told.mind(record)
         _replay(record, core, links)
+    told.settle()
     return last
+
+
+class Told:
+    """The entries that each neighbour knows, by what was sent to it.
+
+    A table that saves work may send other entries after it was loaded than the one that was saved: what
+    it covers depends on the order in which filters came. What neighbours know is what was sent.
+    """
+
+    def __init__(self, core: Broker) -> None:
+        self._routing = core.routing
+        known = zip(core.neighbours, core.routing.told(), strict=True)
+        self._known = {
+            neighbour: (dict.fromkeys(ads), dict.fromkeys(subs)) for neighbour, (ads, subs) in known
+        }
+
+    def mind(self, record: AnyRecord) -> None:
+        neighbour = BrokerId(record.link)
+        if isinstance(record, Up):
+            self._known[neighbour] = {}, {}
+        elif isinstance(record, Out) and record.frame[5:6] == UPDATE_TAG:
+            update = decode(record.frame[4:])
+            assert isinstance(update, Update)
+            ads, subs = self._known[neighbour]
+            for known, added, removed in (
+                (ads, update.add_ads, update.remove_ads),
+                (subs, update.add_subs, update.remove_subs),
+            ):
+                known.update(dict.fromkeys(added))
+                for entry in removed:
+                    known.pop(entry, None)
+
+    def settle(self) -> None:
+        """Let the tables go on from there."""
+        for neighbour, (ads, subs) in self._known.items():
+            self._routing.believe(neighbour, ads, subs)
 
 
 def _replay(record: AnyRecord, core: Broker, links: Links) -> None:

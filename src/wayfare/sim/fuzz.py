@@ -27,7 +27,7 @@ from wayfare.sim.oracle import check
 from wayfare.sim.ownership import Watch
 from wayfare.sim.quiet import check_outlived
 from wayfare.sim.verdict import Verdict, Violation
-from wayfare.sim.walks import Walks
+from wayfare.sim.walks import Walks, slice_units
 from wayfare.sim.world import CLIENT_LINK, LIFE, World
 
 TOPICS = ("gas", "oil", "wind")
@@ -150,7 +150,9 @@ class Fuzz:
             job.seed,
             job.routing,
             limits=msgspec.structs.replace(
-                self._limits(), past_count=self.past.choice([5, 50]) if self.remembering else 0
+                self._limits(),
+                past_count=self.past.choice([5, 50]) if self.remembering else 0,
+                slice_units=slice_units(job.seed),
             ),
             relocation=job.relocation,
             digest_from=random.choice([0, 20, NEVER, NEVER]),

@@ -7,10 +7,12 @@ by hop; `differences` which tables of a broker are otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 
+from wayfare.core import predicates as ps
 from wayfare.core.filters import Filter
-from wayfare.core.messages import Entry
-from wayfare.core.reduction import Strategy, reduced
+from wayfare.core.messages import BrokerId, Entry
+from wayfare.core.reduction import Strategy, reduced, stands_for
 from wayfare.core.routing import Routing
 from wayfare.sim import topology
 
@@ -88,6 +90,55 @@ def differences(name: str, routing: Routing, tables: Tables, here: Places) -> It
     there = routing.destinations.counts()
     if there != places:
         yield f"{name} destinations is {there}, should be {places}"
+
+
+def faults(name: str, routings: Mapping[str, Routing], tables: Tables) -> Iterator[str]:
+    """What is wrong in the tables of this broker, if it and others save work.
+
+    Then they may send more than `tables` says. But what a broker was told is what was sent, what it may
+    send follows from that, and what it sends stands for all of it.
+    """
+    routing = routings[name]
+    for other in routing.in_subs:
+        there = routings[other]
+        told = f"{name} was told by {other}"
+        yield from _same(told, routing.in_ads[other], there.out_ads[BrokerId(name)].sent())
+        yield from _same(told, routing.in_subs[other], there.out_subs[BrokerId(name)].sent())
+        if tables.strategy.floods:
+            continue
+        others = [one for one in routing.in_subs if one != other]
+        ads = {*tables.ads[name], *(ad for one in others for ad in routing.in_ads[one])}
+        subs = {
+            *tables.subs[name],
+            *(farther(sub) for one in others for sub in routing.in_subs[one]),
+        }
+        met = {
+            sub
+            for sub in subs
+            if any(ad.filter.overlaps(sub.widest()) for ad in routing.in_ads[other])
+        }
+        out_ads, out_subs = routing.out_ads[other], routing.out_subs[other]
+        yield from _same(f"{name} out_ads {other}", out_ads.entries, list(ads))
+        if not met <= out_subs.entries.keys() <= subs:
+            yield f"{name} out_subs {other} is {_brief(out_subs.entries)}, should be {_brief([*met])}"
+        for table in (out_ads, out_subs):
+            for entry in table.entries:
+                if not all(
+                    any(stands_for(one, part) for one in table.sent()) for part in _single(entry)
+                ):
+                    yield f"{name} sends {other} nothing that stands for {entry}"
+
+
+def _single(entry: Entry) -> list[Entry]:
+    """An entry for each choice of single values: merging may take those of a list apart."""
+    if entry.ahead:
+        return [entry]
+    (conjunction,) = entry.filter.conjunctions
+    choices = [
+        [ps.OneOf(p.name, p.kind, (value,)) for value in p.values] if type(p) is ps.OneOf else [p]
+        for p in conjunction
+    ]
+    return [Entry(Filter.of([one]), entry.client) for one in product(*choices)]
 
 
 def add_place(places: Places, filter: Filter, place: int) -> None:

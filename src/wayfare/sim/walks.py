@@ -39,6 +39,15 @@ STEPS = 20  # of one walker
 TOPICS = ("parking", "fuel", "flood")
 
 
+FEW_UNITS = (1, 20, 100, 500)
+
+
+def slice_units(seed: int) -> int:
+    """What one event may do on tables: now and then so little that most is put off, or not done."""
+    random = Random(f"slices {seed}")  # of its own, so that the rest is as without it
+    return random.choice(FEW_UNITS) if random.random() < 0.2 else Limits().slice_units
+
+
 class Walks:
     """One random run in the making."""
 
@@ -50,6 +59,7 @@ class Walks:
         *,
         faults: bool = False,
     ) -> None:
+        self.seed = seed
         self.random = random = Random(f"walks {seed}")
         self.faults = faults
         names = topology.random_tree(random, random.choice([1, 2, 3, random.randint(4, 14)]))
@@ -117,6 +127,7 @@ class Walks:
             buffer_count=random.choice([3, 1_000]),
             buffer_age_ns=random.choice([1, 3600]) * SECOND_NS,
             window=random.choice([2, 16, 256]),
+            slice_units=slice_units(self.seed),
         )
 
     def _ahead(self) -> Ahead:
