@@ -19,8 +19,11 @@ from live import HERE, until
 from test_codec import MESSAGES
 from test_net import live
 from test_security import Raw, raw
+from wayfare.bench import hostile
 from wayfare.core import messages as m
+from wayfare.core.broker import Broker
 from wayfare.core.codec import encode
+from wayfare.core.effects import LinkDown, Received, Send, Tick
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
 from wayfare.net.broker import BrokerHost
@@ -446,3 +449,83 @@ def test_random_messages_of_a_neighbour_are_no_bug(another, data, kinds):
                 await asyncio.wait_for(lisbon.reader.read(), 5)
 
     another.run(join())
+
+
+# One frame, many filters
+
+
+def worst_share(what, texts, routing="covering"):
+    """How much of what it may the worst frame of an attack with these filters holds the loop."""
+    given = [Filter.parse(text) for text in texts]
+    return hostile.Rig(routing).play(hostile.MESSAGES[what](given, routing))
+
+
+UNLIKE = {
+    "contains": [f"x contains '{(i * 7919) % 99991:05}'" for i in range(800)],
+    "not equal": [f"x <> {i}" for i in range(800)],
+    "not in": [f"x not in ({i}, {i + 1})" for i in range(800)],
+    "not like": [f"not x like '%{(i * 7919) % 99991:05}%'" for i in range(800)],
+    "equal": [f"x = {i}" for i in range(800)],
+    "near": [f"near({i / 20}, {i / 20}, 5000)" for i in range(400)],
+}
+
+
+@pytest.mark.parametrize("routing", ["covering", "merging"])
+@pytest.mark.parametrize("filters", sorted(UNLIKE))
+def test_no_frame_with_many_filters_holds_the_loop(filters, routing):
+    """Some hundred filters that no index could tell apart once took 60 times as long as they may."""
+    assert worst_share("leave", UNLIKE[filters], routing) < 3  # 1, but not beside other processes
+
+
+@pytest.mark.parametrize("what", ["uncover", "meet", "watch", "update"])
+def test_no_table_change_holds_the_loop(what):
+    assert worst_share(what, UNLIKE["contains"][:400]) < 3
+
+
+def test_a_large_profile_is_taken_in_slices_and_others_go_on():
+    broker = Broker(m.BrokerId("porto"), [m.BrokerId("lisbon")])
+    broker.step(Received("tom#1", m.Attach("tom", 1, 0)), 1)
+    filters = [Filter.parse(text) for text in UNLIKE["contains"]]
+    large = m.Attach("mallory", 1, 0, tuple(filters))
+    assert broker.step(Received("mallory#1", large), 2) == []
+    assert broker.step(Received("mallory#1", m.Publish(1, {"x": "00000"})), 3) == []
+    slices = 0
+    sent = []
+    while broker.next_deadline() == 0:
+        sent += broker.step(Tick(), 4)
+        slices += 1
+        if slices == 2:  # others are not concerned
+            (done,) = broker.step(Received("tom#1", m.Publish(1, {"x": "00000"})), 4)
+            assert done == Send("tom#1", m.Published(1))
+    assert slices > 5
+    to_her = [effect.message for effect in sent if effect.link == "mallory#1"]
+    assert [type(one) for one in to_her] == [m.Welcome, m.Deliver, m.Published]
+    session = broker.border.by_link["mallory#1"]
+    assert [*session.subscriptions] == filters
+    broker.step(Received("mallory#1", m.Detach(leave=True)), 5)
+    while broker.next_deadline() == 0:
+        broker.step(Tick(), 6)
+    assert broker.routing.destinations.counts() == {}
+
+
+def test_who_goes_while_its_profile_is_taken_leaves_nothing_behind():
+    broker = Broker(m.BrokerId("porto"), [m.BrokerId("lisbon")])
+    filters = tuple(Filter.parse(text) for text in UNLIKE["not equal"])
+    broker.step(Received("mallory#1", m.Attach("mallory", 1, 0, filters, filters)), 1)
+    broker.step(Tick(), 2)
+    broker.step(LinkDown("mallory#1"), 3)
+    while broker.next_deadline() == 0:
+        broker.step(Tick(), 4)
+    assert broker.border.of("mallory") == []
+    assert broker.routing.destinations.counts() == {}
+    assert not broker.is_behind()
+
+
+@live
+async def test_a_large_profile_keeps_nobody_waiting():
+    """It comes in one frame, and is decoded and taken in slices; the good pair goes on between."""
+    filters = tuple(Filter.parse(text) for text in UNLIKE["contains"])
+    async with serving(neighbours={"lisbon": None}) as broker, raw(broker) as mallory:
+        await mallory.say(m.Attach("mallory", 1, 0, filters), m.Publish(1, {"x": "00000"}))
+        assert (await mallory.hear(m.Welcome, 30)).epoch == 1
+        assert (await mallory.hear(m.Deliver, 30)).notification.attributes == {"x": "00000"}

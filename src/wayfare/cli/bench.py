@@ -18,6 +18,7 @@ from wayfare.errors import UsageError
 EXAMPLES = """examples:
   wayfare bench matching            notifications against 1k, 10k and 100k filters
   wayfare bench cover               covering tables against a scan
+  wayfare bench hostile --json      how long one frame can hold the loop: a search for the worst
   wayfare bench sim --json          simulated messages beside a bare heap loop, and a whole city
   wayfare bench backlog             memory of notifications that wait for many clients
   wayfare bench memory --json       what hostile clients make a live broker keep, without and with a limit
@@ -35,6 +36,7 @@ EXAMPLES = """examples:
 BENCHES = (
     "matching",
     "cover",
+    "hostile",
     "sim",
     "backlog",
     "memory",

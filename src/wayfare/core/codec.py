@@ -7,7 +7,7 @@ do not understand each other. Whatever is wrong with the bytes of a peer ends in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import lru_cache
 from struct import Struct
 from typing import Any
@@ -32,6 +32,10 @@ PASSWORD_MAX = 1_000  # characters
 PROOF_BYTES = 32  # of a challenge, and of its proof
 ADDRESS_MAX = 64  # characters of the address of a device
 
+CHARACTERS = "characters"  # what a filter that has been checked in advance keeps of that
+LONG_BYTES = 2_048  # of a frame that is decoded filter by filter, if it may have many
+COSTLY_MAX = 4  # frames with filters that are decoded together
+
 _LENGTH = 4
 _filters = msgspec.msgpack.Decoder(Filter)
 _length_at = Struct(">I").unpack_from
@@ -54,24 +58,74 @@ def decode(body: bytes | bytearray | memoryview) -> m.AnyMessage:
     """The message in the body of a frame, checked."""
     try:
         message = _decoder.decode(body)
-        CHECKS[type(message)](message)
-        if len(body) > m.PUBLICATION_BYTES_MAX:
-            for one in _publications(message):
-                m.check_publication(one.attributes, one.payload)
-    except (msgspec.MsgspecError, WayfareError, UnicodeDecodeError, RecursionError) as error:
+        _check(message, len(body))
+    except MALFORMED as error:
         raise CodecError(f"malformed frame: {error}") from None
     return message
+
+
+MALFORMED = (msgspec.MsgspecError, WayfareError, UnicodeDecodeError, RecursionError)
+
+
+def _check(message: m.AnyMessage, size: int) -> None:
+    CHECKS[type(message)](message)
+    if size > m.PUBLICATION_BYTES_MAX:
+        for one in _publications(message):
+            m.check_publication(one.attributes, one.payload)
+
+
+def decoding(body: bytes) -> Generator[None, None, m.AnyMessage]:
+    """As `decode`, but filter by filter: what runs it may do something else between two of them."""
+    try:
+        message = _decoder.decode(body)
+        yield
+        for given in _filters_in(message):
+            given.__dict__[CHARACTERS] = _characters(given)
+            yield
+        _check(message, len(body))
+    except MALFORMED as error:
+        raise CodecError(f"malformed frame: {error}") from None
+    return message
+
+
+def _filters_in(message: Any) -> Iterator[Filter]:
+    """The filters of a message that may have many."""
+    if isinstance(message, m.Attach | m.Profile):
+        yield from message.subscriptions
+        yield from message.advertisements
+    elif isinstance(message, m.Reply | m.Fetch):
+        yield from message.subscriptions or ()
+    elif isinstance(message, m.Prepare):
+        yield from message.advertisements
+    elif isinstance(message, m.Tunnel):
+        yield from _filters_in(message.message)
+    elif isinstance(message, m.Update):
+        for entries in (message.add_ads, message.add_subs, message.remove_subs, message.remove_ads):
+            for entry in entries:
+                yield entry.filter
+                yield from entry.ahead
+        for errand in message.errands:
+            yield from _filters_in(errand)
 
 
 class FrameDecoder:
     """Frames out of a stream of bytes, from one peer."""
 
-    __slots__ = ("_buffer", "_greeted", "frame_max", "singly")
+    __slots__ = ("_buffer", "_greeted", "costly", "frame_max", "long", "singly", "slowly")
 
-    def __init__(self, frame_max: int = FRAME_MAX, *, singly: bool = False) -> None:
-        """With `singly`, one call of `feed` returns one message: what comes next may depend on it."""
+    def __init__(
+        self, frame_max: int = FRAME_MAX, *, singly: bool = False, slowly: bool = False
+    ) -> None:
+        """What one call of `feed` returns:
+
+        singly   one message: what comes next may depend on it
+        slowly   few messages that take long, each of them short; a long one is left in `long`
+        """
         self.frame_max = frame_max
         self.singly = singly
+        self.slowly = slowly
+        self.long: Generator[None, None, m.AnyMessage] | None = None  # run it before the next call
+        self.costly = 0  # messages of the last call that may take long
         self._buffer = bytearray()
         self._greeted = False
 
@@ -93,7 +147,8 @@ class FrameDecoder:
             data = bytes(self._buffer)
             self._buffer.clear()
         out: list[m.AnyMessage] = []
-        at, size = 0, len(data)
+        at, size, left = 0, len(data), LONG_BYTES
+        self.costly = 0
         try:
             while size - at >= _LENGTH:
                 (length,) = _length_at(data, at)
@@ -104,12 +159,20 @@ class FrameDecoder:
                 end = at + _LENGTH + length
                 if size < end:
                     break
+                if self.slowly and _is_costly(data, at + _LENGTH):
+                    self.costly += 1
+                    left -= length
+                    if length > LONG_BYTES and self._greeted:
+                        if not out:
+                            self.long = decoding(data[at + _LENGTH : end])
+                            at = end
+                        break
                 message = decode(data[at + _LENGTH : end])
                 if not self._greeted or type(message) is m.Hello:
                     self._mind_greeting(message)
                 out.append(message)
                 at = end
-                if self.singly:
+                if self.singly or self.costly >= COSTLY_MAX or left < 0:
                     break
         except CodecError:
             if not out:
@@ -118,6 +181,10 @@ class FrameDecoder:
             if at < size:  # a bad frame stays, and is found again
                 self._buffer += data[at:]
         return out
+
+    def keep(self, data: bytes) -> None:
+        """Let these bytes be there for the next call of `feed`."""
+        self._buffer += data
 
     def _is_due(self) -> bool:
         """Whether there is a frame, or the beginning of one that is too long."""
@@ -139,6 +206,24 @@ class FrameDecoder:
         elif not self._greeted:
             raise CodecError(f"{type(message).__name__} before Hello")
 
+
+def _is_costly(data: bytes, at: int) -> bool:
+    """Whether the body that begins here may hold filters: whatever does not begin like a cheap one."""
+    return at + 1 >= len(data) or data[at] & 0xF0 != 0x90 or data[at + 1] not in CHEAP
+
+
+CHEAP = frozenset(
+    encode(message)[_LENGTH + 1]
+    for message in (
+        m.Publish(1, {}),
+        m.Notification(m.ClientId("a"), 1, {}),
+        m.Deliver(1, m.Notification(m.ClientId("a"), 1, {})),
+        m.Ack(1),
+        m.Published(1),
+        m.Took(1),
+        m.Ping(),
+    )
+)
 
 # What the types of the messages do not say
 
@@ -265,6 +350,9 @@ def _check_all_terms(message: m.Attach | m.Profile | m.Reply) -> None:
 
 def _characters(given: Filter) -> int:
     """How long a filter is as text; FilterError if it is none. It is known by its bytes: 1 equals 1.0."""
+    known = given.__dict__.get(CHARACTERS)
+    if known is not None:
+        return int(known)
     encoded = _encoder.encode(given)
     return (_known if len(encoded) <= KNOWN_BYTES else _known.__wrapped__)(encoded)
 

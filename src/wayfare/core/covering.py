@@ -299,7 +299,7 @@ class _Implied:
         if name not in self._detailed and len(members) >= DETAILED_FROM:
             before, self._detailed = self._detailed, {name}
             for given in members:
-                for p in given.conjunctions[0]:
+                for p in given.by_name[0][name]:
                     self._add_detail(p, given)
             self._detailed = {*before, name}
         return name in self._detailed

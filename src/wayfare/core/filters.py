@@ -103,13 +103,14 @@ class Filter(msgspec.Struct, frozen=True, array_like=True, dict=True, cache_hash
         return terms, characters
 
     @cached_property
-    def _groups(self) -> tuple[dict[str, list[Predicate]], ...]:
+    def by_name(self) -> tuple[dict[str, list[Predicate]], ...]:
+        """The predicates of each conjunction, by the attributes that they look at."""
         return tuple(_by_name(conjunction) for conjunction in self.conjunctions)
 
     def covers(self, other: Filter) -> bool:
         """True only if this filter matches everything that the other one matches."""
-        for narrow in other._groups:
-            for wide in self._groups:
+        for narrow in other.by_name:
+            for wide in self.by_name:
                 if _includes(wide, narrow):
                     break
             else:
@@ -118,8 +119,8 @@ class Filter(msgspec.Struct, frozen=True, array_like=True, dict=True, cache_hash
 
     def overlaps(self, other: Filter) -> bool:
         """False only if no notification matches both."""
-        for mine in self._groups:
-            for theirs in other._groups:
+        for mine in self.by_name:
+            for theirs in other.by_name:
                 if not _apart(mine, theirs):
                     return True
         return False

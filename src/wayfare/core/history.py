@@ -61,7 +61,7 @@ class Limits(msgspec.Struct, frozen=True):
     greeting_ns: int = 10 * SECOND_NS  # that a client may take to send its filters when asked
     memory_bytes: int = 0  # that a broker keeps in sum; then the largest consumer loses; 0: any
     account_memory_bytes: int = 0  # ... that the clients of one account keep; 0: any
-    slice_units: int = 10_000  # of work on tables in one event, about a microsecond each
+    slice_units: int = 5_000  # of work on tables in one event, about a microsecond each
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

@@ -38,7 +38,7 @@ LIST_CHARACTERS_MAX = 4096  # of all values that are merged into one list, with 
 EARNED_UNITS = 500  # that a candidate adds to what its table may spend on covering
 EARNED_UNITS_MAX = 200_000  # that a table may have earned and not spent
 PLACE_UNITS = 1_000  # spent on one candidate at a time
-PLACED_UNITS = 20  # that it takes to file one
+PLACED_UNITS = 10  # that it takes to file one, and again for each of its predicates
 FAMILY_MAX = 512  # predicates, and lists of eight values, that are merged with each other
 MERGED_UNITS = 5  # that it takes to merge one of them
 
@@ -181,7 +181,8 @@ class CoveringTable(OutTable):
         return self.entries.get(entry, False) or entry in self._fading
 
     def _place(self, entry: Entry) -> None:
-        self._meter.left -= PLACED_UNITS
+        terms, characters = entry.filter.weight
+        self._meter.left -= PLACED_UNITS * (1 + terms) + characters // 4
         above = self._find_above(entry)
         if above is not None:
             self._hang(entry, above)

@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from wayfare.core import messages as m
-from wayfare.core.covering import OverlapIndex
+from wayfare.core.covering import OverlapIndex, price
 from wayfare.core.effects import Effect, Send
 from wayfare.core.filters import Filter
 from wayfare.core.routing import Routing
 from wayfare.core.sessions import Session
-
-CANDIDATE_UNITS = 2  # that it takes to compare an advertisement with a subscription
 
 Key = tuple[int, Filter]  # the place of a session, and an advertisement of it
 
@@ -92,14 +90,18 @@ class Watches:
     def _mind_changes(self) -> None:
         """Find what is to be looked at again, because of subscriptions that came or went."""
         changed, meter = self._destinations.changed or {}, self._routing.meter
+        if len(changed) * len(self._offers) > meter.limit:
+            for session in self.sessions.values():
+                self.review(session)
+            changed.clear()
         for filter in list(changed):
             if meter.left <= 0:
                 return
             del changed[filter]
             candidates = self._offers.candidates(filter)
-            meter.left -= CANDIDATE_UNITS * len(candidates)
             for key in candidates:
-                if key[1].overlaps(filter):
+                meter.left -= price(key[1], filter)
+                if meter.left <= 0 or key[1].overlaps(filter):
                     self._due[key] = None
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -18,6 +19,8 @@ from wayfare.errors import CodecError
 from wayfare.net.limits import DEFAULT_NET_LIMITS, NetLimits
 from wayfare.net.logs import printable, tell
 from wayfare.net.security import is_loopback, names_of
+
+SLICE_S = 0.005  # that one connection is read before others have their turn
 
 PING = encode(Ping())
 ANSWER = encode(Ping(answer=True))
@@ -127,8 +130,11 @@ class Connection(asyncio.Protocol):
         self.spoken = False
         self._transport: asyncio.Transport | None = None
         self._decoder = FrameDecoder(
-            limits.stranger_bytes if stranger else limits.frame_bytes, singly=stranger
+            limits.stranger_bytes if stranger else limits.frame_bytes,
+            singly=stranger,
+            slowly=stranger,
         )
+        self._slicing = False  # what is here is read on in a later turn of the loop
         self._limits = limits
         self._bytes = 0  # read since somebody last looked
         self._pauses: set[str] = set()  # why it is not read
@@ -168,8 +174,14 @@ class Connection(asyncio.Protocol):
             self._read(data)
 
     def _read(self, data: bytes) -> None:
+        """Read what is here; if it takes long, in slices, so that others have their turn."""
+        end = time.monotonic() + SLICE_S
+        decoder = self._decoder
+        if decoder.long is not None:
+            decoder.keep(data)
+            data = b""
         try:
-            while messages := self._decoder.feed(data):
+            while messages := self._decoded(data, end):
                 self.heard = True
                 self.traffic.messages_in += len(messages)
                 if not self.peer:
@@ -179,10 +191,43 @@ class Connection(asyncio.Protocol):
                 if self.closing or self._held is not None:
                     return
                 data = b""  # tells at once of a bad frame behind good ones
+                if decoder.costly and time.monotonic() > end:
+                    break
             if self._large or self._decoder.pending > LITTLE_BYTES:
                 self._note()
         except CodecError as error:
             self.refuse(str(error), why="bytes")
+            return
+        if decoder.long is not None or messages:
+            self._read_later()
+
+    def _decoded(self, data: bytes, end: float) -> list[AnyMessage]:
+        """The next messages; none if there are none yet, or a long one takes longer than until then."""
+        decoder = self._decoder
+        if decoder.long is None:
+            messages = decoder.feed(data)
+            if messages or decoder.long is None:
+                return messages
+        try:
+            while time.monotonic() < end:
+                next(decoder.long)
+        except StopIteration as done:
+            decoder.long = None
+            return [done.value]
+        return []
+
+    def _read_later(self) -> None:
+        """Go on in another turn of the loop; until then, nothing more is read."""
+        self._slicing = True
+        self.hold()
+        asyncio.get_running_loop().call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if self._slicing:
+            self._slicing = False
+            if not self.closing:
+                self.heard = True  # it is us who are slow
+                self.release()
 
     def _greeted(self, messages: list[AnyMessage]) -> list[AnyMessage]:
         first = messages[0]

@@ -1,0 +1,466 @@
+"""How long can one frame hold the event loop: a search for the worst filters.
+
+A broker with two neighbours gets one frame after the other, as its host would feed them: decoded
+filter by filter, stepped, and ticked until nothing is left to do. What is measured is the longest
+stretch that nothing else could have run in, in CPU time. A frame may hold the loop for 50 ms, and for
+50 ms more with every 100 KiB of it.
+
+For every message that carries filters, the search begins with the attacks that are known, and
+changes the worst ones again and again: another kind of predicate, longer texts, fewer values, more
+filters, another order. Every frame is one that a peer could send.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from random import Random
+from typing import Any, NamedTuple
+
+from wayfare.core import messages as m
+from wayfare.core.broker import Broker
+from wayfare.core.codec import _known, decoding, encode
+from wayfare.core.effects import Event, LinkUp, Received, Tick
+from wayfare.core.filters import EVERYTHING, Filter
+from wayfare.core.reduction import STRATEGIES
+from wayfare.errors import CodecError, FilterError
+
+HELD_MS = 50.0  # that a frame may hold the loop
+HELD_BYTES = 100 * 1024  # ... and again for every so many bytes of it
+NEIGHBOURS = (m.BrokerId("north"), m.BrokerId("south"))
+CLIENT, OTHER = m.LinkId("mallory#1"), m.LinkId("alice#1")
+FILTERS = 2_000  # of one attack, at most
+SLICE_S = 0.005  # as a connection decodes
+SPAN_NS = 1_000_000
+
+
+class Rig:
+    """A broker, and how long each of its frames held the loop."""
+
+    def __init__(self, routing: str) -> None:
+        self.broker = Broker(m.BrokerId("porto"), NEIGHBOURS, routing)
+        self.routing = routing
+        self.now = 0
+        self.size, self.held_ms, self.total_ms = 1, 0.0, 0.0
+        for name in NEIGHBOURS:
+            self._step(LinkUp(m.LinkId(name)))
+            self._step(Received(m.LinkId(name), m.Announce((name,))))
+        if not STRATEGIES[routing].floods:
+            ads = (
+                m.Entry(EVERYTHING, m.ClientId("all" if STRATEGIES[routing].per_client else "")),
+            )
+            for name in NEIGHBOURS:
+                self._step(Received(m.LinkId(name), m.Update(ads)))
+        self.held_ms = 0.0
+
+    def play(self, frames: list[tuple[m.LinkId, bytes]]) -> float:
+        """Feed these frames. Returns how much of what it may the worst of them held the loop."""
+        _known.cache_clear()
+        gc.collect()
+        gc.disable()  # as in other benches: what it takes depends on all the rest of the heap
+        try:
+            return max([0.0, *(self._share(link, frame) for link, frame in frames)])
+        finally:
+            gc.enable()
+
+    def _share(self, link: m.LinkId, frame: bytes) -> float:
+        """Feed a frame, and tick until nothing is left to do."""
+        self.size, before = len(frame), self.held_ms
+        self.held_ms = 0.0
+        try:
+            self._step(Received(link, self._decode(frame)))
+            while (due := self.broker.next_deadline()) is not None and due <= self.now:
+                self._step(Tick())
+        except CodecError:
+            pass  # finding that out has been measured, too
+        held, self.held_ms = self.held_ms, max(before, self.held_ms)
+        return held / allowed_ms(self.size)
+
+    def _decode(self, frame: bytes) -> m.AnyMessage:
+        running = decoding(frame[4:])
+        try:
+            while True:
+                self._measure(lambda: _run(running))
+        except StopIteration as done:
+            message: m.AnyMessage = done.value
+            return message
+
+    def _step(self, event: Event) -> None:
+        self.now += SPAN_NS
+        self._measure(lambda: self.broker.step(event, self.now))
+
+    def _measure(self, work: Callable[[], object]) -> None:
+        start = time.process_time()
+        try:
+            work()
+        finally:
+            spent = (time.process_time() - start) * 1e3
+            self.held_ms = max(self.held_ms, spent)
+            self.total_ms += spent
+
+
+def _run(running: Any) -> None:
+    end = time.monotonic() + SLICE_S
+    while time.monotonic() < end:
+        next(running)
+
+
+def allowed_ms(size: int) -> float:
+    return HELD_MS * max(1.0, size / HELD_BYTES)
+
+
+# Attacks: genes, from which filters are drawn
+
+
+class Gene(NamedTuple):
+    """How the filters of an attack are made."""
+
+    kinds: tuple[str, ...]  # of the predicates of one conjunction
+    quantity: int  # of filters
+    length: int  # of texts and patterns
+    values: int  # of lists
+    alternatives: int  # conjunctions
+    letters: str  # of texts: few make them alike
+    shared: str  # in front of every text
+    seed: int
+
+
+class Draw:
+    """What the predicates of a gene are drawn from."""
+
+    def __init__(self, gene: Gene) -> None:
+        self.gene = gene
+        self.random = Random(gene.seed)
+
+    def number(self) -> str:
+        return str(self.random.randint(0, 10**6))
+
+    def text(self) -> str:
+        gene = self.gene
+        return gene.shared + "".join(self.random.choices(gene.letters, k=gene.length))
+
+    def quoted(self) -> str:
+        return f"'{self.text()}'"
+
+    def numbers(self) -> str:
+        return "(" + ", ".join(self.number() for _ in range(self.gene.values)) + ")"
+
+    def texts(self) -> str:
+        return "(" + ", ".join(self.quoted() for _ in range(self.gene.values)) + ")"
+
+    def pattern(self) -> str:
+        pieces = [self.text() for _ in range(self.random.randint(1, 3))]
+        return "'%" + self.random.choice(["%", "_", "_%"]).join(pieces) + "%'"
+
+    def range(self) -> str:
+        low = self.random.uniform(-1e6, 1e6)
+        width = self.random.choice([1e-3, 1, 1e3, 1e6]) * self.random.random()
+        return f"{low} and {low + width}"
+
+    def sign(self) -> str:
+        return self.random.choice(["<", "<=", ">", ">="])
+
+    def circle(self) -> str:
+        lat, lon = self.random.uniform(-89, 89), self.random.uniform(-179, 179)
+        return f"near({lat:.4f}, {lon:.4f}, {self.random.choice([10, 10**4, 10**6])})"
+
+
+PREDICATES: dict[str, Callable[[Draw, str], str]] = {
+    "equal": lambda draw, name: f"{name} = {draw.number()}",
+    "equal text": lambda draw, name: f"{name} = {draw.quoted()}",
+    "in": lambda draw, name: f"{name} in {draw.numbers()}",
+    "in texts": lambda draw, name: f"{name} in {draw.texts()}",
+    "not equal": lambda draw, name: f"{name} <> {draw.number()}",
+    "not in": lambda draw, name: f"{name} not in {draw.numbers()}",
+    "not in texts": lambda draw, name: f"{name} not in {draw.texts()}",
+    "range": lambda draw, name: f"{name} between {draw.range()}",
+    "half range": lambda draw, name: f"{name} {draw.sign()} {draw.number()}",
+    "text range": lambda draw, name: f"{name} {draw.sign()} {draw.quoted()}",
+    "prefix": lambda draw, name: f"{name} prefix {draw.quoted()}",
+    "suffix": lambda draw, name: f"{name} suffix {draw.quoted()}",
+    "contains": lambda draw, name: f"{name} contains {draw.quoted()}",
+    "like": lambda draw, name: f"{name} like {draw.pattern()}",
+    "not like": lambda draw, name: f"not {name} like {draw.pattern()}",
+    "not contains": lambda draw, name: f"not {name} contains {draw.quoted()}",
+    "exists": lambda _, name: f"exists {name}",
+    "null": lambda _, name: f"{name} is null",
+    "near": lambda draw, _: draw.circle(),
+    "not near": lambda draw, _: f"not {draw.circle()}",
+}
+NAMES = ("x", "x", "x", "y", "z")
+LETTERS = ("ab", "a", "abcdefgh", "abcdefghijklmnopqrstuvwxyz0123456789")
+
+
+def filters(gene: Gene) -> list[Filter]:
+    """The filters of an attack: as many as there may be in one frame."""
+    draw = Draw(gene)
+    found: dict[Filter, None] = {}
+    for i in range(gene.quantity):
+        names = (NAMES * 60)[: len(gene.kinds)] if gene.seed % 2 else [f"x{i}" for i in range(99)]
+        parts = [
+            " and ".join(
+                PREDICATES[kind](draw, name) for kind, name in zip(gene.kinds, names, strict=False)
+            )
+            for _ in range(gene.alternatives)
+        ]
+        try:
+            found[Filter.parse(" or ".join(parts))] = None
+        except FilterError:
+            if i > 20 and not found:
+                break
+    return list(found)
+
+
+def _known_attacks() -> Iterator[Gene]:
+    for kind in PREDICATES:
+        yield Gene((kind,), FILTERS, 6, 2, 1, LETTERS[2], "", 1)
+    yield Gene(("contains",), FILTERS, 6, 2, 1, LETTERS[2], "abc", 1)
+    yield Gene(("like",), 60, 300, 2, 1, LETTERS[1], "", 1)
+    yield Gene(("not like", "like"), 200, 60, 2, 1, LETTERS[0], "", 1)
+    yield Gene(("like",) * 40, 100, 4, 2, 1, LETTERS[2], "", 1)
+    yield Gene(("not equal",) * 60, 60, 4, 2, 1, LETTERS[2], "", 2)
+    yield Gene(("in texts",), 40, 12, 200, 1, LETTERS[3], "", 1)
+    yield Gene(("not in",), 60, 12, 200, 1, LETTERS[3], "", 1)
+    yield Gene(("half range", "range"), 400, 6, 2, 8, LETTERS[2], "", 1)
+    yield Gene(("equal", "range", "contains"), 1_500, 6, 2, 1, LETTERS[2], "", 2)
+
+
+def _changed(gene: Gene, random: Random) -> Gene:
+    field = random.choice(Gene._fields)
+    kinds = list(gene.kinds)
+    if field == "kinds":
+        change = random.random()
+        if change < 0.4 and len(kinds) < 60:
+            kinds.insert(random.randrange(len(kinds) + 1), random.choice(list(PREDICATES)))
+        elif change < 0.5 and len(kinds) < 60:
+            kinds *= 2
+        elif change < 0.7 and len(kinds) > 1:
+            kinds.pop(random.randrange(len(kinds)))
+        else:
+            kinds[random.randrange(len(kinds))] = random.choice(list(PREDICATES))
+    numbers = {
+        "quantity": (1, FILTERS),
+        "length": (1, 400),
+        "values": (1, 250),
+        "alternatives": (1, 32),
+    }
+    value: Any = tuple(kinds)
+    if field in numbers:
+        low, high = numbers[field]
+        value = max(low, min(high, int(getattr(gene, field) * random.choice([0.3, 0.7, 1.5, 4]))))
+    elif field == "letters":
+        value = random.choice(LETTERS)
+    elif field == "shared":
+        value = random.choice(["", "abc", "a" * 20])
+    elif field == "seed":
+        value = random.randrange(10**6)
+    return gene._replace(**{field: value})
+
+
+# Messages: what is done with the filters
+
+
+Frames = list[tuple[m.LinkId, bytes]]
+
+
+def _framed(link: m.LinkId, *messages: m.AnyMessage) -> Frames:
+    frames: Frames = []
+    for message in messages:
+        with suppress(CodecError):  # nobody can send it
+            frames.append((link, encode(message)))
+    return frames
+
+
+def _attach(subs: list[Filter], ads: list[Filter], name: str = "mallory") -> m.Attach:
+    return m.Attach(m.ClientId(name), 1, 0, tuple(subs), tuple(ads))
+
+
+def _attached(given: list[Filter], _: str = "") -> Frames:
+    return _framed(CLIENT, _attach(given, []))
+
+
+def _advertised(given: list[Filter], _: str = "") -> Frames:
+    return _framed(CLIENT, _attach([], given))
+
+
+def _watching(given: list[Filter], _: str = "") -> Frames:
+    everything = tuple(range(len(given)))
+    watching = m.Attach(m.ClientId("mallory"), 1, 0, (), tuple(given), watched=everything)
+    return [*_framed(CLIENT, watching), *_framed(OTHER, _attach(given, [], "alice"))]
+
+
+def _left(given: list[Filter], _: str) -> Frames:
+    return [*_attached(given), *_framed(CLIENT, m.Detach(leave=True))]
+
+
+def _uncovered(given: list[Filter], _: str) -> Frames:
+    """Something that covers all of them goes."""
+    return [
+        *_framed(OTHER, _attach([EVERYTHING], [], "alice")),
+        *_attached(given),
+        *_framed(OTHER, m.Unsubscribe(EVERYTHING), m.Subscribe(EVERYTHING)),
+    ]
+
+
+def _subscribed(given: list[Filter], _: str = "") -> Frames:
+    """One by one, onto many; and back."""
+    few = given[:40]
+    return [
+        *_framed(CLIENT, _attach(given[40:], [])),
+        *_framed(CLIENT, *map(m.Subscribe, few), *map(m.Unsubscribe, few)),
+    ]
+
+
+def _offered(given: list[Filter], _: str = "") -> Frames:
+    few = given[:40]
+    return [
+        *_framed(CLIENT, _attach([], given[40:])),
+        *_framed(CLIENT, *map(m.Advertise, few), *map(m.Unadvertise, few)),
+    ]
+
+
+def _entries(given: list[Filter], routing: str) -> list[m.Entry]:
+    client = m.ClientId("far" if STRATEGIES[routing].per_client else "")
+    return list(dict.fromkeys(m.Entry(part, client) for one in given for part in one.parts()))
+
+
+def _updated(given: list[Filter], routing: str) -> Frames:
+    """A neighbour's updates, as many as it takes, after which all of it goes."""
+    if STRATEGIES[routing].floods:
+        return []
+    entries = _entries(given, routing)[:1_000]
+    pieces = [tuple(entries[i : i + m.UPDATE_MAX]) for i in range(0, len(entries), m.UPDATE_MAX)]
+    north = m.LinkId(NEIGHBOURS[0])
+    return [
+        *_framed(north, *(m.Update(add_subs=one) for one in pieces)),
+        *_framed(north, *(m.Update(remove_subs=one) for one in pieces)),
+    ]
+
+
+def _met(given: list[Filter], routing: str) -> Frames:
+    """Advertisements of a neighbour meet subscriptions: one that overlaps all, and many that may."""
+    if STRATEGIES[routing].floods:
+        return []
+    north = m.LinkId(NEIGHBOURS[0])
+    (everything,) = _entries([EVERYTHING], routing)
+    everything = m.Entry(EVERYTHING, m.ClientId("all" if everything.client else ""))
+    ads = tuple(_entries(given[:200], routing)[: m.UPDATE_MAX])
+    return [
+        *_framed(north, m.Update(remove_ads=(everything,))),
+        *_attached(given),
+        *_framed(north, m.Update(add_ads=ads), m.Update(remove_ads=ads)),
+        *_framed(north, m.Update(add_ads=(everything,)), m.Update(remove_ads=(everything,))),
+    ]
+
+
+def _published(given: list[Filter], _: str) -> Frames:
+    """Publications with texts like those of the filters, short and long."""
+    frames = _attached(given)
+    for text in ("a" * 50, "ab" * 500, "abcdefgh" * 1_000, "a" * 20_000):
+        attributes: dict[str, Any] = dict.fromkeys(("x", "y", "z", "x0", "x1", "x2"), text)
+        frames += _framed(CLIENT, m.Publish(len(frames), attributes))
+    numbers: dict[str, Any] = dict.fromkeys(("x", "y", "z", "x0", "x1", "lat", "lon"), 5.5)
+    return [*frames, *_framed(CLIENT, m.Publish(len(frames), numbers))]
+
+
+def _moved(given: list[Filter], _: str = "") -> Frames:
+    """A client comes by digest from a neighbour, which has its profile; then it goes on."""
+    client, north = m.ClientId("mallory"), m.LinkId(NEIGHBOURS[0])
+    by_digest = m.Attach(client, 2, 0, previous=((NEIGHBOURS[0], 1),), welcomed=True, digest=7)
+    profile = m.Profile(m.BrokerId("porto"), client, 2, True, tuple(given))
+    request = m.Request(NEIGHBOURS[0], client, 3, 0, ((m.BrokerId("porto"), 2),))
+    return [
+        *_framed(CLIENT, by_digest),
+        *_framed(north, m.Update(errands=(profile,))),
+        *_framed(north, m.Update(errands=(request,))),
+    ]
+
+
+MESSAGES: dict[str, Callable[[list[Filter], str], Frames]] = {
+    "attach": _attached,
+    "advertise at attach": _advertised,
+    "watch": _watching,
+    "leave": _left,
+    "uncover": _uncovered,
+    "subscribe": _subscribed,
+    "advertise": _offered,
+    "update": _updated,
+    "meet": _met,
+    "publish": _published,
+    "move": _moved,
+}
+
+
+# The search
+
+
+class Attack(NamedTuple):
+    """A gene that was tried."""
+
+    worst: float  # part of what the frame may hold the loop
+    gene: Gene
+    held_ms: float
+    size: int
+    total_ms: float
+
+
+def attempt(what: str, routing: str, gene: Gene) -> Attack:
+    """Try an attack on a new broker. What was not the frame's fault is not there the second time."""
+    frames = MESSAGES[what](filters(gene), routing)
+    worst: Attack | None = None
+    for _ in range(2):
+        rig = Rig(routing)
+        one = Attack(rig.play(frames), gene, rig.held_ms, _longest(frames), rig.total_ms)
+        if worst is None or one.worst < worst.worst:
+            worst = one
+        if worst.worst < 0.5:
+            break
+    assert worst is not None
+    return worst
+
+
+def _longest(frames: Frames) -> int:
+    return max((len(frame) for _, frame in frames), default=0)
+
+
+def search(what: str, routing: str, random: Random, seconds: float) -> tuple[Attack, int]:
+    """The worst attack by one message that was found in that time, and how many were tried."""
+    end = time.process_time() + seconds
+    known = list(_known_attacks())
+    random.shuffle(known)
+    tried: list[Attack] = []
+    count = 0
+    while time.process_time() < end or not tried:
+        gene = known.pop() if known and count % 3 < 2 else None
+        if gene is None:
+            gene = _changed(
+                random.choice(tried or [attempt(what, routing, known.pop())]).gene, random
+            )
+        tried.append(attempt(what, routing, gene))
+        tried = sorted(tried, key=lambda one: -one.worst)[:8]
+        count += 1
+    return tried[0], count
+
+
+def run(seed: int = 1, quick: bool = False) -> Iterator[dict[str, Any]]:
+    """Yield the worst attack for each message and routing strategy."""
+    for what in MESSAGES:
+        for routing in STRATEGIES:
+            if quick and routing not in ("covering", "merging"):
+                continue
+            random = Random(f"{seed} {what} {routing}")
+            worst, count = search(what, routing, random, 3.0 if quick else 20.0)
+            gene = worst.gene
+            yield {
+                "message": what,
+                "routing": routing,
+                "tried": count,
+                "held_ms": round(worst.held_ms, 1),
+                "share": round(worst.worst, 2),
+                "total_ms": round(worst.total_ms, 1),
+                "bytes": worst.size,
+                "filters": gene.quantity,
+                "worst": f"{len(gene.kinds)} predicates: {', '.join(dict.fromkeys(gene.kinds))}",
+            }
