@@ -11,7 +11,7 @@ from random import Random
 
 from pair import Network
 from wayfare.core.client import ACK_DELAY_NS, Client
-from wayfare.core.effects import Ended, LinkDown, LinkUp, Lost
+from wayfare.core.effects import Ended, LinkDown, LinkUp, Lost, Tick
 from wayfare.core.filters import Filter
 from wayfare.core.junction import Junction
 
@@ -51,10 +51,17 @@ class Roads(Network):
         ]
 
     def settle(self):
-        while wires := self.moving():
-            for wire in wires:
+        while self.moving() or self._go_on():
+            for wire in self.moving():
                 if wire.frames:
                     self._arrive(wire)
+
+    def _go_on(self):
+        """Let brokers do what they put off; False if there was nothing."""
+        behind = [name for name, broker in self.brokers.items() if broker.is_behind()]
+        for name in behind:
+            self._event(name, Tick())
+        return bool(behind)
 
     def crawl(self, seed, act, most=40):
         """As `settle`, but one message at a time, from any wire; `act` before each, not for ever."""

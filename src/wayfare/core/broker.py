@@ -10,6 +10,7 @@ clients may break at any time. A session stays when its client is away.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from itertools import islice
 from typing import Any
@@ -43,6 +44,7 @@ from wayfare.core.grants import Grants
 from wayfare.core.handoff import Handoff
 from wayfare.core.history import Limits
 from wayfare.core.home import Home
+from wayfare.core.intake import in_slices, takes_long
 from wayfare.core.junction import Junction
 from wayfare.core.memory import BODY_BYTES
 from wayfare.core.messages import (
@@ -149,6 +151,8 @@ class Broker:
         self.costs = self.border.costs
         # Whom to tell later how the tables changed: with the next message, or then at the latest.
         self._owed: dict[BrokerId, int] = {}
+        # Updates of neighbours that take long, in slices, and those that came behind them.
+        self._queued: dict[BrokerId, deque[Update]] = {}
 
     def step(self, event: Event, now: int) -> list[Effect]:
         if type(event) is Received:
@@ -264,6 +268,8 @@ class Broker:
         effects: list[Effect] = []
         if self.paths.towards(neighbour) is not None:  # it was there before
             effects = self.on_gap(neighbour, m.Gap(0, LINK_LOST, exact=False), now)
+        for update in self._queued.pop(neighbour, ()):  # of its tables, it tells everything anew
+            effects += self._apply(neighbour, Update(errands=update.errands), now)
         self.routing.start_over(neighbour)
         known, begun = self.paths.known_beyond(neighbour), self.border.begun()
         for start in range(0, len(begun), ANNOUNCE_MAX):  # it may have forgotten, or never heard it
@@ -417,22 +423,30 @@ class Broker:
 
     def is_behind(self) -> bool:
         """Whether there is work that was put off, and goes on with the next tick."""
-        return self.routing.is_behind or bool(self.intakes) or self.watches.is_behind
+        late = self.routing.is_behind or self.watches.is_behind
+        return late or bool(self.intakes) or bool(self._queued)
 
     def on_work_due(self, _: None, now: int) -> list[Effect]:
         """Do a slice of the work that was put off."""
         self.routing.catch_up()
         self.border.go_on()
+        effects = self._apply_queued(now)
         taken = self.intakes.take()
         if taken is None:
-            return []
+            return effects
         link, intake = taken
         said: list[Step] = [Received(link, one) for one in intake.later]
-        effects = self.on_received(Received(link, intake.message), now, taken=True)
+        effects += self.on_received(Received(link, intake.message), now, taken=True)
         if link not in self.border.by_link:
             return effects  # it came too late
         effects += self._take(said, now)
         return effects + self.on_link_down(LinkDown(link), now) if intake.gone else effects
+
+    def waiting_errands(self) -> list[m.Errand]:
+        """The errands that wait here behind work on tables."""
+        mail = [errand for errands in self.paths.mail.values() for errand in errands]
+        queued = [update for queue in self._queued.values() for update in queue]
+        return [*mail, *(errand for update in queued for errand in update.errands)]
 
     def _updates(self, mail: dict[BrokerId, list[m.Errand]]) -> list[Effect]:
         """What every neighbour has to be told, and the errands behind it."""
@@ -467,7 +481,7 @@ class Broker:
 
     def is_quiet(self) -> bool:
         """Whether nothing is half done that cannot be saved."""
-        return not (self.routing.touched or self._owed or self.paths.mail)
+        return not (self.routing.touched or self._owed or self.paths.mail or self._queued)
 
     def save(self) -> bytes:
         assert self.is_quiet()
@@ -575,9 +589,32 @@ class Broker:
         return effects
 
     def on_update(self, neighbour: BrokerId, message: Update, now: int) -> list[Effect]:
+        if self._floods and _filters(message):
+            raise ProtocolError("an update of tables, but this broker floods")
+        if neighbour in self._queued or takes_long(message, self.border.limits.slice_units):
+            pieces = in_slices(message, self.border.limits.slice_units)
+            self._queued.setdefault(neighbour, deque()).extend(pieces)
+            self.border.go_on_soon()
+            return []
+        return self._apply(neighbour, message, now)
+
+    def _apply_queued(self, now: int) -> list[Effect]:
+        """Apply a slice of the updates that neighbours sent, in their order."""
+        effects: list[Effect] = []
+        for neighbour in list(self._queued):
+            queue = self._queued.pop(neighbour)
+            try:
+                while queue and self.routing.meter.left > 0:
+                    effects += self._apply(neighbour, queue.popleft(), now)
+            except (ProtocolError, FilterError) as error:
+                effects.append(Close(LinkId(neighbour), str(error), fault=True))
+                continue
+            if queue:
+                self._queued[neighbour] = queue  # behind the others
+        return effects
+
+    def _apply(self, neighbour: BrokerId, message: Update, now: int) -> list[Effect]:
         if _filters(message):
-            if self._floods:
-                raise ProtocolError("an update of tables, but this broker floods")
             self.routing.apply(neighbour, message)
         effects: list[Effect] = []
         for errand in message.errands:

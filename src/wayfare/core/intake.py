@@ -7,20 +7,23 @@
 
 While its filters are taken in, the client is not attached, and what it says waits. When they all count,
 the attachment itself finds every filter in the tables, and costs little. What was counted for
-nobody is dropped again, as are the filters of a client that leaves: later, in slices, too.
+nobody is dropped again, as are the filters of a client that leaves: later, in slices, too. A neighbour's
+update that takes long is applied in slices, and what it sends behind that in updates waits.
 Until then the tables ask for more than anybody wants, which loses nothing.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+
+from msgspec.structs import replace
 
 from wayfare.core import messages as m
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits, size_of
-from wayfare.core.messages import Attach, ClientId, LinkId
-from wayfare.core.routing import NOWHERE, Routing
+from wayfare.core.messages import Attach, ClientId, Entry, LinkId, Update
+from wayfare.core.routing import KINDS, NOWHERE, Routing
 from wayfare.errors import ProtocolError
 
 TAKEN_UNITS = 30  # that it takes to count a filter in the tables, or not any more
@@ -31,6 +34,36 @@ def units(filter: Filter) -> int:
     """What it takes to count a filter in the tables, roughly."""
     terms, characters = filter.weight
     return TAKEN_UNITS * max(1, terms) + characters // CHARACTERS_PER_UNIT
+
+
+def takes_long(update: Update, limit: int) -> bool:
+    """Whether a neighbour's update is applied in slices of so many units."""
+    return sum(map(_entry_units, entries_of(update))) > 2 * limit
+
+
+def entries_of(update: Update) -> Iterator[Entry]:
+    for kind in KINDS:
+        yield from getattr(update, kind)
+
+
+def in_slices(update: Update, limit: int) -> Iterator[Update]:
+    """The same as several updates of about so many units, the errands in the last one."""
+    for kind in KINDS:
+        slice, left = list[Entry](), limit
+        for entry in getattr(update, kind):
+            slice.append(entry)
+            left -= _entry_units(entry)
+            if left <= 0:
+                yield replace(Update(), **{kind: tuple(slice)})
+                slice, left = [], limit
+        if slice:
+            yield replace(Update(), **{kind: tuple(slice)})
+    if update.errands:
+        yield Update(errands=update.errands)
+
+
+def _entry_units(entry: Entry) -> int:
+    return units(entry.filter) + sum(map(units, entry.ahead))
 
 
 class Intake:

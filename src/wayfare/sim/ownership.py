@@ -4,7 +4,8 @@ A session of a client is owned while something leads to it:
 
     the client            it is attached there, or knows that it was
     a departure           of a session that is owned, as a tombstone remembers it
-    a request or reply    under way, waiting at another session, or stored for an unknown broker
+    a request or reply    under way, waiting at another session or behind work on tables, or stored for an
+                          unknown broker
 
 Any other session is a ghost: it collects a backlog that nobody ever asks for. And of the sessions of one
 client at most one is open, unless a hand-off that is under way explains the other ones: otherwise each of
@@ -150,6 +151,8 @@ def traffic_of(world: World) -> dict[ClientId, Traffic]:
         core = host.core
         for session in core.border.all():
             add(session.wait.pending if session.wait is not None else None)
+        for errand in core.waiting_errands():
+            add(errand)
         for request in core.relocation.astray() if isinstance(core.relocation, Handoff) else ():
             add(request)
     return out
