@@ -188,6 +188,18 @@ def test_what_was_written_is_read(tmp_path):
     again.close()
 
 
+def test_a_snapshot_and_the_turn_before_it_are_one_commit(tmp_path):
+    """A crash between the two would leave messages that the snapshot's broker has yet to send."""
+    store = Store(tmp_path, "os", "porto")
+    store.append(Out(0, "lisbon", b"frame"))
+    before = store.sequence
+    store.replace(Snapshot(1, 7, b"core", {}))
+    assert store.sequence == before + 1
+    store.commit()
+    assert [*store.records()] == []
+    store.close()
+
+
 def test_what_cannot_be_made_is_not_half_written(tmp_path):
     """... and does not stand in the way of what is written next."""
 

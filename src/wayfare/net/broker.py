@@ -744,9 +744,10 @@ class BrokerHost:
     def _put_away(self, store: Store, *, close: bool = True) -> None:
         """Let a snapshot take the place of the journal, unless something is half done."""
         self._perform(self.core.pay())
-        store.commit()
         if self.core.is_quiet():
             store.replace(snapshot_of(self.core, self.links, self.now()))
+        else:
+            store.commit()
         if close:
             store.close()
             self._store = None

@@ -237,8 +237,11 @@ class Store(Database):
         return self._bytes > SNAPSHOT_BYTES
 
     def replace(self, snapshot: Snapshot) -> None:
-        """Let a snapshot take the place of everything before it."""
-        self.commit()
+        """Let a snapshot take the place of everything before it, the present turn included.
+
+        One commit: after a crash there is either all of it or nothing.
+        """
+        self._turn = []
         body = _encoder.encode(snapshot)
         clear: list[Statement] = [("DELETE FROM snapshot", ()), ("DELETE FROM journal", ())]
         row = self._row("snapshot", body)
