@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from wayfare.cli.groups import Group
 from wayfare.core.filters import Filter
 from wayfare.errors import UsageError
 from wayfare.net import accounts
@@ -36,22 +37,17 @@ attached clients to it. What accounts are for: docs/security.md.
 
 
 def add_parser(commands: Any) -> None:
-    raw = argparse.RawDescriptionHelpFormatter
-    parts = commands.add_parser(
+    group = Group(
+        commands,
         "account",
         help="who may use brokers: add, remove, rotate, show or list accounts",
         description="Add, remove, show or list the accounts of clients in a file, and rotate passwords.",
-        epilog=EXAMPLES,
-        formatter_class=raw,
-    ).add_subparsers(dest="what", metavar="COMMAND", required=True)
+        examples=EXAMPLES,
+    )
 
     def part(name: str, help: str, run: Any) -> argparse.ArgumentParser:
-        one: argparse.ArgumentParser = parts.add_parser(
-            name, help=help, description=f"{help[0].upper()}{help[1:]}.", epilog=EXAMPLES,
-            formatter_class=raw,
-        )  # fmt: skip
+        one = group.add(name, help, run)
         one.add_argument("file", type=Path, metavar="FILE", help="accounts, in TOML")
-        one.set_defaults(run=run)
         return one
 
     one = part("add", "add an account, or give it a new password", add)

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from wayfare.cli.groups import Group
 from wayfare.net import bans
 from wayfare.net.kinds import DURATION, DURATIONS_NS
 
@@ -25,22 +26,17 @@ disconnected within seconds. A name that looks like an address is written name:1
 
 
 def add_parser(commands: Any) -> None:
-    raw = argparse.RawDescriptionHelpFormatter
-    parts = commands.add_parser(
+    group = Group(
+        commands,
         "ban",
         help="refuse an address, a network or a name for a time",
         description="Add, remove or list bans in a file.",
-        epilog=EXAMPLES,
-        formatter_class=raw,
-    ).add_subparsers(dest="what", metavar="COMMAND", required=True)
+        examples=EXAMPLES,
+    )
 
     def part(name: str, help: str, run: Any) -> argparse.ArgumentParser:
-        one: argparse.ArgumentParser = parts.add_parser(
-            name, help=help, description=f"{help[0].upper()}{help[1:]}.", epilog=EXAMPLES,
-            formatter_class=raw,
-        )  # fmt: skip
+        one = group.add(name, help, run)
         one.add_argument("file", type=Path, metavar="FILE", help="bans, in JSON lines")
-        one.set_defaults(run=run)
         return one
 
     one = part("add", "ban an address, a network or a name", add)

@@ -12,6 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from wayfare.cli.groups import Group
 from wayfare.errors import UsageError
 from wayfare.net import config
 from wayfare.net.admin import Kicked, Request, SessionFacts, ask
@@ -31,27 +32,22 @@ not there; then the command says where it went, if that is known.
 
 
 def add_parser(commands: Any) -> None:
-    raw = argparse.RawDescriptionHelpFormatter
-    parts = commands.add_parser(
+    group = Group(
+        commands,
         "sessions",
         help="list the sessions of running brokers, or end one",
         description="List the sessions of clients at running brokers, or disconnect a client.",
-        epilog=EXAMPLES,
-        formatter_class=raw,
-    ).add_subparsers(dest="what", metavar="COMMAND", required=True)
+        examples=EXAMPLES,
+    )
 
     def part(name: str, help: str, run: Any) -> argparse.ArgumentParser:
-        one: argparse.ArgumentParser = parts.add_parser(
-            name, help=help, description=f"{help[0].upper()}{help[1:]}.", epilog=EXAMPLES,
-            formatter_class=raw,
-        )  # fmt: skip
+        one = group.add(name, help, run)
         one.add_argument(
             "--config", metavar="FILE", help="the configuration of the broker, or of a network"
         )
         one.add_argument("--socket", metavar="PATH", help="its admin socket, instead")
         one.add_argument("--broker", default="", metavar="NAME", help="one broker of a network")
         one.add_argument("--json", action="store_true", help="one JSON object a line")
-        one.set_defaults(run=run)
         return one
 
     listing = part("list", "list sessions, of clients that are attached or away", list_all)

@@ -9,6 +9,7 @@ A name is that of a client or of an account. Brokers, thin proxies and mobility 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -108,6 +109,12 @@ class Bans:
             if target not in self._bans:
                 audit.record("ban_changed", target=target, change="removed")
         return True
+
+    async def watch(self, mind: Callable[[], None]) -> None:
+        """Call `mind` now and then, for as long as there is a file."""
+        while self.path is not None:
+            await asyncio.sleep(WATCH_S)
+            mind()
 
     def of(self, address: str, *names: str) -> Ban | None:
         """The ban of a peer at this address with these names, if there is one."""

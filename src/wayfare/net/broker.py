@@ -69,7 +69,6 @@ from wayfare.net.accounts import Accounts
 from wayfare.net.addresses import Address
 from wayfare.net.alarm import Alarm
 from wayfare.net.audit import Audit
-from wayfare.net.bans import WATCH_S as WATCH_BANS_S
 from wayfare.net.bans import Bans
 from wayfare.net.calls import Calls
 from wayfare.net.connection import Connection, Traffic, Turn
@@ -223,7 +222,7 @@ class BrokerHost:
         self.address = Address(host, port, address.tls)
         self.started_s = time.monotonic()
         self._stalls.come_by()
-        work = (self._beat(), self._watch(), self._watch_bans())
+        work = (self._beat(), self._watch(), self._bans.watch(self._mind_bans))
         self._tasks += [loop.create_task(one) for one in work]
         if self._enforcement is not None:
             self._tasks.append(loop.create_task(self._enforcement.watch()))
@@ -844,11 +843,6 @@ class BrokerHost:
         self._strangers.extend_greetings(for_ns / 1e9)
         self._alarm.clear()
         self._step(Stalled(for_ns), self.now())
-
-    async def _watch_bans(self) -> None:
-        while self._bans.path is not None:
-            await asyncio.sleep(WATCH_BANS_S)
-            self._mind_bans()
 
     def _mind_bans(self) -> None:
         """Disconnect whoever is banned now."""

@@ -27,7 +27,7 @@ from wayfare.core.codec import NAME_MAX
 from wayfare.errors import LoginFailed, UsageError, WayfareError
 from wayfare.net import payloads, thin_memory
 from wayfare.net.audit import Audit
-from wayfare.net.bans import WATCH_S, Bans
+from wayfare.net.bans import Bans
 from wayfare.net.counterpart import BEGINNING, Counterpart, Facts, position_of
 from wayfare.net.login_limits import LoginLimits
 from wayfare.net.logs import printable, tell
@@ -110,7 +110,7 @@ class Thin:
             )
         except OSError as error:
             raise UsageError(f"cannot listen at {host}:{port}: {error.strerror}") from None
-        self._watching = asyncio.create_task(self._watch_bans())
+        self._watching = asyncio.create_task(self._bans.watch(self._mind_bans))
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
@@ -135,11 +135,6 @@ class Thin:
         """Go on with the audit log in a new file, after the old one was renamed, and read the bans."""
         self.audit.reopen()
         self._mind_bans()
-
-    async def _watch_bans(self) -> None:
-        while self._bans.path is not None:
-            await asyncio.sleep(WATCH_S)
-            self._mind_bans()
 
     def _mind_bans(self) -> None:
         """Dismiss whoever is banned now."""

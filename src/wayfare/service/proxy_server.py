@@ -12,7 +12,7 @@ from pathlib import Path
 from wayfare.errors import Closed, UsageError, WayfareError
 from wayfare.net.alarm import Alarm
 from wayfare.net.audit import Audit
-from wayfare.net.bans import WATCH_S, Bans
+from wayfare.net.bans import Bans
 from wayfare.net.security import Tls, reload, server_context
 from wayfare.service import effects as e
 from wayfare.service import messages as m
@@ -102,7 +102,7 @@ class Server:
     async def start(self) -> str:
         """Listen, and go on where the last process was; the address where others reach it."""
         self._over = asyncio.get_running_loop().create_future()
-        self._watching = asyncio.create_task(self._watch_bans())
+        self._watching = asyncio.create_task(self._bans.watch(self._mind_bans))
         host, port = self._listen
         try:
             self._listener = await listen(self._wires, host, port, self._safety)
@@ -207,11 +207,6 @@ class Server:
         self._audit.reopen()
         self._audit.record("reloaded", what="certificates", ok=True)
         self._mind_bans()
-
-    async def _watch_bans(self) -> None:
-        while self._bans.path is not None:
-            await asyncio.sleep(WATCH_S)
-            self._mind_bans()
 
     def _mind_bans(self) -> None:
         """Hang up on whoever is banned now; on clients that are banned by name, when they next say a word."""
