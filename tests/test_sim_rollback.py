@@ -130,3 +130,24 @@ def test_a_publisher_whose_acknowledged_publications_are_forgotten_goes_on():
     net.settle()
     assert got(net, "anna") == [1, 2, 3, 4]
     assert check(net).violations == ()
+
+
+@pytest.mark.parametrize("after_ms", [5, 15, 25, 35])
+def test_a_hand_off_under_way_is_completed_or_reported(after_ms):
+    """Bert moves from a to c; then b stops, and the request or the reply is lost with its links."""
+    net = world()
+    net.add_client("bert", "a").subscribe("x > 0")
+    net.run_until(net.now + SECOND_NS)
+    net.client("bert").detach()
+    net.broker("b").make_copy()
+    publish(net, [1, 2])
+    net.client("bert").attach("c")
+    net.run_until(net.now + after_ms * MS_NS)
+    net.roll_back(Rollback("b", 0, net.now, 100 * MS_NS))
+    net.run_until(net.now + SECOND_NS)
+    publish(net, [3])
+    net.settle()
+    sessions = [one for host in net.brokers.values() for one in host.core.border.of("bert")]
+    assert [one.wait for one in sessions] == [None]
+    assert got(net, "bert") == [1, 2, 3] or (got(net, "bert") == [3] and reports(net, "bert"))
+    assert check(net).violations == ()

@@ -23,7 +23,7 @@ from wayfare.core import messages as m
 from wayfare.core.border import Border
 from wayfare.core.codec import encode
 from wayfare.core.deadlines import ANSWER
-from wayfare.core.effects import Close, Effect, Send
+from wayfare.core.effects import Close, Effect, LinkDown, Received, Send
 from wayfare.core.history import (
     NEVER,
     Kept,
@@ -60,6 +60,7 @@ HELD_TOO_MUCH = (
     "it published more than is held back while it moves: attach again, and send the rest"
 )
 LOSS_BYTES = 500  # of a reply, at the most: its reason is the longest part
+REPLY_LOST = "a link between brokers began from nothing: what its old session kept may be missing"
 NO_ANSWER = "the broker where it was before did not answer in time"
 
 
@@ -105,7 +106,22 @@ class Handoff(Relocation):
             digest(session.subscriptions),
             bool(session.advertisements),
         )
+        assert session.wait is not None
+        session.wait.request = request
         return self._walk(request, now)
+
+    def on_gap(self, neighbour: BrokerId, now: int) -> list[Effect | Received | LinkDown]:
+        """Repeat all requests without an answer: one of the messages that were lost may have been it.
+
+        If it was the reply, the old broker has no session any more, and the client gets a gap.
+        """
+        effects: list[Effect | Received | LinkDown] = []
+        for session in list(self.border.all()):
+            wait = session.wait
+            if wait is not None and wait.request is not None:
+                wait.repeated = True
+                effects += self._walk(wait.request, now)
+        return effects
 
     def _wait_on(
         self, session: Session, wait: Wait, link: LinkId, message: m.Attach, now: int
@@ -172,9 +188,10 @@ class Handoff(Relocation):
 
     def _nothing(self, session: Session, now: int) -> list[Effect]:
         """Nobody has a session of this client."""
-        if not session.welcomed:
-            return self._release(session, now)
         assert session.wait is not None
+        if not session.welcomed:
+            lost = Loss(1, REPLY_LOST, exact=False) if session.wait.repeated else None
+            return self._release(session, now, lost)
         if session.wait.pending is None and session.leaving:
             return self._release(session, now)
         if session.link is None:
@@ -211,6 +228,7 @@ class Handoff(Relocation):
             effects.append(Send(session.link, m.Published(session.published)))
         if wait.refused:
             effects += self.border.disconnect(session, HELD_TOO_MUCH, now, again=True)
+        effects += self._claim(session, wait.unclaimed, now)
         if wait.pending is not None:
             return effects + self._hand_over(session, wait.pending, now)
         if session.leaving:
@@ -273,6 +291,8 @@ class Handoff(Relocation):
         effects = self.border.disconnect(session, f"{session.client} is elsewhere now", now)
         self.border.deadlines.arm(ANSWER, session.place, wait.until)
         superseded, wait.pending = wait.pending, request
+        if superseded is not None and _is_repeated(superseded, request):
+            superseded = None
         if superseded is not None and superseded.epoch > request.epoch:
             superseded, wait.pending = request, superseded
         elif isinstance(request, Request) and request.publishes:
@@ -361,16 +381,24 @@ class Handoff(Relocation):
                 for session in self.border.of(one.client)
                 if session.epoch > one.epoch and not (session.orphan or session.rolled_back)
             ]
-            if later and later[-1].wait is None:
-                request = Request(
-                    self.paths.name,
-                    one.client,
-                    later[-1].epoch,
-                    later[-1].backlog.acked,
-                    ((one.broker, one.epoch),),
-                    digest(later[-1].subscriptions),
-                )
-                effects += self._walk(request, now)
+            if later and later[-1].wait is not None:
+                _add_once(later[-1].wait.unclaimed, one)
+            elif later:
+                effects += self._claim(later[-1], (one,), now)
+        return effects
+
+    def _claim(self, session: Session, unclaimed: Iterable[m.Unclaimed], now: int) -> list[Effect]:
+        effects: list[Effect] = []
+        for one in unclaimed:
+            request = Request(
+                self.paths.name,
+                one.client,
+                session.epoch,
+                session.backlog.acked,
+                ((one.broker, one.epoch),),
+                digest(session.subscriptions),
+            )
+            effects += self._walk(request, now)
         return effects
 
     def astray(self) -> list[Request]:
@@ -397,9 +425,23 @@ class Handoff(Relocation):
         if self.border.get(session.client, session.epoch) is not session:
             return []
         effects = self.border.end(session, now)
-        if session.wait is not None and session.wait.pending is not None:
+        if session.wait is None:
+            return effects
+        effects += self._claim(session, session.wait.unclaimed, now)
+        if session.wait.pending is not None:
             effects += self._ask_on(session.wait.pending, now)
         return effects
+
+
+def _add_once(unclaimed: list[m.Unclaimed], one: m.Unclaimed) -> None:
+    if one not in unclaimed:
+        unclaimed.append(one)
+
+
+def _is_repeated(first: Request | Fetch, second: Request | Fetch) -> bool:
+    """Whether both were sent for the same attachment of a client."""
+    requests = isinstance(first, Request) and isinstance(second, Request)
+    return requests and (first.broker, first.epoch) == (second.broker, second.epoch)
 
 
 def _queue_of(reply: Reply, now: int) -> list[Queued]:

@@ -87,7 +87,7 @@ class Home(Relocation):
 
     # On the way
 
-    def on_gap(self, neighbour: BrokerId) -> list[Effect | Received | LinkDown]:
+    def on_gap(self, neighbour: BrokerId, now: int) -> list[Effect | Received | LinkDown]:
         """Tunnels that lead there have a hole: their clients attach again, and send again."""
         there = self.paths.towards
         visitors = [link for link, home in self._visitors.items() if there(home) == neighbour]

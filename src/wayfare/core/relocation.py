@@ -94,7 +94,7 @@ class Relocation:
     def on_tunnel(self, message: m.Tunnel, now: int) -> list[Effect | Received | LinkDown]:
         raise ProtocolError(f"Tunnel, but relocation is {self.name} here")
 
-    def on_gap(self, neighbour: BrokerId) -> list[Effect | Received | LinkDown]:
+    def on_gap(self, neighbour: BrokerId, now: int) -> list[Effect | Received | LinkDown]:
         """Something that was to come from there, or to go there, is lost."""
         return []
 

@@ -44,6 +44,7 @@ from wayfare.core.messages import (
     Publish,
     Request,
     Terms,
+    Unclaimed,
     Update,
 )
 from wayfare.core.paths import Paths
@@ -89,6 +90,9 @@ class SavedWait(msgspec.Struct, array_like=True):
     superseded: bool
     pending: Request | Fetch | None
     losses: list[Loss] = []  # among those held
+    request: Request | None = None
+    repeated: bool = False
+    unclaimed: list[Unclaimed] = []
 
 
 class SavedSession(msgspec.Struct, array_like=True):
@@ -380,6 +384,9 @@ def _saved_wait(wait: Wait, places: Places) -> SavedWait:
         wait.superseded,
         wait.pending,
         losses,
+        wait.request,
+        wait.repeated,
+        wait.unclaimed,
     )
 
 
@@ -435,4 +442,5 @@ def _wait(saved: SavedWait, stored: list[Stored]) -> Wait:
         wait.old_bytes += sum(one.size for one, _ in old.kept if isinstance(one, Stored))
     wait.publications, wait.published_bytes = saved.publications, saved.published_bytes
     wait.refused, wait.superseded, wait.pending = saved.refused, saved.superseded, saved.pending
+    wait.request, wait.repeated, wait.unclaimed = saved.request, saved.repeated, saved.unclaimed
     return wait

@@ -29,7 +29,16 @@ from wayfare.core.memory import (
     SESSION_BYTES,
     Memory,
 )
-from wayfare.core.messages import BrokerId, ClientId, Fetch, LinkId, Publish, Request, Terms
+from wayfare.core.messages import (
+    BrokerId,
+    ClientId,
+    Fetch,
+    LinkId,
+    Publish,
+    Request,
+    Terms,
+    Unclaimed,
+)
 
 Departure = tuple[BrokerId, int]  # which broker took a session over, at which epoch
 DEPARTURES_MAX = 32  # that a tombstone remembers; a request older than those finds nothing
@@ -60,7 +69,10 @@ class Wait:
         "publications",
         "published_bytes",
         "refused",
+        "repeated",
+        "request",
         "superseded",
+        "unclaimed",
         "until",
     )
 
@@ -76,6 +88,10 @@ class Wait:
         self.refused = False  # there were more of them than may be held back
         self.superseded = False  # what was searched for goes to a later attachment
         self.pending: Request | Fetch | None = None  # from where the client went on to
+        self.request: Request | None = None  # what the old broker was asked
+        self.repeated = False  # because the request, or its reply, may have been lost
+        # Other sessions of the client to request afterwards: the stores of their brokers were rolled back.
+        self.unclaimed: list[Unclaimed] = []
 
     def hold(self, publication: Publish, limits: Limits) -> bool:
         """Hold back a publication; False if that are too many, and all that follow it."""
