@@ -8,6 +8,7 @@ import logging
 import resource
 import time
 from contextlib import asynccontextmanager, suppress
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -454,10 +455,22 @@ def test_random_messages_of_a_neighbour_are_no_bug(another, data, kinds):
 # One frame, many filters
 
 
+TRIES = 5  # beside other processes, the same work takes up to twice the CPU time
+
+
+def least_share(frames, routing="covering"):
+    """How much of the time that a frame may hold the loop the worst of these takes; 1 is too much."""
+    share = inf
+    for _ in range(TRIES):
+        share = min(share, hostile.Rig(routing).play(frames))
+        if share < 1:
+            break
+    return share
+
+
 def worst_share(what, texts, routing="covering"):
-    """How much of what it may the worst frame of an attack with these filters holds the loop."""
     given = [Filter.parse(text) for text in texts]
-    return hostile.Rig(routing).play(hostile.MESSAGES[what](given, routing))
+    return least_share(hostile.MESSAGES[what](given, routing), routing)
 
 
 UNLIKE = {
@@ -474,12 +487,33 @@ UNLIKE = {
 @pytest.mark.parametrize("filters", sorted(UNLIKE))
 def test_no_frame_with_many_filters_holds_the_loop(filters, routing):
     """Some hundred filters that no index could tell apart once took 60 times as long as they may."""
-    assert worst_share("leave", UNLIKE[filters], routing) < 3  # 1, but not beside other processes
+    assert worst_share("leave", UNLIKE[filters], routing) < 1
 
 
 @pytest.mark.parametrize("what", ["uncover", "meet", "watch", "update"])
 def test_no_table_change_holds_the_loop(what):
-    assert worst_share(what, UNLIKE["contains"][:400]) < 3
+    assert worst_share(what, UNLIKE["contains"][:400]) < 1
+
+
+BELOW = {
+    "many patterns each": hostile.Gene(("like",) * 40, 100, 4, 2, 1, "abcdefgh", "", 1),
+    "many": hostile.Gene(("like",), 2_000, 6, 2, 1, "abcdefgh", "", 1),
+}
+
+
+@pytest.mark.parametrize("filters", sorted(BELOW))
+def test_a_filter_that_covers_a_whole_table_does_not_hold_the_loop(filters):
+    """It was charged for comparing itself with the others, but not for taking them out of the index."""
+    frames = hostile.MESSAGES["uncover"](hostile.filters(BELOW[filters]), "covering")
+    assert least_share(frames) < 1
+
+
+def test_the_first_pattern_among_many_texts_does_not_hold_the_loop():
+    """It once had the index file all of them again, by the pieces of their texts, at once."""
+    texts = tuple(Filter.parse(f"x = '{i:05}{'abcdefgh' * 5}'") for i in range(2_000))
+    attach = m.Attach("mallory", 1, 0, texts)
+    pattern = m.Subscribe(Filter.parse("x contains 'fgha'"))
+    assert least_share([("mallory#1", encode(one)) for one in (attach, pattern)]) < 1
 
 
 def test_a_large_profile_is_taken_in_slices_and_others_go_on():

@@ -16,7 +16,7 @@ them: routing may always treat a filter as not covered, and two filters as overl
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from functools import lru_cache
 from itertools import chain
 from math import degrees, inf
@@ -53,26 +53,48 @@ class Meter:
 
 UNLIMITED = Meter()
 OVERLAP_UNITS = 500  # spent on finding one filter that overlaps
+CANDIDATES_PER_UNIT = 8  # that are listed, not compared
 
 
 def price(a: Filter, b: Filter) -> int:
-    """What comparing two filters costs at most, in units."""
-    terms, characters = a.weight
-    other_terms, other_characters = b.weight
-    return 2 + terms * other_terms // 4 + characters * other_characters // 256
+    """What comparing two filters costs at most, in units.
+
+    Each predicate may be compared with each of the other filter, and each value of a list, too; two
+    lists are compared as sets.
+    """
+    terms, eights, characters = a.weight
+    other_terms, other_eights, other_characters = b.weight
+    lists = eights * other_terms + other_eights * terms
+    return 3 + terms * other_terms // 3 + 2 * lists + characters * other_characters // 256
+
+
+def _looking_up(given: Filter) -> int:
+    """What one question to an index about a filter costs, in units, apart from its candidates."""
+    terms, eights, characters = given.weight
+    return 10 * (1 + terms + eights) + characters // 8
+
+
+def _filing(given: Filter) -> int:
+    """What adding a filter to an index costs, in units, and removing it again."""
+    terms, eights, characters = given.weight
+    return 20 * (1 + terms + eights) + characters // 4
 
 
 class CoverIndex:
-    """A set of filters. Lists of members come in the order in which they were added."""
+    """A set of filters. Lists of members come in the order in which they were added.
 
-    __slots__ = ("_implied", "_members", "_negating", "_next", "_wanted")
+    The meter is charged for what the index itself does, but not for comparing the candidates.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_implied", "_members", "_meter", "_negating", "_next", "_wanted")
+
+    def __init__(self, meter: Meter = UNLIMITED) -> None:
+        self._meter = meter
         self._members: dict[Filter, int] = {}  # with their places in the order
         self._next = 0
         self._wanted: FilterIndex[Filter] = FilterIndex()
         self._negating = _Negating()  # the members that `_wanted` would have to test one by one
-        self._implied = _Implied()
+        self._implied = _Implied(meter)
 
     def __len__(self) -> int:
         return len(self._members)
@@ -84,6 +106,7 @@ class CoverIndex:
         """Make the filter a member; KeyError if it is one."""
         if given in self._members:
             raise KeyError(given)
+        self._meter.left -= _filing(given)
         self._members[given] = self._next
         self._next += 1
         if _only_negates(given):
@@ -95,6 +118,7 @@ class CoverIndex:
     def remove(self, given: Filter) -> None:
         """Forget the member; KeyError if it is none."""
         del self._members[given]
+        self._meter.left -= _filing(given)
         if _only_negates(given):
             self._negating.remove(given)
         else:
@@ -113,17 +137,24 @@ class CoverIndex:
 
     def may_cover(self, given: Filter) -> Iterable[Filter]:
         """Members, each once, among which are all that cover this filter."""
+        self._meter.left -= _looking_up(given)
         there = witness(given)
         if there is None:
             return self._members
-        return chain(self._wanted.match(there), self._negating.may_cover(given))
+        wanted, negating = self._wanted.match(there), self._negating.may_cover(given)
+        self._meter.left -= (len(wanted) + len(negating)) // CANDIDATES_PER_UNIT
+        return chain(wanted, negating)
 
     def may_be_covered(self, given: Filter) -> Iterable[Filter]:
         """Members, each once, among which are all that this filter covers."""
-        candidates: Iterable[Filter] | None = None
+        self._meter.left -= _looking_up(given)
+        candidates: Collection[Filter] | None = None
         if len(given.conjunctions) == 1:
             candidates = self._implied.candidates(given.conjunctions[0])
-        return self._members if candidates is None else candidates
+        if candidates is None:
+            candidates = self._members
+        self._meter.left -= len(candidates) // CANDIDATES_PER_UNIT
+        return candidates
 
     def _in_order(self, found: list[Filter]) -> list[Filter]:
         if len(found) > 1:
@@ -215,18 +246,24 @@ class _Implied:
         "_excluded",
         "_grams",
         "_lows",
+        "_meter",
         "_named",
         "_others",
         "_refused",
         "_several",
+        "_unfiled",
         "_valued",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, meter: Meter = UNLIMITED) -> None:
+        self._meter = meter
         self._named: dict[str, dict[Filter, None]] = {}
         self._valued: dict[tuple[str, ps.Kind, Value], dict[Filter, None]] = {}
         # The attributes for which the next four are kept: they are needed for few.
         self._detailed: set[str] = set()
+        self._unfiled: dict[
+            str, list[Filter]
+        ] = {}  # members that they still lack, the next one last
         # By pieces of what all texts that satisfy the predicate contain.
         self._grams: dict[tuple[str, str], dict[Filter, None]] = {}
         self._excluded: dict[tuple[str, ps.Kind, Value], dict[Filter, None]] = {}
@@ -294,17 +331,25 @@ class _Implied:
                 yield self._grams, (p.name, gram)
 
     def _has_detail(self, name: str) -> bool:
-        """Whether there are details of this attribute; from now on, if they are worth it."""
+        """Whether there are details of this attribute; soon, if they are worth it."""
         members = self._named.get(name, {})
-        if name not in self._detailed and len(members) >= DETAILED_FROM:
-            before, self._detailed = self._detailed, {name}
-            for given in members:
+        if name not in self._detailed:
+            if len(members) < DETAILED_FROM:
+                return False
+            self._detailed.add(name)
+            self._unfiled[name] = [*members][::-1]
+        left = self._unfiled.get(name)
+        while left and self._meter.left > 0:
+            given = left.pop()
+            if given in members:
+                self._meter.left -= _filing(given)
                 for p in given.by_name[0][name]:
                     self._add_detail(p, given)
-            self._detailed = {*before, name}
-        return name in self._detailed
+        if not left:
+            self._unfiled.pop(name, None)
+        return not left
 
-    def candidates(self, conjunction: Conjunction) -> Iterable[Filter] | None:
+    def candidates(self, conjunction: Conjunction) -> Collection[Filter] | None:
         """Members among which all are that a filter of this conjunction covers; None: any."""
         best: Iterable[Iterable[Filter]] = ()
         least = -1
@@ -422,7 +467,7 @@ class _Negating:
             return self._grams, [(p.name, ""), *((p.name, piece) for piece in pieces)]
         return self._named, [p.name]
 
-    def may_cover(self, given: Filter) -> Iterable[Filter]:
+    def may_cover(self, given: Filter) -> Collection[Filter]:
         """Members, each once, among which are all that cover this filter of some conjunctions."""
         found: dict[Filter, None] = {}
         if self._named or self._excluding or self._grams:

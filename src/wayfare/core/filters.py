@@ -88,19 +88,19 @@ class Filter(msgspec.Struct, frozen=True, array_like=True, dict=True, cache_hash
         return tuple(compiled(conjunction) for conjunction in self.conjunctions)
 
     @cached_property
-    def weight(self) -> tuple[int, int]:
-        """How many predicates and lists of values it has, and characters: what comparing it costs."""
-        terms = characters = 0
+    def weight(self) -> tuple[int, int, int]:
+        """What comparing it costs: the number of predicates, of values in eights, of characters."""
+        terms = eights = characters = 0
         for conjunction in self.conjunctions:
             for p in conjunction:
                 terms += 1
                 if type(p) is ps.Like:
                     characters += len(p.pattern)
                 elif type(p) is ps.OneOf or type(p) is ps.NoneOf:
-                    terms += len(p.values) // 8
+                    eights += len(p.values) // 8
                     if p.kind == "text":
                         characters += sum(map(len, p.values))  # type: ignore[arg-type]
-        return terms, characters
+        return terms, eights, characters
 
     @cached_property
     def by_name(self) -> tuple[dict[str, list[Predicate]], ...]:

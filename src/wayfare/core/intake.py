@@ -32,8 +32,8 @@ CHARACTERS_PER_UNIT = 8  # of its patterns and texts
 
 def units(filter: Filter) -> int:
     """What it takes to count a filter in the tables, roughly."""
-    terms, characters = filter.weight
-    return TAKEN_UNITS * max(1, terms) + characters // CHARACTERS_PER_UNIT
+    terms, eights, characters = filter.weight
+    return TAKEN_UNITS * max(1, terms + eights) + characters // CHARACTERS_PER_UNIT
 
 
 def takes_long(update: Update, limit: int) -> bool:

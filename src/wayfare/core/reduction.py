@@ -38,7 +38,8 @@ LIST_CHARACTERS_MAX = 4096  # of all values that are merged into one list, with 
 EARNED_UNITS = 500  # that a candidate adds to what its table may spend on covering
 EARNED_UNITS_MAX = 200_000  # that a table may have earned and not spent
 PLACE_UNITS = 1_000  # spent on one candidate at a time
-PLACED_UNITS = 10  # that it takes to file one, and again for each of its predicates
+PLACED_UNITS = 5  # that it takes to place one, beside the work of the index
+OVERDRAWN = 0.25  # of the meter's limit, for the last candidates of an event
 FAMILY_MAX = 512  # predicates, and lists of eight values, that are merged with each other
 MERGED_UNITS = 5  # that it takes to merge one of them
 
@@ -141,7 +142,7 @@ class CoveringTable(OutTable):
         super().__init__(meter)
         self._earned: float = 2 * meter.limit
         self._roots: dict[Filter, list[Entry]] = {}  # by their filters here
-        self._filters = CoverIndex()  # of the roots
+        self._filters = CoverIndex(meter)  # of the roots
         self._below: dict[Entry, dict[Entry, None]] = {}  # root -> those that hang there
         self._root_of: dict[Entry, Entry] = {}
         self._fading: dict[Entry, list[Entry]] = {}  # a root that goes -> who is left there
@@ -181,8 +182,7 @@ class CoveringTable(OutTable):
         return self.entries.get(entry, False) or entry in self._fading
 
     def _place(self, entry: Entry) -> None:
-        terms, characters = entry.filter.weight
-        self._meter.left -= PLACED_UNITS * (1 + terms) + characters // 4
+        self._meter.left -= PLACED_UNITS
         above = self._find_above(entry)
         if above is not None:
             self._hang(entry, above)
@@ -235,7 +235,7 @@ class CoveringTable(OutTable):
     def _spend(self, units: float) -> bool:
         if self._meter.limit == inf:
             return True
-        if units > self._earned or units > self._meter.left:
+        if units > self._earned or units > self._meter.left + OVERDRAWN * self._meter.limit:
             return False
         self._earned -= units
         self._meter.left -= units
@@ -378,7 +378,7 @@ class MergingTable(OutTable):
         meter = self._meter
         if meter.limit == inf:
             return False
-        return meter.left <= 0 or sum(one.weight[0] for one in members) >= FAMILY_MAX
+        return meter.left <= 0 or sum(sum(one.weight[:2]) for one in members) >= FAMILY_MAX
 
     def _remove(self, filter: Filter, behind: str) -> None:
         name = _variable(filter, behind)
