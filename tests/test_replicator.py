@@ -216,6 +216,23 @@ def test_where_nobody_expected_it_what_was_kept_elsewhere_is_fetched() -> None:
     assert listening(world) == ["b3", "b4"]
 
 
+def test_a_location_change_during_a_recall_keeps_the_order_of_the_publisher() -> None:
+    """What came for the old location, and is wanted at the new one, comes before what is younger."""
+    areas = {"b3": ("b0",), "b0": ("b0", "b1")}
+    world = road()
+    car = drive(world, "b4")
+    car.detach()
+    car.be(State("b3", areas=areas))
+    car.attach("b0")
+    world.run_until(world.now + 3 * MS_NS)
+    for free, location in enumerate(["b0", "b1"], 1):  # only the first one is for b3
+        world.client("p").publish({"service": "parking", "location": location, "free": free})
+    world.run_until(world.now + 3 * MS_NS)
+    car.be(State("b0", areas=areas))
+    world.settle()
+    assert got(car) == [("b0", 1, True), ("b1", 2, True)]
+
+
 def test_if_nobody_answers_it_goes_on() -> None:
     """First it waits for what the old broker may have kept; that one is down."""
     world = road()

@@ -53,6 +53,18 @@ def test_ghosts_and_wishes_under_other_relocations(relocation: str) -> None:
     assert rules <= ({"complete", "once"} if relocation == "naive" else set())
 
 
+@pytest.mark.parametrize(
+    ("seed", "routing", "faults"),
+    [(1020079, "flooding", False), (1020936, "simple", True), (1021367, "identity", True)],
+)
+def test_what_is_recalled_comes_before_what_was_kept_here(
+    seed: int, routing: str, faults: bool
+) -> None:
+    """The location had changed before the recalled notifications came: they came behind younger ones."""
+    run = fuzz(Job(seed, routing, faults=faults, mobile="walkers"))
+    assert run.verdict.violations == ()
+
+
 def broken(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, instead: Any) -> set[str]:
     """The rules that random walks break when this is done instead."""
     monkeypatch.setattr(owner, name, instead)

@@ -145,7 +145,7 @@ class Replicator:
             return []
         before, virtual.state = virtual.state, message
         self._listen(virtual)
-        self._replay(virtual, _unsent(virtual), now)
+        self._replay(virtual, _undelivered(virtual), now)
         effects = self.push(virtual)
         if (before.values, before.areas) != (message.values, message.areas):
             effects += self._tell_others(virtual, now)
@@ -190,7 +190,7 @@ class Replicator:
     def _changed(self, virtual: Virtual, now: int) -> list[Effect]:
         """The client follows something else."""
         self._listen(virtual)
-        self._replay(virtual, _unsent(virtual), now)
+        self._replay(virtual, _undelivered(virtual), now)
         return [*self.push(virtual), *self._tell_others(virtual, now)]
 
     # Between replicators
@@ -309,10 +309,15 @@ class Replicator:
         """It waits no longer: first what was kept, then what came meanwhile."""
         virtual.recalling = None
         held, virtual.held = virtual.held, []
-        self._put_past(virtual, [one for one in kept if one[1] < virtual.attached], now)
-        late = [
-            one for one in kept if one[1] >= virtual.attached
-        ]  # it will come here by itself, or not
+        here = _unsent(virtual)  # kept here, and put there by a location change while it waited
+        newest = {one.notification.publisher: one.notification.number for one, _ in here}
+        past = list(here)
+        late: list[Put] = []  # it will come here by itself, or not
+        for stored, put in kept:
+            one = stored.notification
+            behind = one.number > newest.get(one.publisher, 0)
+            (late if put >= virtual.attached and behind else past).append((stored, put))
+        self._put_past(virtual, sorted(past, key=_when), now)
         asked = self._asked(virtual)
         there: set[tuple[ClientId, int]] = set()
         for stored, put in in_order(sorted([*late, *held], key=_when)):
@@ -558,6 +563,12 @@ def _unsent(virtual: Virtual) -> list[Put]:
     unsent = virtual.backlog.take_back()
     virtual.past = {number for number in virtual.past if number <= virtual.backlog.last}
     return unsent
+
+
+def _undelivered(virtual: Virtual) -> list[Put]:
+    """What is not on its way to the client yet, also what came while it waits for a recall, taken back."""
+    held, virtual.held = virtual.held, []
+    return [*_unsent(virtual), *held]
 
 
 def _resume(virtual: Virtual, heard: tuple[int, int]) -> tuple[int, str] | None:
