@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 
 from wayfare.core.ear import Ear
+from wayfare.core.effects import Effect
 from wayfare.core.following import Following
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.replicator import Replicator
 from wayfare.core.virtual import Virtual
 from wayfare.sim.fuzz import Job, fuzz
+from wayfare.sim.histories import histories
+from wayfare.sim.walks import Walks
 
 BATCH = 25
 ROUTINGS = list(STRATEGIES)
@@ -65,6 +68,22 @@ def test_what_is_recalled_comes_before_what_was_kept_here(
     assert run.verdict.violations == ()
 
 
+OFFLINE_PUBLISHERS = [
+    (1020124, "flooding"),
+    (1020190, "covering"),
+    (1021190, "covering"),
+    (1000320, "covering"),
+    (90005, "flooding"),
+]
+
+
+@pytest.mark.parametrize(("seed", "routing"), OFFLINE_PUBLISHERS)
+def test_what_a_publisher_could_not_send_is_not_of_the_past(seed: int, routing: str) -> None:
+    """Its broker had crashed; the publications left it after the walker had arrived."""
+    run = fuzz(Job(seed, routing, faults=True, mobile="walkers"))
+    assert run.verdict.violations == ()
+
+
 def broken(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, instead: Any) -> set[str]:
     """The rules that random walks break when this is done instead."""
     monkeypatch.setattr(owner, name, instead)
@@ -84,6 +103,28 @@ def test_the_judge_sees_what_is_not_for_this_place(monkeypatch: pytest.MonkeyPat
 
 def test_the_judge_sees_that_the_past_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "past" in broken(monkeypatch, Ear, "kept", lambda *_: {})
+
+
+def test_the_judge_sees_that_the_past_is_not_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of what its publisher could not send at once."""
+    push = Replicator.push
+
+    def unmarked(self: Replicator, virtual: Virtual) -> list[Effect]:
+        virtual.past.clear()
+        return push(self, virtual)
+
+    monkeypatch.setattr(Replicator, "push", unmarked)
+    seed, routing = OFFLINE_PUBLISHERS[0]
+    walks = Walks(seed, routing, faults=True)
+    found = [one.what for one in walks.run().violations if one.rule == "past"]
+    offline = {
+        (event.client, event.number)
+        for one in histories(walks.world.events).values()
+        for event in one.published.values()
+        if one.contact(event.time_ns, 0) > event.time_ns
+    }
+    kept = [what for what in found for name, number in offline if f"got {name} {number} " in what]
+    assert 0 < len(kept) < len(found)
 
 
 def test_the_judge_sees_that_the_present_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from wayfare.core.places import Places
 from wayfare.core.templates import Around, Mine, Template
 from wayfare.core.virtual import area_of, spread, union
 from wayfare.eventlog import Event
-from wayfare.sim.histories import matches
+from wayfare.sim.histories import histories, matches
 from wayfare.sim.links import SECOND_NS
 from wayfare.sim.reach import reach
 from wayfare.sim.verdict import Violation
@@ -61,6 +61,7 @@ class Judge:
         }
         self.stays: dict[str, list[Stay]] = {name: [] for name in areas}
         self.ordinary: list[Event] = []  # what the other oracle judges
+        self._publishers = histories(one for one in world.events if one.client not in areas)
         self._wrong: list[Violation] = []
         self._read()
 
@@ -171,11 +172,17 @@ class Judge:
                     "past", f"{what} as of the past, but it was published while it stayed"
                 )
             # What was kept elsewhere looks younger by the time that it took to come here.
-            if (
-                not past
-                and published.time_ns + self._way_ns() + 2 * self._direct_ns() < stay.attached
-            ):
+            if not past and self._arrived(published) + 2 * self._direct_ns() < stay.attached:
                 yield Violation("past", f"{what} as if it were live, but it is of the past")
+
+    def _arrived(self, published: Event) -> float:
+        """When a publication was at every client at the latest.
+
+        A publisher without a connection keeps what it publishes until it is attached again.
+        """
+        publisher = self._publishers[published.client or ""]
+        accepted = publisher.contact(published.time_ns, self.reach.client_ns)
+        return accepted + self.reach.tree_ns + self.reach.client_ns
 
     def _way_ns(self) -> int:
         """From a publisher to a client, at the most."""
