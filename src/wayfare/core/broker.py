@@ -560,6 +560,7 @@ class Broker:
         others = [one for one in self.neighbours if one != neighbour]
         effects: list[Effect] = [Send(LinkId(one), message) for one in others]
         effects += self._take(self.relocation.on_gap(neighbour, now), now)
+        effects += self._take(self.profiles.on_gap(now), now)
         effects += self.replicator.lose(message.reason)
         return effects + self.border.lose_from(neighbour, message.reason)
 

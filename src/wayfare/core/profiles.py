@@ -85,9 +85,17 @@ class Profiles:
             if _digest_of(session) == message.digest:
                 return [Received(link, _filled(message, _profile_of(session)))]
         self.take_over(link, Asking(message, now + self._border.limits.answer_ns))
+        return self._ask(message, now)
+
+    def _ask(self, message: Attach, now: int) -> list[Step]:
         name = self._paths.name
         ask = Ask(name, message.client, message.epoch, message.previous, message.digest)
         return self.on_ask(ask, now)
+
+    def on_gap(self, now: int) -> list[Step]:
+        """Repeat all questions without an answer: it or the question may have been lost."""
+        messages = [asking.message for asking in self.asking.values() if not asking.resent]
+        return [step for message in messages for step in self._ask(message, now)]
 
     def forget(self, link: LinkId) -> None:
         """The client on this link is attached, or gone."""
