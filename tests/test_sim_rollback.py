@@ -7,6 +7,7 @@ from wayfare.core.effects import RolledBack
 from wayfare.core.relocation import OUT_OF_STEP
 from wayfare.sim import Faults, Rollback, World, check
 from wayfare.sim.links import MS_NS, SECOND_NS
+from wayfare.sim.ownership import check_ownership
 
 
 def world(**options):
@@ -98,6 +99,32 @@ def test_a_session_that_moved_on_since_the_copy_leaves_no_ghost(to):
     assert got(net, "bert") == [1, 2, 3, 4, 5]
     assert [name for name in net.brokers if net.broker(name).core.border.of("bert")] == [to]
     assert check(net).violations == ()
+
+
+def moved_on_before_the_rollback():
+    """Bert moved from b to a since the copy of b's store; it was put back 1 ms ago."""
+    net = world()
+    net.add_client("bert", "b").subscribe("x > 0")
+    net.run_until(net.now + SECOND_NS)
+    net.broker("b").make_copy()
+    net.client("bert").attach("a")
+    net.run_until(net.now + SECOND_NS)
+    net.roll_back(Rollback("b", 0, net.now, 100 * MS_NS))
+    net.run_until(net.now + 101 * MS_NS)
+    return net
+
+
+def test_an_announcement_under_way_explains_a_second_open_session():
+    net = moved_on_before_the_rollback()
+    assert len([name for name in net.brokers if net.broker(name).core.border.of("bert")]) == 2
+    assert list(check_ownership(net)) == []
+
+
+def test_a_second_open_session_that_nobody_announces_is_found(monkeypatch):
+    monkeypatch.setattr(Broker, "_unclaimed", lambda _: [])
+    net = moved_on_before_the_rollback()
+    found = [str(one) for one in check_ownership(net)]
+    assert any("bert has several open sessions" in one for one in found), found
 
 
 def test_a_client_that_attached_again_since_the_copy_finds_its_session():

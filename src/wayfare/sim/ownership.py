@@ -4,7 +4,8 @@ A session of a client is owned while something leads to it:
 
     the client            it is attached there, or knows that it was
     a departure           of a session that is owned, as a tombstone remembers it
-    a request or reply    under way, waiting at another session or behind work on tables, or stored for an
+    a request, a reply or an announcement that it is unclaimed
+                          under way, waiting at another session or behind work on tables, or stored for an
                           unknown broker
 
 Any other session is a ghost: it collects a backlog that nobody ever asks for. And of the sessions of one
@@ -28,6 +29,7 @@ from wayfare.core.messages import (
     Fetch,
     Reply,
     Request,
+    Unclaimed,
     Update,
 )
 from wayfare.core.sessions import Departure, Session
@@ -141,16 +143,24 @@ def traffic_of(world: World) -> dict[ClientId, Traffic]:
         if isinstance(errand, Request | Fetch | Reply):
             out.setdefault(errand.client, Traffic()).add(errand)
 
+    def announce(one: Unclaimed) -> None:
+        out.setdefault(one.client, Traffic()).leads_to.append((one.broker, one.epoch))
+
     for message in world.in_flight():
         for errand in _errands(message):
             add(errand)
         for began in message.begun if isinstance(message, Announce) else ():
             traffic = out.setdefault(began.client, Traffic())
             traffic.began = max(traffic.began, began.epoch)
+        for one in message.unclaimed if isinstance(message, Announce) else ():
+            announce(one)
     for host in world.brokers.values():
         core = host.core
         for session in core.border.all():
-            add(session.wait.pending if session.wait is not None else None)
+            if session.wait is not None:
+                add(session.wait.pending)
+                for one in session.wait.unclaimed:
+                    announce(one)
         for errand in core.waiting_errands():
             add(errand)
         for request in core.relocation.astray() if isinstance(core.relocation, Handoff) else ():
