@@ -429,8 +429,12 @@ def _grams(texts: list[str]) -> Iterable[str]:
 
 def _only_negates(given: Filter) -> bool:
     """Whether no shelf takes a predicate of it: an index of matching tests it for every witness."""
-    (first, *others) = given.conjunctions or ((),)
-    return not others and bool(first) and not any(map(shelved, first))
+    if len(given.conjunctions) != 1:
+        return False
+    for p in given.conjunctions[0]:  # a loop takes half the time of `any`
+        if shelved(p):
+            return False
+    return bool(given.conjunctions[0])
 
 
 class _Negating:

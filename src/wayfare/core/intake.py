@@ -38,12 +38,11 @@ def units(filter: Filter) -> int:
 
 def takes_long(update: Update, limit: int) -> bool:
     """Whether a neighbour's update is applied in slices of so many units."""
-    return sum(map(_entry_units, entries_of(update))) > 2 * limit
-
-
-def entries_of(update: Update) -> Iterator[Entry]:
-    for kind in KINDS:
-        yield from getattr(update, kind)
+    left = 2 * limit
+    for entries in (update.add_ads, update.add_subs, update.remove_subs, update.remove_ads):
+        for entry in entries:
+            left -= _entry_units(entry)
+    return left < 0
 
 
 def in_slices(update: Update, limit: int) -> Iterator[Update]:
@@ -63,7 +62,8 @@ def in_slices(update: Update, limit: int) -> Iterator[Update]:
 
 
 def _entry_units(entry: Entry) -> int:
-    return units(entry.filter) + sum(map(units, entry.ahead))
+    here = units(entry.filter)
+    return here + sum(map(units, entry.ahead)) if entry.ahead else here
 
 
 class Intake:
