@@ -124,6 +124,7 @@ async def _frames(process: Process, some: int) -> None:
         one.leave()
 
 
+QUICK = 5  # times as few clients, and as low a limit, for a first look
 Case = Callable[[Process, int], Coroutine[Any, Any, None]]
 CASES: dict[str, tuple[Case, int]] = {
     "names": (_names, 60),
@@ -146,10 +147,11 @@ def grown(case: Case, some: int, limit: int) -> tuple[int, float]:
 def run(seed: int = 1, quick: bool = False, limit: int = LIMIT) -> Iterator[dict[str, Any]]:
     """Bytes of resident memory at the peak, without and with a limit; nothing here is random."""
     del seed
+    limit = limit // QUICK if quick else limit
     for name, (case, some) in CASES.items():
         row: dict[str, Any] = {"bench": "memory", "case": name, "limit_mib": limit // MIB}
         for column, most in (("unlimited", 0), ("limited", limit)):
-            peak, took = grown(case, some // 3 if quick else some, most)
+            peak, took = grown(case, some // QUICK if quick else some, most)
             row[f"{column}_mib"] = round(peak / MIB, 1)
             row[f"{column}_s"] = round(took, 1)
         row["share_of_limit"] = round(row["limited_mib"] * MIB / limit, 2)
