@@ -32,11 +32,13 @@ DOWN_MAX_S = 0.5
 NOT_LIVE = {
     "away-too-long": "takes a week",
     "backlog-age": "takes twelve seconds, and the clock of a live broker cannot be turned",
+    "earlier-departure": "tells which attachments no broker hears of, to the millisecond",
     "late-advertisement": "tells what is lost before an advertisement has settled, to the millisecond",
     "lossy-link": "TCP hides what is lost below it",
     "lost-goodbye": "takes a week",
     "moving-without-support": "tells what is lost and doubled without support, to the millisecond",
     "old-broker-down": "tells which of two answers comes first, to the millisecond",
+    "recalled-before-kept-here": "tells what comes while a broker waits for another, to the millisecond",
     "repeated-after-a-week": "takes a week",
     "slow-broker": "a live broker cannot be slowed down",
     "suspended": "brokers of one process cannot be stopped alone; test_stalled.py stops processes",

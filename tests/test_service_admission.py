@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from contextlib import asynccontextmanager
 
 import pytest
@@ -102,6 +103,8 @@ def test_one_address_makes_a_proxy_call_few_others_at_a_time(monkeypatch):
 
 
 def test_guessing_the_key_of_a_client_is_slow_logged_and_audited(tmp_path, caplog):
+    caplog.set_level(logging.WARNING)
+
     async def story():
         log = Audit("", "service", tmp_path / "audit")
         async with server(audit=log) as (one, here):

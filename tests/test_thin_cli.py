@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import socket
 import ssl
 import subprocess
@@ -162,6 +163,8 @@ def test_a_device_logs_in_at_the_broker_with_its_own_password(tmp_path):
 
 
 def test_guessing_the_password_of_a_device_that_is_here_is_slow_and_logged(tmp_path, caplog):
+    caplog.set_level(logging.WARNING)
+
     async def work(proxy, port):
         answer, device = await hello(port, password="sesame")
         assert answer["welcome"] == "car-17"

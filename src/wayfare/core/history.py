@@ -478,7 +478,8 @@ class Backlog:
     def _loss(self, before: int, last: int) -> Loss:
         """What is lost of the numbers behind `before`, up to the last one."""
         holes = [one for one in self.holes if before < one.last <= last]
-        why = holes[-1].why if holes else self.why
+        at_the_end = bool(holes) and holes[-1].last == last
+        why = holes[-1].why if holes and (at_the_end or not self.why) else self.why
         return Loss(last - before, why, all(one.exact for one in holes))
 
     def acknowledge(self, number: int) -> None:
