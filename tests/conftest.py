@@ -1,6 +1,7 @@
 """What every test may count on: Hypothesis profiles, the `--rewrite` option, a Spark session, overlays."""
 
 import gc
+import logging
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -33,6 +34,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=False,
         help="write the golden traces anew instead of comparing; review the diff",
     )
+
+
+@pytest.fixture(autouse=True)
+def log_level() -> None:
+    """Commands that ran in this process before may have left a higher one: a log would be empty."""
+    logging.getLogger().setLevel(logging.WARNING)
 
 
 @pytest.fixture(scope="session")
