@@ -199,8 +199,13 @@ def test_publications_are_held_back_within_a_limit_of_bytes():
     assert (len(wait.publications), wait.refused) == (3, True)
 
 
-@pytest.mark.parametrize("seed", [4536, 8870, 14029, 16612])
+@pytest.mark.parametrize("seed", [4536, 8870, 14029])
 def test_a_gap_counts_nothing_twice_when_subscriptions_change_while_a_session_waits(seed):
     """Found at random; what was lost under a filter came again when it was subscribed to anew."""
-    violations = fuzz(Job(seed, "covering")).verdict.violations
-    assert [one for one in violations if one.rule == "gap"] == []
+    assert fuzz(Job(seed, "covering")).verdict.violations == ()
+
+
+def test_a_known_fault_a_gap_comes_too_early_when_subscriptions_change():
+    """Not mended yet: the gap is in front of an earlier publication. Once it is, this seed joins those above."""
+    violations = fuzz(Job(16612, "covering")).verdict.violations
+    assert [str(one) for one in violations] == ["complete: c3 did not get c5 32"]
