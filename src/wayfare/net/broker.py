@@ -76,7 +76,7 @@ from wayfare.net.disk import DiskGuard
 from wayfare.net.door import Door
 from wayfare.net.enforcement import Enforcement
 from wayfare.net.frames import Frames
-from wayfare.net.heartbeat import HEARTBEAT_S, Silence
+from wayfare.net.heartbeat import HEARTBEAT_S, Heartbeats
 from wayfare.net.journal import records_of, recover, snapshot_of
 from wayfare.net.limits import DEFAULT_NET_LIMITS, NetLimits
 from wayfare.net.links import Link
@@ -176,7 +176,7 @@ class BrokerHost:
         self._pauses = Pauses(name, self.links, self.connections, net_limits.messages_per_second)
         self._calls = Calls(name, self.links, self._door, partial(self._connection, called=True))
         self._strangers = Strangers(name, net_limits)
-        self._silence = Silence(heartbeat_s)
+        self._heartbeats = Heartbeats(heartbeat_s)
         self._stalls = Stalls()
         self._turn = Turn(self._flush)
         self.disk = DiskGuard(
@@ -268,6 +268,7 @@ class BrokerHost:
         await self._door.close()
         await self.peers.stop()
         self._alarm.clear()
+        self._heartbeats.stop()
         self._flush()
         for link in self.links.values():
             link.confirm(all=True)
@@ -395,7 +396,7 @@ class BrokerHost:
 
     def on_closed(self, connection: Connection) -> None:
         self._strangers.discard(connection)
-        self._silence.on_closed(connection)
+        self._heartbeats.on_closed(connection)
         self._calls.on_closed(connection)
         self._dirty.pop(connection, None)
         self._pauses.on_closed(connection)
@@ -476,6 +477,7 @@ class BrokerHost:
             connection.admit(link)
             connection.count_buffers(self.memory.buffers)
             self.connections[link] = connection
+            self._heartbeats.add(connection)
             connection.count_in(self.traffic["client"])
             self.attachments += 1
             self.moves += bool(first.previous) and first.previous[0][0] != self.name
@@ -869,8 +871,8 @@ class BrokerHost:
             self.peers.beat()
             if self._store is not None:
                 self._store.settle()
-            brokers = [*self._linked(), *self.peers.connections()]
-            self._silence.beat([*self.connections.values(), *brokers])
+            for connection in [*self._linked(), *self.peers.connections()]:
+                self._heartbeats.check(connection)
             self._door.forget(loop.time())
             self._strangers.reassure()
             self._strangers.refuse_late()

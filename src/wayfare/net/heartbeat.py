@@ -1,31 +1,69 @@
-"""Heartbeats: everybody says something in each, and who says nothing for three of them is dead."""
+"""Heartbeats: every peer sends something in each, and a peer that is silent for three of them is dead.
+
+Clients take turns: each has a due time of its own, one heartbeat after the last, and the timer looks only at those
+that are due, at most `TURN` of them before others run. So no timer walks through all connections, and the longest
+step does not depend on their number. The few brokers that a configuration names are checked together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections import deque
 
 from wayfare.net.connection import Connection
 
 HEARTBEAT_S = 2.0
 SILENT_BEATS = 3  # then a peer is dead
+TURN = 100  # connections that are checked before others run
+GRAIN = 50  # wake-ups in one heartbeat: connections that are due nearly together share one
 
 
-class Silence:
-    """Of the peers of one broker: for how many beats each has said nothing."""
+class Heartbeats:
+    """Sends heartbeats to the peers of one broker, and disconnects those that are silent."""
 
     def __init__(self, heartbeat_s: float) -> None:
         self._heartbeat_s = heartbeat_s
-        self._beats: dict[Connection, int] = {}
+        self._silent: dict[Connection, int] = {}  # for how many beats; 0 is left out
+        # Invariant: in order of their due times, because every heartbeat is equally long.
+        self._due: deque[tuple[float, Connection]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
 
-    def beat(self, connections: Iterable[Connection]) -> None:
-        """Say to all that we are here, and cut off who is not."""
-        for connection in connections:
-            if connection.beat():
-                self._beats.pop(connection, None)
-                continue
-            silent = self._beats[connection] = self._beats.get(connection, 0) + 1
-            if silent >= SILENT_BEATS:
-                connection.abort(f"silent for {silent * self._heartbeat_s:g} s")
+    def add(self, connection: Connection) -> None:
+        """Check this connection once in every heartbeat from now on, until it is closed."""
+        loop = asyncio.get_running_loop()
+        self._due.append((loop.time() + self._heartbeat_s, connection))
+        if self._timer is None:
+            self._timer = loop.call_later(self._heartbeat_s, self._take_turn)
+
+    def _take_turn(self) -> None:
+        loop, due = asyncio.get_running_loop(), self._due
+        now = loop.time()
+        for _ in range(min(TURN, len(due))):
+            if due[0][0] > now:
+                break
+            _, connection = due.popleft()
+            if not connection.closing:
+                self.check(connection)
+                due.append((now + self._heartbeat_s, connection))
+        self._timer = None
+        if due:
+            wait = due[0][0] - now
+            wait = max(wait, self._heartbeat_s / GRAIN) if wait > 0 else 0
+            self._timer = loop.call_later(wait, self._take_turn)
+
+    def check(self, connection: Connection) -> None:
+        """Send a heartbeat unless something else was sent; disconnect the peer if it is dead."""
+        if connection.beat():
+            self._silent.pop(connection, None)
+            return
+        silent = self._silent[connection] = self._silent.get(connection, 0) + 1
+        if silent >= SILENT_BEATS:
+            connection.abort(f"silent for {silent * self._heartbeat_s:g} s")
 
     def on_closed(self, connection: Connection) -> None:
-        self._beats.pop(connection, None)
+        self._silent.pop(connection, None)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due.clear()
