@@ -118,6 +118,17 @@ def test_the_command_adds_lists_and_removes(path, capsys):
     assert "is no duration" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_list_without_bans_says_so_beside_the_list(path, capsys, form):
+    assert cli.main(["ban", "list", str(path), *form]) == 0
+    told = capsys.readouterr()
+    assert told.out == ""  # an empty list, also for programs
+    assert f"no bans are in force ({path} does not exist" in told.err
+    bans.add(path, "car-17", 1, "", NOW)
+    assert cli.main(["ban", "list", str(path), *form]) == 0
+    assert capsys.readouterr().err == f"no bans are in force (none in {path})\n"
+
+
 # Brokers and proxies
 
 

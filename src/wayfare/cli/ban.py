@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -81,13 +83,22 @@ def remove(arguments: argparse.Namespace) -> int:
 
 
 def list_all(arguments: argparse.Namespace) -> int:
-    for ban in bans.read(arguments.file):
-        if ban.is_over(time.time()):
-            continue
+    path, now = arguments.file, time.time()
+    in_force = [ban for ban in bans.read(path) if not ban.is_over(now)]
+    for ban in in_force:
         if arguments.json:
             print(
                 json.dumps({"target": ban.target, "until": ban.ends or None, "reason": ban.reason})
             )
         else:
             print(f"{ban.target:30} {ban.ends or 'for ever':22} {ban.reason}".rstrip())
+    if not in_force:
+        _note_none(path)
     return 0
+
+
+def _note_none(path: Path) -> None:
+    """Explain on stderr why the list is empty: stdout stays a list for programs to read."""
+    missing = not os.path.lexists(path)
+    why = f"{path} does not exist: `wayfare ban add` creates it" if missing else f"none in {path}"
+    print(f"no bans are in force ({why})", file=sys.stderr)
