@@ -28,7 +28,7 @@ from wayfare.core.effects import LinkDown, Received, Send, Tick
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
 from wayfare.net.broker import BrokerHost
-from wayfare.net.connection import printable
+from wayfare.net.connection import SLICE_S, printable
 from wayfare.net.limits import NetLimits, Rate, Rates
 
 SLOWEST_S = 1.0  # that a good notification may take; alone it is a millisecond
@@ -563,3 +563,19 @@ async def test_a_large_profile_keeps_nobody_waiting():
         await mallory.say(m.Attach("mallory", 1, 0, filters), m.Publish(1, {"x": "00000"}))
         assert (await mallory.hear(m.Welcome, 30)).epoch == 1
         assert (await mallory.hear(m.Deliver, 30)).notification.attributes == {"x": "00000"}
+
+
+@live
+async def test_a_broker_that_is_slow_to_greet_reads_the_attachment_behind_the_hello():
+    """Both come in one packet. The time for one connection is over once the broker has taken the Hello."""
+    async with serving() as broker:
+        greet = broker._door.on_hello
+
+        def slowly(connection):
+            time.sleep(2 * SLICE_S)
+            greet(connection)
+
+        broker._door.on_hello = slowly
+        async with raw(broker, hello=False) as bob:
+            await bob.say(m.Hello(m.PROTOCOL_VERSION, "bob"), m.Attach("bob", 1, 0))
+            assert (await bob.hear(m.Welcome)).epoch == 1

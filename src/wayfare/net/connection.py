@@ -177,6 +177,7 @@ class Connection(asyncio.Protocol):
         """Read what is here; if it takes long, in slices, so that others have their turn."""
         end = time.monotonic() + SLICE_S
         decoder = self._decoder
+        late = False  # complete messages may still be here
         if decoder.long is not None:
             decoder.keep(data)
             data = b""
@@ -191,14 +192,15 @@ class Connection(asyncio.Protocol):
                 if self.closing or self._held is not None:
                     return
                 data = b""  # tells at once of a bad frame behind good ones
-                if decoder.costly and time.monotonic() > end:
+                late = bool(decoder.costly) and time.monotonic() > end
+                if late:
                     break
             if self._large or self._decoder.pending > LITTLE_BYTES:
                 self._note()
         except CodecError as error:
             self.refuse(str(error), why="bytes")
             return
-        if decoder.long is not None or messages:
+        if late or decoder.long is not None:
             self._read_later()
 
     def _decoded(self, data: bytes, end: float) -> list[AnyMessage]:
