@@ -38,8 +38,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(autouse=True)
 def log_level() -> None:
-    """Commands that ran in this process before may have left a higher one: a log would be empty."""
+    """Earlier tests, and commands that ran in this process, may have left a higher one: a log would be empty."""
     logging.getLogger().setLevel(logging.WARNING)
+    logging.getLogger("wayfare").setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")
