@@ -1,6 +1,8 @@
 """Heartbeats: every connection is checked once in each, and no turn of the loop checks all of them."""
 
 import asyncio
+import gc
+import weakref
 
 from wayfare.net.connection import Connection
 from wayfare.net.heartbeat import SILENT_BEATS, TURN, Heartbeats
@@ -68,6 +70,22 @@ def test_each_is_checked_once_in_a_heartbeat_and_the_silent_are_cut_off():
         await owner.run(2 * BEAT_S)
         assert not alive.closing
         assert 1 <= len(owner.turns) - checked <= 3  # the dead one is not checked again
+        beats.stop()
+
+    asyncio.run(check())
+
+
+def test_a_closed_connection_is_not_kept_until_it_would_be_due():
+    """It may have megabytes of an unfinished frame."""
+
+    async def check():
+        beats, gone = Heartbeats(3600), Peer(Owner())
+        beats.add(gone)
+        beats.on_closed(gone)
+        known = weakref.ref(gone)
+        del gone
+        gc.collect()
+        assert known() is None
         beats.stop()
 
     asyncio.run(check())

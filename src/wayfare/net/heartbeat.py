@@ -8,7 +8,7 @@ step does not depend on their number. The few brokers that a configuration names
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 
 from wayfare.net.connection import Connection
 
@@ -24,14 +24,15 @@ class Heartbeats:
     def __init__(self, heartbeat_s: float) -> None:
         self._heartbeat_s = heartbeat_s
         self._silent: dict[Connection, int] = {}  # for how many beats; 0 is left out
-        # Invariant: in order of their due times, because every heartbeat is equally long.
-        self._due: deque[tuple[float, Connection]] = deque()
+        # Due times, the earliest first, because every heartbeat is equally long. A plain dict would get
+        # slow: whoever asks for its first key walks over all that were removed before.
+        self._due: OrderedDict[Connection, float] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, connection: Connection) -> None:
         """Check this connection once in every heartbeat from now on, until it is closed."""
         loop = asyncio.get_running_loop()
-        self._due.append((loop.time() + self._heartbeat_s, connection))
+        self._due[connection] = loop.time() + self._heartbeat_s
         if self._timer is None:
             self._timer = loop.call_later(self._heartbeat_s, self._take_turn)
 
@@ -39,15 +40,18 @@ class Heartbeats:
         loop, due = asyncio.get_running_loop(), self._due
         now = loop.time()
         for _ in range(min(TURN, len(due))):
-            if due[0][0] > now:
+            connection = next(iter(due))
+            if due[connection] > now:
                 break
-            _, connection = due.popleft()
-            if not connection.closing:
-                self.check(connection)
-                due.append((now + self._heartbeat_s, connection))
+            if connection.closing:
+                del due[connection]
+                continue
+            due[connection] = now + self._heartbeat_s
+            due.move_to_end(connection)
+            self.check(connection)
         self._timer = None
         if due:
-            wait = due[0][0] - now
+            wait = next(iter(due.values())) - now
             wait = max(wait, self._heartbeat_s / GRAIN) if wait > 0 else 0
             self._timer = loop.call_later(wait, self._take_turn)
 
@@ -61,6 +65,7 @@ class Heartbeats:
             connection.abort(f"silent for {silent * self._heartbeat_s:g} s")
 
     def on_closed(self, connection: Connection) -> None:
+        self._due.pop(connection, None)  # with all that it has in memory
         self._silent.pop(connection, None)
 
     def stop(self) -> None:
