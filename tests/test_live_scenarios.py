@@ -1,10 +1,12 @@
 """The scenarios of the simulator, on sockets: one text, two hosts, the same deliveries.
 
 What clients do is done by live clients, through a proxy each, which breaks their connections as the
-story wants it; links between brokers go through proxies, too, with the latency of the simulator.
+story wants it; links between brokers and messages between replicators go through proxies, too, with
+the latency of the simulator.
 """
 
 import asyncio
+import math
 from itertools import pairwise
 
 import msgspec
@@ -32,13 +34,11 @@ DOWN_MAX_S = 0.5
 NOT_LIVE = {
     "away-too-long": "takes a week",
     "backlog-age": "takes twelve seconds, and the clock of a live broker cannot be turned",
-    "earlier-departure": "does not become quiet within 20 s live; the cause is not known yet",
     "late-advertisement": "tells what is lost before an advertisement has settled, to the millisecond",
     "lossy-link": "TCP hides what is lost below it",
     "lost-goodbye": "takes a week",
     "moving-without-support": "tells what is lost and doubled without support, to the millisecond",
     "old-broker-down": "tells which of two answers comes first, to the millisecond",
-    "recalled-before-kept-here": "live, the first of two notifications does not come; the cause is not known yet",
     "repeated-after-a-week": "takes a week",
     "slow-broker": "a live broker cannot be slowed down",
     "suspended": "brokers of one process cannot be stopped alone; test_stalled.py stops processes",
@@ -53,6 +53,9 @@ class LiveStage:
         self.options = {"routing": "covering", "relocation": "handoff", "limits": Limits()}
         self.link_spec, self.client_spec = LinkSpec(), CLIENT_LINK
         self.brokers, self.roads = {}, {}  # roads: proxies, by (a, b) and by client
+        self.post_roads = {}  # proxies in front of each broker, for the replicators of the others
+        self.cuts = set()  # pairs of brokers whose link is cut
+        self.coming = []  # the statements behind the one that is carried out
         self.neighbours, self.stores, self.left = {}, set(), []
         self.clients, self.at, self.held = {}, {}, {}
         self.earlier = []  # clients in whose place there is another process
@@ -60,7 +63,9 @@ class LiveStage:
 
     async def play(self, story):
         try:
-            for _, statement in story.statements:
+            statements = [statement for _, statement in story.statements]
+            for place, statement in enumerate(statements):
+                self.coming = statements[place + 1 :]
                 word, _, rest = statement.partition(" ")
                 await getattr(self, f"do_{word}")(rest.strip())
             await self.quiet()
@@ -71,7 +76,7 @@ class LiveStage:
         await asyncio.gather(*self.tasks)
         for client in [*self.clients.values(), *self.earlier]:
             await client.close(timeout=0.1)
-        for road in [*self.roads.values(), *self.left]:
+        for road in [*self.roads.values(), *self.post_roads.values(), *self.left]:
             await road.stop()
         for broker in self.brokers.values():
             await broker.stop()
@@ -97,11 +102,13 @@ class LiveStage:
         return sent, posts, clients, len(self.events)
 
     def is_under_way(self):
+        """Whether something arrives without further statements: nothing crosses a cut link."""
         brokers = self.brokers
         return any(
             link._sent != brokers[there].links[here].taken
             for here, host in brokers.items()
             for there, link in host.links.items()
+            if frozenset((here, there)) not in self.cuts
         ) or any(
             session.wait is not None or session.backlog.sent < session.backlog.last
             for host in brokers.values()
@@ -157,8 +164,11 @@ class LiveStage:
         host = BrokerHost(name, self.neighbours[name], store=store, **self.options)
         self.brokers[name] = host
         await host.start(at)
+        if name not in self.post_roads:
+            self.post_roads[name] = await self.road(host.address, self.link_spec)
+        addresses = {name: road.address for name, road in self.post_roads.items()}
         for one in self.brokers.values():
-            one.peers.meet({name: other.address for name, other in self.brokers.items()})
+            one.peers.meet(addresses)
 
     async def road(self, target, spec):
         road = Proxy(target)
@@ -180,12 +190,39 @@ class LiveStage:
         if name in self.clients:
             client = self.clients[name]
             client.addresses = []  # the roads so far are no longer there for it
-            await client.move(road.url)
+            if self.is_welcomed(name):
+                await client.move(road.url)
+            else:
+                await self.attach_in_vain(name, road)
             return
         options = {"client_id": name, "events": self.events.append}
         client = self.clients[name] = await wayfare.connect(road.url, **options)
         for kind, filter in self.held.setdefault(name, []):  # who left begins anew, with all that
             await getattr(self, f"take_{kind}")(client, filter)
+
+    def stay_ns(self, name):
+        """How long a client that attaches stays: without limit unless it only waits and disconnects."""
+        match self.coming[:2]:
+            case [wait, disconnect] if disconnect == f"disconnect {name}":
+                word, _, time = wait.partition(" ")
+                return scenario._time_ns(time) if word == "wait" else 0
+        return math.inf
+
+    def is_welcomed(self, name):
+        return self.stay_ns(name) >= 2 * self.client_spec.latency_ns
+
+    async def attach_in_vain(self, name, road):
+        """The connection breaks before the Welcome, or before the broker receives the Attach."""
+        client, border = self.clients[name], self.brokers[self.at[name]].core.border
+        before, is_received = client._core.epoch, self.stay_ns(name) >= self.client_spec.latency_ns
+        if is_received:
+            road.greetings_to_lose = 1
+        else:
+            road.swallow("up")
+        self.tasks.append(asyncio.create_task(client.move(road.url)))
+        await until(lambda: client._core.epoch > before)
+        if is_received:
+            await until(lambda: border.of(name)[-1:] and border.of(name)[-1].epoch > before)
 
     async def do_begin(self, rest):
         """Another process of that name, while this one is still there."""
@@ -267,10 +304,14 @@ class LiveStage:
     # What happens to the network
 
     async def do_cut(self, rest):
-        self.roads[scenario._ends(rest)].swallow()
+        ends = scenario._ends(rest)
+        self.cuts.add(frozenset(ends))
+        self.roads[ends].swallow()
 
     async def do_heal(self, rest):
-        self.roads[scenario._ends(rest)].heal()
+        ends = scenario._ends(rest)
+        self.cuts.discard(frozenset(ends))
+        self.roads[ends].heal()
 
     async def do_crash(self, rest):
         """The broker stops, and starts again where it was, with what it had kept."""
