@@ -205,7 +205,6 @@ def test_a_gap_counts_nothing_twice_when_subscriptions_change_while_a_session_wa
     assert fuzz(Job(seed, "covering")).verdict.violations == ()
 
 
-def test_a_known_fault_a_gap_comes_too_early_when_subscriptions_change():
-    """Not mended yet: the gap is in front of an earlier publication. Once it is, this seed joins those above."""
-    violations = fuzz(Job(16612, "covering")).verdict.violations
-    assert [str(one) for one in violations] == ["complete: c3 did not get c5 32"]
+def test_a_gap_comes_behind_older_news_of_a_new_subscription():
+    """Found at random; a session lost what was published after the first news that a new filter brings."""
+    assert fuzz(Job(16612, "covering")).verdict.violations == ()

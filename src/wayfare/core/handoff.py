@@ -249,8 +249,11 @@ class Handoff(Relocation):
         counts = all(old.known == session.subscriptions for old in earlier)
         if not self._is_last(session, wait):
             earlier, counts = [], False  # what is dropped may be no loss
-        news = _news(wait.held, session.subscriptions, there, earlier)
+        news = list(_news(wait.held, session.subscriptions, there, earlier))
         merged = in_order([*queue, *lost, *news])
+        behind = _loss_behind(queue, news, wait.old.values(), session.subscriptions)
+        if behind is not None:
+            merged = _insert_behind(merged, *behind)
         return merged if counts else inexact(merged)
 
     def _is_last(self, session: Session, wait: Wait) -> bool:
@@ -469,6 +472,43 @@ def _news(
         if key not in there and not any(_came(notification, old, wanted) for old in earlier):
             there.add(key)
             yield one
+
+
+def _loss_behind(
+    queue: list[Queued], news: list[Queued], olds: Iterable[Old], wanted: Wanted
+) -> tuple[Loss, set[Stored]] | None:
+    """The last loss of old sessions, and the news that may be older than what was lost; None: there are none.
+
+    News that an old session has not had because only a new subscription asks for it may have been
+    published before what that session lost. The loss is in front of it, and has to be behind it, too.
+    """
+    last = next((at for at in reversed(range(len(queue))) if isinstance(queue[at][0], Loss)), None)
+    if last is None:
+        return None
+    first: dict[ClientId, int] = {}  # of each publisher behind the loss: what was lost is older
+    for one, _ in queue[last + 1 :]:
+        assert isinstance(one, Stored)
+        first.setdefault(one.notification.publisher, one.notification.number)
+    older = set[Stored]()  # for membership only
+    for one, _ in news:
+        if isinstance(one, Stored):
+            publisher, number = one.notification.publisher, one.notification.number
+            end = max((old.marks.get(publisher, 0) for old in olds), default=0)
+            if number < min(end, first.get(publisher, end)) and _is_wanted(one, wanted):
+                older.add(one)
+    loss = queue[last][0]
+    assert isinstance(loss, Loss)
+    return (Loss(1, loss.why, exact=False), older) if older else None
+
+
+def _is_wanted(stored: Stored, wanted: Wanted) -> bool:
+    return any(filter.matches(stored.notification.attributes) for filter in wanted)
+
+
+def _insert_behind(queue: list[Queued], loss: Loss, some: set[Stored]) -> list[Queued]:
+    """The same queue, with a loss behind the last one of these."""
+    place = 1 + max(at for at, (one, _) in enumerate(queue) if one in some)
+    return [*queue[:place], (loss, queue[place - 1][1]), *queue[place:]]
 
 
 def _came(notification: Notification, old: Old, wanted: Wanted) -> bool:
