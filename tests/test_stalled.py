@@ -7,17 +7,35 @@ import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import wayfare
 from wayfare.core.broker import Broker
-from wayfare.core.effects import LinkUp, Received, Stalled, Tick
+from wayfare.core.effects import Close, LinkUp, Posted, Received, Send, Stalled, Tick
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
-from wayfare.core.messages import Attach, ClientId, LinkId
+from wayfare.core.messages import (
+    Announce,
+    Attach,
+    BrokerId,
+    ClientId,
+    Followed,
+    LinkId,
+    Resend,
+    Shadow,
+    State,
+)
+from wayfare.core.places import of_edges
+from wayfare.core.profiles import digest
+from wayfare.core.virtual import Ahead
 from wayfare.net import stalls
+from wayfare.net.broker import BrokerHost
+from wayfare.net.connection import Connection
 from wayfare.net.journal import recover
+from wayfare.net.limits import NetLimits
+from wayfare.net.links import LIVES
 from wayfare.net.stalls import Stalls
 from wayfare.net.store import Stall, Store
 
@@ -153,6 +171,138 @@ def test_a_stall_is_played_again_from_the_journal(tmp_path):
     broker.step(Tick(), 50 * SECOND_NS)
     store.close()
     assert is_waiting(broker)
+
+
+FILTER = Filter.parse("x > 0")
+LIMITS = Limits(
+    answer_ns=30 * SECOND_NS,
+    greeting_ns=30 * SECOND_NS,
+    lease_ns=30 * SECOND_NS,
+    recall_ns=30 * SECOND_NS,
+)
+
+
+def asking_broker():
+    """Porto waits until second 30 for anna's filters, which lisbon knows."""
+    broker = Broker("porto", ["lisbon"], limits=LIMITS)
+    broker.step(LinkUp(LinkId("lisbon")), 0)
+    broker.step(Received(LinkId("lisbon"), Announce((BrokerId("lisbon"),))), 0)
+    attach = Attach(
+        ClientId("anna"),
+        2,
+        0,
+        previous=((BrokerId("lisbon"), 1),),
+        welcomed=True,
+        digest=digest([FILTER]),
+    )
+    broker.step(Received(LinkId("anna#1"), attach), 0)
+    return broker
+
+
+def kinds(effects):
+    """What anna is sent, or that her connection is closed."""
+    return [
+        type(one.message) if isinstance(one, Send) else type(one)
+        for one in effects
+        if isinstance(one, Send | Close) and one.link == "anna#1"
+    ]
+
+
+def test_a_stall_extends_the_wait_for_a_profile():
+    broker = asking_broker()
+    broker.step(Stalled(40 * SECOND_NS), 50 * SECOND_NS)
+    assert kinds(broker.step(Tick(), 50 * SECOND_NS)) == []
+    assert kinds(broker.step(Tick(), 70 * SECOND_NS)) == [Resend]
+
+
+def test_a_stall_extends_the_time_that_a_client_has_to_send_its_filters():
+    broker = asking_broker()
+    assert kinds(broker.step(Tick(), 30 * SECOND_NS)) == [Resend]
+    broker.step(Stalled(40 * SECOND_NS), 80 * SECOND_NS)
+    assert kinds(broker.step(Tick(), 80 * SECOND_NS)) == []
+    assert kinds(broker.step(Tick(), 100 * SECOND_NS)) == [Close]
+
+
+FOLLOWED = Followed((("location in myloc", None),), State("porto"), (0, 0))
+PLACES = of_edges([("porto", "lisbon")])
+
+
+def broker_ahead():
+    return Broker("porto", ["lisbon"], limits=LIMITS, ahead=Ahead(PLACES, PLACES.next_brokers))
+
+
+def test_a_stall_extends_the_lease_of_a_virtual_client():
+    broker = broker_ahead()
+    shadow = Shadow(BrokerId("lisbon"), ClientId("anna"), 1, 0, LIMITS.lease_ns, FOLLOWED)
+    broker.step(Posted(BrokerId("lisbon"), shadow), 0)
+    broker.step(Stalled(40 * SECOND_NS), 50 * SECOND_NS)
+    broker.step(Tick(), 50 * SECOND_NS)
+    assert "anna" in broker.replicator.virtual
+    broker.step(Tick(), 70 * SECOND_NS)
+    assert "anna" not in broker.replicator.virtual
+
+
+def test_a_stall_extends_the_wait_for_what_another_broker_kept():
+    broker = broker_ahead()
+    attach = Attach(
+        ClientId("anna"),
+        2,
+        0,
+        previous=((BrokerId("evora"), 1),),
+        welcomed=True,
+        followed=FOLLOWED,
+    )
+    broker.step(Received(LinkId("anna#1"), attach), 0)
+    broker.step(Stalled(40 * SECOND_NS), 50 * SECOND_NS)
+    broker.step(Tick(), 50 * SECOND_NS)
+    assert broker.replicator.virtual[ClientId("anna")].recalling == 70 * SECOND_NS
+    broker.step(Tick(), 70 * SECOND_NS)
+    assert broker.replicator.virtual[ClientId("anna")].recalling is None
+
+
+def run_host(monkeypatch, check, **limits):
+    """Check a broker's host, which does not listen; all clocks stand still unless they are turned."""
+    clock = [0.0]
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(loop, "time", lambda: clock[0])
+        monkeypatch.setattr(stalls, "uptime_ns", lambda: int(clock[0] * SECOND_NS))
+        monkeypatch.setattr("wayfare.net.links.time", SimpleNamespace(monotonic=loop.time))
+        check(BrokerHost("porto", {"lisbon": None}, net_limits=NetLimits(**limits)), clock)
+        monkeypatch.undo()
+
+    asyncio.run(main())
+
+
+def test_a_stall_extends_the_time_that_a_connection_has_to_greet(monkeypatch):
+    def check(host, clock):
+        silent = Connection(host, "porto", stranger=True)
+        host.on_connected(silent)
+        clock[0] = 40.0
+        host._mind_stall()
+        host._strangers.refuse_late()
+        assert not silent.closing
+        clock[0] = 71.0
+        host._strangers.refuse_late()
+        assert silent.closing
+
+    run_host(monkeypatch, check, greeting_s=30.0)
+
+
+def test_a_stall_extends_the_time_that_a_neighbour_has_to_come_back(monkeypatch):
+    def check(host, clock):
+        link = host.links[BrokerId("lisbon")]
+        link.begin(LIVES)
+        link.send(b"1")
+        link.send(b"2")
+        clock[0] = 40.0
+        host._mind_stall()
+        assert not link.is_hopeless()
+        clock[0] = 71.0
+        assert link.is_hopeless()
+
+    run_host(monkeypatch, check, link_count=1, link_away_s=30.0)
 
 
 # How it is noticed
