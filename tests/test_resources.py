@@ -6,7 +6,7 @@ import contextlib
 import pytest
 
 import wayfare
-from live import HERE, until
+from live import HERE, tree, until
 from wayfare.bench import memory
 from wayfare.core import codec
 from wayfare.core.broker import Broker
@@ -220,6 +220,36 @@ def test_beyond_the_limit_the_largest_is_slowed_and_loses_and_others_do_not():
                 eve.say(Attach("eve", 2, 0, (X,), (), (("porto", 1),), True))
                 gap = await eve.hear(Gap)
                 assert (gap.reason, gap.exact) == ("memory", True)
+
+    asyncio.run(asyncio.wait_for(play(), 60))
+
+
+def test_clients_of_a_neighbour_are_not_slowed_and_the_largest_consumer_here_loses():
+    limit = 2 * MIB
+
+    async def play():
+        limits = {"porto": Limits(memory_bytes=limit), "faro": Limits()}
+        async with tree("faro-porto", each=lambda name: {"limits": limits[name]}) as net:
+            porto, faro = net.brokers["porto"], net.brokers["faro"]
+            await leave_behind(porto.address, "eve", "x > 0")
+            await leave_behind(porto.address, "ben", "x > 0 and y = 1")
+            async with wayfare.connect(net.url("faro"), client_id="tom") as tom:
+                await tom.advertise("x > 0")
+                await until(lambda: len(faro.core.routing.in_subs["porto"]) == 1)
+                for x in range(1, 401):
+                    await tom.publish({"x": x, "y": int(x % 100 == 0)}, payload=bytes(10_000))
+                await tom.flush(30)
+            await until(lambda: porto.routed == 400)
+            assert porto.memory.used() < 1.3 * limit
+            assert porto.memory.slowed == faro.memory.slowed == 0
+            backlogs = {one.client: one.backlog for one in porto.core.border.all()}
+            assert len(backlogs["ben"]) == 4
+            kept = len(backlogs["eve"])
+            async with Peer("eve", porto.address) as eve:
+                eve.say(Attach("eve", 2, 0, (X,), (), (("porto", 1),), True))
+                gap = await eve.hear(Gap)
+                assert (gap.reason, gap.exact) == ("memory", True)
+                assert gap.number == 400 - kept
 
     asyncio.run(asyncio.wait_for(play(), 60))
 

@@ -372,6 +372,7 @@ class BrokerHost:
                 self.routed += type(message) is Notification
                 self._step(Received(link, message), now)
                 neighbour.take()
+                self._turn.ask()  # what it sent may be kept here, and has to be confirmed
 
     def _publish(
         self, connection: Connection, messages: list[AnyMessage], now: int
