@@ -17,6 +17,7 @@ from wayfare.net.accounts import Accounts
 from wayfare.net.audit import Audit
 from wayfare.net.broker import BrokerHost
 from wayfare.net.limits import NetLimits
+from wayfare.net.status import status_of
 from wayfare.net.store import Store
 
 
@@ -284,5 +285,60 @@ def test_defaults_of_quotas_are_limits_of_the_broker(file):
             await anna.flush()
             await anna.subscribe("name like '%b%'")
             assert "its account has used 8 of 10 (subscription_cost)" in await refusal_of(anna)
+
+    run(test())
+
+
+# Memory
+
+
+def test_an_account_loses_at_the_limit_in_its_table_also_if_that_changes(file):
+    async def test():
+        async with live(broker_of(file)) as broker, connect(broker, "tom", "sesame") as tom:
+            anna = await connect(broker)
+            await anna.subscribe("x > 0")
+            await anna.flush()
+            await anna.detach()
+            (session,) = broker.core.border.of("anna")
+            await until(lambda: session.link is None)
+            for x in range(1, 101):
+                await tom.publish({"x": x}, payload=bytes(2_000))
+            await tom.flush()
+            assert len(session.backlog) == 100
+            change(file, '["anna"]\n', '["anna"]\nmemory = "100KiB"\n')
+            await tom.publish({"x": 101})
+            await until(lambda: 0 < len(session.backlog) < 50)
+            assert broker.core.border.memory.noted("anna") <= 100 * 1024
+            (shown,) = status_of(broker).account_memory
+            assert (shown.account, shown.limit) == ("anna", 100 * 1024)
+
+    run(test())
+
+
+def test_an_account_whose_filters_exceed_its_memory_may_not_add_more_and_others_may(file):
+    change(file, '["anna"]\n', '["anna"]\nmemory = "60KiB"\n')
+
+    async def test():
+        async with live(broker_of(file)) as broker:
+            anna = await connect(broker)
+            for x in range(40):
+                await anna.subscribe(f"x = {x}")
+            await until(lambda: broker.memory.is_full_for("anna"))
+            with pytest.raises(
+                wayfare.errors.CannotConnect, match="account anna has no memory left"
+            ):
+                await connect(broker, "anna-2", account="anna", timeout=2)
+            exceeded, shed = [], broker.memory._shed
+            broker.memory._shed = lambda one: (exceeded.append(one), shed(one))
+            async with connect(broker, "tom", "sesame") as tom:
+                news = await tom.subscribe("x = 1")
+                for _ in range(20):  # turns of the loop
+                    await tom.publish({"x": 1})
+                    assert (await news.get(5))["x"] == 1
+            assert len(exceeded) < 5  # what could be shed is not looked for in every turn
+            change(file, 'memory = "60KiB"', 'memory = "1MiB"')
+            await until(lambda: not broker.memory.is_full_for("anna"))
+            async with connect(broker, "anna-2", account="anna") as other:
+                await other.subscribe("y = 1")
 
     run(test())

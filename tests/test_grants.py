@@ -148,6 +148,16 @@ def test_a_later_connection_of_the_client_ends_the_grants_of_the_first():
     broker = Broker("porto")
     broker.step(Granted("l1", CAR), 0)
     broker.step(Received("l1", m.Attach("car-17", 1, 0)), 0)
-    broker.step(Granted("l2", Grants("car-17")), 0)
+    broker.step(Granted("l2", CAR), 0)
     broker.step(Received("l2", m.Attach("car-17", 2, 0)), 0)
     assert [*broker.grants] == ["l2"]
+
+
+def test_grants_without_limits_only_say_whose_account_it_is():
+    broker = Broker("porto")
+    broker.step(Granted("l1", Grants("car-17", account="fleet")), 0)
+    broker.step(Received("l1", m.Attach("car-17", 1, 0)), 0)
+    assert not broker.grants  # so publishing asks nobody
+    assert broker.border.memory.noted("fleet") > 0
+    broker.step(Granted("l1", Grants("car-17", account="cars")), 0)
+    assert broker.border.memory.noted("fleet") == 0 < broker.border.memory.noted("cars")

@@ -8,7 +8,16 @@ from wayfare.core.filters import Filter
 from wayfare.core.grants import Grants
 from wayfare.core.history import Limits
 from wayfare.core.memory import RANK_MIN, Memory, rank_of
-from wayfare.core.messages import Ack, Attach, Deliver, Gap, Notification, Welcome
+from wayfare.core.messages import (
+    Ack,
+    Advertise,
+    Attach,
+    Deliver,
+    Gap,
+    Notification,
+    Publish,
+    Welcome,
+)
 from wayfare.net.journal import _replay as replay
 from wayfare.net.journal import records_of
 from wayfare.net.links import Link
@@ -17,6 +26,7 @@ from wayfare.sim.fuzz import Fuzz, Job
 
 KIB = 1024
 PAYLOAD = bytes(KIB)
+PUBLISHERS = {"gwen": "guests", "tom": "staff"}  # and their accounts
 
 
 def broker(**limits):
@@ -189,6 +199,38 @@ def test_an_account_loses_at_its_own_limit_and_others_do_not():
     lost = {one.client: len(one.backlog) for one in core.border.all()}
     assert lost["anna"] < 40
     assert (lost["ben"], lost["carl"]) == (40, 5)
+
+
+def test_an_account_may_have_a_limit_of_its_own_which_may_change():
+    core = broker(account_memory_bytes=60 * KIB)
+    memory = core.border.memory
+    memory.limit_accounts({"staff": 10 * KIB, "admins": 0})
+    for client, account in (("anna", "guests"), ("ben", "staff"), ("carl", "admins")):
+        away(core, client, "x > 0", account)
+    publish(core, 1, 20)
+    assert [one.account for one in core.excess()] == ["staff"]
+    assert [one[0] for one in memory.limited_accounts()] == ["guests", "staff"]
+    memory.limit_accounts({"guests": 20 * KIB, "staff": 0, "admins": 0})
+    assert [one.account for one in core.excess()] == ["guests"]
+    memory.limit_accounts({"guests": 0, "staff": 0, "admins": 0})
+    assert core.excess() == []
+
+
+def test_near_the_limit_of_an_account_only_its_own_publishers_are_slowed():
+    core = broker()
+    memory = core.border.memory
+    away(core, "anna", "x > 0", "guests")
+    links = {name: attach(core, name, "x < 0", account) for name, account in PUBLISHERS.items()}
+    for link in links.values():
+        core.step(Received(link, Advertise(Filter.parse("true"))), 1)
+        core.step(Received(link, Publish(1, {"x": 1}, bytes(20 * KIB))), 1)
+    memory.limit_accounts({"guests": int(memory.of_account("guests") * 1.05)})
+    assert list(memory.suspects) == ["guests"]
+    assert core.excess() == []
+    assert core.feeders("guests") == [links["gwen"]]
+    assert core.feeders() == [*reversed(links.values())]
+    memory.limit_accounts({"guests": 2 * memory.of_account("guests")})
+    assert not memory.suspects
 
 
 def test_a_saved_session_still_counts_for_its_account():

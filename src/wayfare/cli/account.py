@@ -16,7 +16,7 @@ from wayfare.cli.groups import Group
 from wayfare.core.filters import Filter
 from wayfare.errors import UsageError
 from wayfare.net import accounts
-from wayfare.net.kinds import DURATION, DURATIONS_NS
+from wayfare.net.kinds import DURATION, DURATIONS_NS, MEMORY
 from wayfare.net.quotas import QUOTAS
 
 EXAMPLES = """examples:
@@ -24,6 +24,7 @@ EXAMPLES = """examples:
   wayfare account add accounts.toml fleet --client "car-*" --subscribe "service = 'parking'"
   wayfare account add accounts.toml car-17 --password-stdin < password.txt
   wayfare account add accounts.toml sensors --deny-publish "level > 5" --publications-per-second 100
+  wayfare account add accounts.toml guests --client "guest-*" --sessions 1000 --memory 64MiB
   wayfare account list accounts.toml
   wayfare account show accounts.toml car-17
   wayfare account rotate accounts.toml car-17 --for 7d     a new password; the old one counts for a week
@@ -77,7 +78,10 @@ def add_parser(commands: Any) -> None:
     )
     for key, about in QUOTAS.items():
         one.add_argument(
-            f"--{key.replace('_', '-')}", type=_quota, metavar="N", help=f"quota: {about}; 0: none"
+            f"--{key.replace('_', '-')}",
+            type=_memory if key == "memory" else _quota,
+            metavar="SIZE" if key == "memory" else "N",
+            help=f"quota: {about}; 0: none",
         )
     part("remove", "remove an account", remove).add_argument("name", metavar="NAME")
     rotating = part("rotate", "give an account a new password beside the one it has", rotate)
@@ -110,6 +114,16 @@ def _quota(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a quota: give a whole number, 0 is none")
     return int(text)
+
+
+def _memory(text: str) -> str | int:
+    """As it is written to the file: a share means that of the machine where the broker runs."""
+    value = int(text) if text.isdecimal() else text
+    try:
+        MEMORY.read(value)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a quota of memory: {error}") from None
+    return value
 
 
 def _lasting(text: str) -> float:

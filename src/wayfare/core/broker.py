@@ -190,30 +190,40 @@ class Broker:
         largest = self.border.memory.largest()
         return 0 if largest is None else largest.noted
 
-    def feeders(self) -> list[LinkId]:
-        """The connections of those clients here that published what the largest consumer got last."""
-        largest = self.border.memory.largest()
+    def feeders(self, account: str = "") -> list[LinkId]:
+        """The connections of those clients here that published what the largest consumer got last.
+
+        With an account: its largest consumer, and its own clients only.
+        """
+        largest = self.border.memory.largest(account)
         if not isinstance(largest, Session):
             return []
         backlog = largest.backlog
         last = list(islice(reversed(backlog.waiting or backlog.unacked), FEEDERS_MAX))
         publishers = dict.fromkeys(stored.notification.publisher for _, stored, _ in last)
         sessions = [one for name in publishers for one in self.border.of(name)]
-        return [one.link for one in sessions if one.link is not None]
+        return [
+            one.link for one in sessions if one.link is not None and account in ("", one.account)
+        ]
 
     def excess(self, outside: int = 0) -> list[Exceeded]:
         """What has to be shed, where a host keeps this much beside: ask when something was kept."""
-        limits, memory = self.border.limits, self.border.memory
-        out: list[Exceeded] = []
-        if memory.suspects:
-            for account, beyond in memory.accounts_beyond():
-                spare = limits.account_memory_bytes // SPARE
-                out.append(Exceeded(ACCOUNT_MEMORY, beyond + spare, account))
+        limits = self.border.limits
+        accounts = map(self.account_excess, list(self.border.memory.suspects))
+        out = [one for one in accounts if one is not None]
         if limits.memory_bytes:
             beyond = self.memory_bytes() + outside - limits.memory_bytes
             if beyond > 0:
                 out.append(Exceeded(MEMORY, beyond + limits.memory_bytes // SPARE))
         return out
+
+    def account_excess(self, account: str) -> Exceeded | None:
+        """What the clients of this account have to shed; None: it keeps within its limit."""
+        memory = self.border.memory
+        beyond = memory.beyond(account)
+        if not beyond:
+            return None
+        return Exceeded(ACCOUNT_MEMORY, beyond + memory.limit_of(account) // SPARE, account)
 
     def next_deadline(self) -> int | None:
         """When something that is kept may have become too old."""
@@ -304,7 +314,15 @@ class Broker:
 
     def on_granted(self, event: Granted, now: int) -> list[Effect]:
         self.grants[event.link] = event.grants
+        if event.link in self.border.by_link:
+            self._assign(event.link, event.grants)
         return []
+
+    def _assign(self, link: LinkId, grants: Grants) -> None:
+        """What is kept for this client counts for its account. Nobody has to ask what it may do if that is all."""
+        self.border.memory.assign(self.border.by_link[link], grants.account)
+        if not grants.is_limited():
+            del self.grants[link]
 
     def on_confined(self, event: Confined, now: int) -> list[Effect]:
         client, grants = event.client, event.grants
@@ -673,7 +691,7 @@ class Broker:
         effects = [] if anew is None else self._on_began(anew, None, now)
         effects += self.relocation.on_attach(link, message, now)
         if link in self.grants and link in self.border.by_link:
-            self.border.memory.assign(self.border.by_link[link], self.grants[link].account)
+            self._assign(link, self.grants[link])
         if link in self.border.by_link and (message.followed or self.replicator.virtual):
             effects += self.replicator.on_attach(link, message, now)
         return effects

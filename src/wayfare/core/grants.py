@@ -30,8 +30,14 @@ class Grants(msgspec.Struct, frozen=True):
     deny_subscribe: tuple[Filter, ...] = ()
     deny_publish: tuple[Filter, ...] = ()
     deny_advertise: tuple[Filter, ...] = ()
-    account: str = ""  # whose quota its subscriptions count for
+    account: str = ""  # whose quotas count what its subscriptions cost, and what is kept for it
     cost_max: int = 0  # of the subscriptions of that account, see `costs`; 0: no limit
+
+    def is_limited(self) -> bool:
+        """Whether there is anything that the client may not do."""
+        allow = self.subscribe, self.publish, self.advertise
+        deny = self.deny_subscribe, self.deny_publish, self.deny_advertise
+        return any(one is not None for one in allow) or any(deny) or self.cost_max > 0
 
     def refusal(self, message: m.AnyMessage) -> str | None:
         """Why the client may not say this; None if it may."""

@@ -17,7 +17,7 @@ The sizes below were measured (`wayfare bench backlog`, `wayfare bench memory`):
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Protocol
 
@@ -27,6 +27,7 @@ FILTER_BYTES = 2_400  # of a subscription or advertisement, in all tables
 MARK_BYTES = 120  # of a publisher that a session has heard
 SESSION_BYTES = 4_096  # of a session with nothing in it
 RANK_MIN = 13  # bits: smaller consumers are all alike
+NEAR = 7 / 8  # of a limit: from here on publishers are slowed
 LOOKED_AT = 8  # consumers of the highest rank, among which the largest is found
 
 
@@ -94,6 +95,7 @@ class Memory:
         "_account_bytes",
         "_accounts",
         "_all",
+        "_own_bytes",
         "attached",
         "bodies",
         "entries",
@@ -104,9 +106,12 @@ class Memory:
     )
 
     def __init__(self, account_bytes: int = 0) -> None:
-        """With `account_bytes`, accounts that seem to keep more than that are suspects."""
+        """`account_bytes` is the limit of an account without one of its own; 0 is none."""
         self._account_bytes = account_bytes
-        self.suspects: dict[str, None] = {}
+        self._own_bytes: dict[str, int] = {}  # accounts with a limit of their own; 0 is none
+        self.suspects: dict[
+            str, None
+        ] = {}  # accounts that were noted near their limit, or beyond it
         self.bodies = 0  # bytes
         self.entries = 0  # how many
         self.attached = 0  # bytes
@@ -155,7 +160,7 @@ class Memory:
         if consumer.account:
             ranks = self._accounts.setdefault(consumer.account, Ranks())
             ranks.move(consumer, old, size)
-            if ranks.bytes > self._account_bytes > 0:
+            if self._is_near(consumer.account, ranks):
                 self.suspects[consumer.account] = None
             if not ranks.bytes:
                 del self._accounts[consumer.account]
@@ -184,14 +189,37 @@ class Memory:
             if here or not some:
                 return max(here, key=_noted, default=None)
 
-    def accounts_beyond(self) -> list[tuple[str, int]]:
-        """Accounts that keep more than they may, and by how much."""
-        suspects, most = list(self.suspects), self._account_bytes
-        beyond = [
-            (name, kept - most) for name in suspects if (kept := self.of_account(name)) > most
-        ]
-        self.suspects = dict.fromkeys(name for name, _ in beyond)
-        return beyond
+    # Limits of accounts
+
+    def limit_of(self, account: str) -> int:
+        """The limit of this account in bytes; 0 is none."""
+        return self._own_bytes.get(account, self._account_bytes)
+
+    def limit_accounts(self, own_bytes: Mapping[str, int]) -> None:
+        """From now on these accounts have a limit of their own, and all others the common one."""
+        self._own_bytes = dict(own_bytes)
+        self.suspects = dict.fromkeys(
+            name for name, ranks in self._accounts.items() if self._is_near(name, ranks)
+        )
+
+    def _is_near(self, account: str, ranks: Ranks) -> bool:
+        most = self._own_bytes.get(account, self._account_bytes)
+        return most > 0 and ranks.bytes > most * NEAR
+
+    def beyond(self, account: str) -> int:
+        """By how many bytes a suspect exceeds its limit; 0: it does not."""
+        most, kept = self.limit_of(account), self.noted(account)
+        if kept > most > 0:
+            kept = self.of_account(account)
+        if not most or kept <= most * NEAR:
+            self.suspects.pop(account, None)
+        return max(0, kept - most) if most else 0
+
+    def limited_accounts(self) -> Iterator[tuple[str, int, int]]:
+        """Accounts that have a limit and keep something: with the bytes last noted, and the limit."""
+        for name, ranks in self._accounts.items():
+            if most := self.limit_of(name):
+                yield name, ranks.bytes, most
 
     def noted(self, account: str) -> int:
         """What all consumers of an account keep, as last noted."""

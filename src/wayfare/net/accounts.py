@@ -11,6 +11,7 @@
     previous_password = "$argon2id$..."        # counts as well, while the password is rotated
     previous_expires = 2026-12-01T00:00:00Z    # until then
     publications_per_second = 100              # quotas: see `quotas`
+    memory = "64MiB"
 
 A client's name belongs to one account: the one of that name, or else the first one in the file with a
 pattern for it. Nobody else attaches under it.
@@ -36,7 +37,7 @@ from wayfare.core.codec import NAME_MAX, PASSWORD_MAX
 from wayfare.core.filters import Filter
 from wayfare.core.grants import Grants
 from wayfare.errors import FilterError, UsageError
-from wayfare.net.kinds import COUNT_OR_NONE, SIZE, shown
+from wayfare.net.kinds import COUNT_OR_NONE, MEMORY, SIZE, Kind, shown
 from wayfare.net.quotas import QUOTAS, Quota
 
 LISTS = ("subscribe", "publish", "advertise")
@@ -64,12 +65,10 @@ class Account(msgspec.Struct, frozen=True):
     previous_expires: float = 0.0  # time of day; 0: it does not expire by itself
     quota: Quota = Quota()
 
-    def grants(self, client: str, cost_max: int = 0) -> Grants | None:
-        """What a client of this account may do; None if that is everything."""
+    def grants(self, client: str, cost_max: int = 0) -> Grants:
+        """What a client of this account may do."""
         allow = self.subscribe, self.publish, self.advertise
         deny = self.deny_subscribe, self.deny_publish, self.deny_advertise
-        if (allow, deny, cost_max) == ((None,) * 3, ((),) * 3, 0):
-            return None
         return Grants(client, *allow, *deny, self.name, cost_max)
 
     def has_name(self, client: str) -> bool:
@@ -257,12 +256,18 @@ def _quota(table: Mapping[str, object], there: str) -> Quota:
     for key in QUOTAS:
         if (given := table.get(key)) is None:
             continue
-        kind = SIZE if key.startswith("bytes") and given != 0 else COUNT_OR_NONE
         try:
-            values[key] = kind.read(given)
+            values[key] = _kind(key, given).read(given)
         except ValueError as error:
             raise UsageError(f"{there}: {key} is {shown(given)}: {error}") from None
     return Quota(**values)
+
+
+def _kind(key: str, given: object) -> Kind:
+    """How the value of a quota is written."""
+    if key == "memory":
+        return MEMORY
+    return SIZE if key.startswith("bytes") and given != 0 else COUNT_OR_NONE
 
 
 def _texts(table: Mapping[str, object], key: str, there: str) -> tuple[str, ...] | None:
@@ -282,7 +287,7 @@ def add(
     name: str,
     password: str,
     lists: Mapping[str, Sequence[str] | None] | None = None,
-    quota: Mapping[str, int | None] | None = None,
+    quota: Mapping[str, int | str | None] | None = None,
 ) -> bool:
     """Write an account with these lists, or give one that is there a new password. True: it is new."""
     if not 0 < len(name) <= NAME_MAX or not name.isprintable():
@@ -297,7 +302,10 @@ def add(
         lines = [f"[{_quoted(name)}]", f"password = {_quoted(hashed)}"]
         for key, values in given.items():
             lines.append(f"{key} = [{', '.join(map(_quoted, values))}]")
-        lines += [f"{key} = {value}" for key, value in limits.items()]
+        lines += [
+            f"{key} = {_quoted(value) if isinstance(value, str) else value}"
+            for key, value in limits.items()
+        ]
         gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
         _write(path, text + gap + "\n".join(lines) + "\n")
         return True

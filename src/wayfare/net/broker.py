@@ -356,8 +356,7 @@ class BrokerHost:
                 if type(message) is Attach and message.client != connection.peer:
                     connection.refuse(f"{connection.peer} attaches as {message.client}")
                     return
-                if self.memory.full and type(message) in MORE_FILTERS:
-                    connection.refuse(f"{self.name} has no memory left for filters", again=True)
+                if type(message) in MORE_FILTERS and not self._has_memory(connection):
                     return
                 self.routed += type(message) is Publish
                 self._step(Received(link, message), now)
@@ -490,6 +489,18 @@ class BrokerHost:
         connection.refuse(f"{type(first).__name__} before Attach or Join")
         return []
 
+    def _has_memory(self, connection: Connection) -> bool:
+        """Whether a client may have one more filter; if not, it is refused."""
+        if self.memory.is_full_for(connection.account):
+            connection.refuse(f"{self._short_of_memory(connection)} for filters", again=True)
+            return False
+        self._turn.ask()  # it counts at the end of the turn
+        return True
+
+    def _short_of_memory(self, connection: Connection) -> str:
+        who = self.name if self.memory.full else f"the account {connection.account}"
+        return f"{who} has no memory left"
+
     def _has_room(self, connection: Connection) -> bool:
         """Whether one more client may come; if not, it is refused."""
         limits, border = self._net_limits, self.core.border
@@ -500,8 +511,8 @@ class BrokerHost:
                 f"{self.name} keeps the sessions of {limits.sessions} clients, and has no room",
                 again=True,
             )
-        elif self.memory.full:
-            connection.refuse(f"{self.name} has no memory left, and so no room", again=True)
+        elif self.memory.is_full_for(connection.account):
+            connection.refuse(f"{self._short_of_memory(connection)}, and so no room", again=True)
         else:
             self._door.has_room(
                 connection, connection.peer, lambda one: border.knows(ClientId(one))

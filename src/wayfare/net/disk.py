@@ -16,7 +16,8 @@ from collections.abc import Callable
 
 from wayfare.core.broker import SPARE
 from wayfare.core.effects import Exceeded
-from wayfare.net.memory import NEAR, WARN_EVERY_S
+from wayfare.core.memory import NEAR
+from wayfare.net.memory import WARN_EVERY_S
 from wayfare.net.store import Store
 
 DISK = "disk"  # as a `Gap` names the limit

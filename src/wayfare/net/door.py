@@ -338,7 +338,7 @@ class Door:
         return "" if owner is None else owner.name
 
     def grants(self, connection: Connection, client: str) -> Grants | None:
-        """What the client may do, which attaches now; None: everything."""
+        """What the client may do, which attaches now; None: everything, without an account."""
         member = self.members.get(connection)
         if member is None:
             return None

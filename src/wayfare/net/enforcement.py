@@ -73,6 +73,7 @@ class Enforcement:
     async def _begin(self) -> None:
         """Sessions on disk may be older than the rules."""
         self._applied, self._applied_at = self._accounts.all(), time.time()
+        self._limit_memory()
         await self._confine_away()
 
     async def _look(self) -> None:
@@ -108,6 +109,7 @@ class Enforcement:
         async with self._busy:
             before, self._applied = self._applied, self._accounts.all()
             self._applied_at = time.time()
+            self._limit_memory()
             changed = self._record(before, self._applied)
             attached = list(self._host.connections.items())
             for count, (link, connection) in enumerate(attached, 1):
@@ -130,6 +132,11 @@ class Enforcement:
             what = ", ".join(_differences(old, new)) if old and new else ""
             self._host.audit.record("account_changed", account=name, change=change, what=what)
         return changed
+
+    def _limit_memory(self) -> None:
+        own = {name: one.quota.memory for name, one in self._applied.items()}
+        given = {name: most for name, most in own.items() if most is not None}
+        self._host.core.border.memory.limit_accounts(given)
 
     # Clients that are attached
 
@@ -157,7 +164,7 @@ class Enforcement:
 
     def grants(self, account: Account, client: str) -> Grants:
         cost_max = account.quota.within(self._limits).subscription_cost or 0
-        return account.grants(client, cost_max) or Grants(client)
+        return account.grants(client, cost_max)
 
     # Clients that are away
 

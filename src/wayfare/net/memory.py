@@ -2,6 +2,7 @@
 
     up to 7/8 of a limit    nobody notices anything
     beyond that             who publishes to the largest consumer is not read for a moment, again and again
+                            (of an account: only its own clients that publish to its largest consumer)
     beyond the limit        the largest consumer loses: a client that does not read its connection, a session
                             its oldest notifications (the core decides, and tells it by a `Gap`),
                             a neighbour what waits for it
@@ -18,11 +19,11 @@ from collections.abc import Callable, Iterator, Mapping
 
 from wayfare.core.broker import SPARE, Broker
 from wayfare.core.effects import Exceeded
+from wayfare.core.memory import NEAR
 from wayfare.core.messages import BrokerId
 from wayfare.net.connection import Buffers, Connection
 from wayfare.net.links import Link
 
-NEAR = 7 / 8  # of a limit: from here on publishers are slowed
 SLOW_S = 0.02  # that a publisher is not read
 WARN_EVERY_S = 60.0
 
@@ -51,6 +52,8 @@ class MemoryGuard:
         self.slowed = 0  # times that a publisher was not read for a moment
         self.cut = 0  # connections of clients that did not read
         self.full = False  # even now that the largest have lost
+        # Accounts that keep more than their limit even now, and how much: filters are not taken back.
+        self._full_accounts: dict[str, int] = {}
 
     def outside(self) -> int:
         """Bytes that are kept beside the core."""
@@ -61,10 +64,8 @@ class MemoryGuard:
 
     def mind(self) -> None:
         """The end of a turn: something may have been kept."""
-        if self._core.border.memory.suspects:
-            for exceeded in self._core.excess():
-                if exceeded.account:
-                    self._shed(exceeded)
+        if self._core.border.memory.suspects or self._full_accounts:
+            self._mind_accounts()
         if not self._limit:
             return
         if self.used() <= self._limit * NEAR:
@@ -78,10 +79,35 @@ class MemoryGuard:
             self._relieve()
         self.full = self.used() > self._limit
 
-    def slow(self) -> None:
-        """Do not read for a moment who publishes to the largest consumer."""
+    def _mind_accounts(self) -> None:
+        memory = self._core.border.memory
+        for account in dict.fromkeys((*memory.suspects, *self._full_accounts)):
+            self._mind_account(account)
+        for account in list(memory.suspects):
+            self.slow(account)
+
+    def _mind_account(self, account: str) -> None:
+        memory, full = self._core.border.memory, self._full_accounts
+        limit = memory.limit_of(account)
+        spared = full[account] + limit // SPARE if account in full else 0
+        if 0 < limit < memory.noted(account) <= spared:
+            return  # what it could shed was shed when it was about as large
+        exceeded = self._core.account_excess(account)
+        if exceeded is not None:
+            self._shed(exceeded)
+        if memory.noted(account) > limit > 0:
+            full[account] = memory.noted(account)  # even now
+        else:
+            full.pop(account, None)
+
+    def is_full_for(self, account: str) -> bool:
+        """Whether a client of this account may add nothing more; "" is for clients without an account."""
+        return self.full or account in self._full_accounts
+
+    def slow(self, account: str = "") -> None:
+        """Do not read for a moment who publishes to the largest consumer, of this account if one is given."""
         loop = asyncio.get_running_loop()
-        for link in self._core.feeders():
+        for link in self._core.feeders(account):
             connection = self._clients.get(link)
             if connection is not None and not connection.closing:
                 self.slowed += 1

@@ -3,6 +3,7 @@
     publications_per_second, bytes_per_second    beyond it, the broker does not read from the client for a while
     connections, sessions                        beyond it, an Attach is refused, and may be tried again
     subscription_cost                            beyond it, a Subscribe or an Attach is refused
+    memory                                       beyond it, its largest consumer loses: see `memory`
 
 A quota that an account does not name is the one of `[limits]`; 0 is no quota. Rates are token buckets that hold
 one second's worth: an account may use that much at once after a pause, and its connections share it.
@@ -24,6 +25,7 @@ QUOTAS = {
     "subscription_cost": "cost of all subscriptions of its clients",
     "connections": "clients of it that are attached at a time",
     "sessions": "sessions of its clients, attached or away",
+    "memory": "memory of what is kept for its clients, like 64MiB; beyond it, the largest loses its oldest notifications",
 }
 PAUSE = "quota"
 
@@ -36,12 +38,13 @@ class Quota(msgspec.Struct, frozen=True):
     subscription_cost: int | None = None
     connections: int | None = None
     sessions: int | None = None
+    memory: int | None = None  # bytes
 
     def within(self, limits: NetLimits) -> Quota:
-        """The same, with the defaults of a broker where it says nothing."""
+        """The same, with the defaults of a broker where it says nothing; that of memory is in the core."""
         return Quota(
             **{
-                name: getattr(limits, f"account_{name}") if own is None else own
+                name: getattr(limits, f"account_{name}", None) if own is None else own
                 for name, own in msgspec.structs.asdict(self).items()
             }
         )
