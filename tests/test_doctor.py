@@ -20,6 +20,7 @@ from test_net import LINE, live
 from wayfare import cli
 from wayfare.core.codec import encode
 from wayfare.core.messages import PROTOCOL_VERSION, Hello
+from wayfare.net import accounts as accounts_file
 from wayfare.net import checks, config, configured, database
 from wayfare.net import http as asking
 from wayfare.net.addresses import Address
@@ -27,6 +28,7 @@ from wayfare.net.broker import BrokerHost
 from wayfare.net.checks import FAIL, OK, WARN
 from wayfare.net.doctor import Doctor
 from wayfare.net.security import Tls
+from wayfare.net.status import AccountMemory, status_of
 from wayfare.net.store import FILE, Store
 
 
@@ -593,3 +595,63 @@ def test_peers_that_cannot_be_reached_and_maps_that_cannot_be_read(tmp_path):
     assert [level for level, _ in found] == [FAIL, FAIL]
     assert says.startswith("ahead.places names no good file: cannot read ")
     assert "nobody listens there" in reached
+
+
+# Limits in sum
+
+
+@pytest.mark.parametrize(
+    ("limits", "key", "says"),
+    [
+        ('memory = "10000000GiB"', "limits.memory", "this machine, or container, has only"),
+        (
+            'memory = "100MiB"\naccount_memory = "200MiB"',
+            "limits.account_memory",
+            "never reaches it",
+        ),
+        ('account_memory = "1MiB"', "limits.account_memory", "one message may have 8 MiB"),
+        ('disk = "1MiB"', "limits.disk", "one message may have 8 MiB"),
+        ('memory = "32MiB"', "limits.memory", "64 MiB may wait for a neighbour"),
+    ],
+)
+def test_limits_in_sum_that_make_no_sense_are_warned_of(tmp_path, capsys, limits, key, says):
+    file = write(tmp_path / "site.toml", f'name = "a"\n[limits]\n{limits}\n')
+    assert cli.main(["config", "check", str(file)]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith(f"{file} is fine")
+    assert told.err.startswith(f"warning: {file}:{2 + limits.count(chr(10)) + 1}: {key} is ")
+    assert says in told.err
+    assert cli.main(["config", "check", str(file), "--json"]) == 0
+    (warning,) = json.loads(capsys.readouterr().out)["warnings"]
+    assert warning["key"] == key
+
+
+def test_accounts_whose_memory_makes_no_sense_are_warned_of(tmp_path, capsys):
+    accounts = tmp_path / "accounts.toml"
+    for name, memory in (("anna", "1MiB"), ("ben", "2GiB"), ("carl", "20MiB"), ("dora", None)):
+        accounts_file.add(accounts, name, "sesame", quota={"memory": memory})
+    text = 'name = "a"\naccounts = "accounts.toml"\n[limits]\nmemory = "1GiB"\n'
+    file = write(tmp_path / "site.toml", text)
+    assert cli.main(["config", "check", str(file)]) == 0
+    first, second = capsys.readouterr().err.splitlines()
+    assert "account 'anna': memory is 1 MiB, and one message may have 8 MiB" in first
+    assert "account 'ben': memory is 2 GiB, and limits.memory only 1 GiB" in second
+
+
+def test_a_broker_near_its_limits_is_warned_of():
+    status = status_of(BrokerHost("porto", {}))
+    near = replace(
+        status,
+        memory={"notifications": 90},
+        memory_limit=100,
+        disk_bytes=2**30,
+        account_memory=[AccountMemory("guests", 9, 10), AccountMemory("staff", 1, 10)],
+        shed=3,
+    )
+    memory, account = checks.check_use(near)
+    assert memory.says.startswith(
+        "takes 90 bytes of 100 bytes (limits.memory), and 3 notifications"
+    )
+    assert account.says.startswith("keeps 9 bytes of 10 bytes for the account guests")
+    assert checks.use_of(near) == "memory 90 bytes of 100 bytes, disk 1 GiB without a limit"
+    assert list(checks.check_use(replace(status, memory={"past": 5}, memory_limit=10))) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ def add_parser(commands: Any) -> None:
     one = parts.add_parser(
         "check",
         help="what is wrong with a file",
-        description="Tell all mistakes of a file, with their lines (exit code 2), or that it is fine.",
+        description="Tell all mistakes of a file, with their lines (exit code 2), or that it is fine."
+        " Warnings are for what a broker runs with although it makes little sense.",
         epilog=EXAMPLES,
         formatter_class=raw,
     )
@@ -51,15 +53,21 @@ def add_parser(commands: Any) -> None:
 
 def check(arguments: argparse.Namespace) -> int:
     mistakes: tuple[Any, ...] = ()
+    warnings: list[Any] = []
     try:
         found = config.read(arguments.file)
         mistakes = (*checks.mistakes(arguments.file, found.settings),)
+        warnings = checks.warnings(arguments.file, found.settings)
     except ConfigError as error:
         mistakes = error.mistakes
     if arguments.json:
-        facts = [msgspec.to_builtins(one) for one in mistakes]
-        print(json.dumps({"file": str(arguments.file), "mistakes": facts}))
-    elif mistakes:
+        facts = {"mistakes": msgspec.to_builtins(mistakes)}
+        facts |= {"warnings": msgspec.to_builtins(warnings)} if warnings else {}
+        print(json.dumps({"file": str(arguments.file), **facts}))
+        return 2 if mistakes else 0
+    for one in warnings:
+        print(f"warning: {one}", file=sys.stderr)
+    if mistakes:
         print("\n".join(map(str, mistakes)))
     elif isinstance(found, configured.Broker):
         print(f"{arguments.file} is fine: the broker {found.name} at {found.listen}")

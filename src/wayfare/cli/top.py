@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wayfare.cli import running
+from wayfare.core.memory import NEAR
 from wayfare.errors import CannotConnect, UsageError
 from wayfare.net import config
 from wayfare.net.http import PORT, fetch
@@ -212,6 +213,18 @@ def draw(looks: Sequence[Look], troubles: Iterable[str]) -> Group:
     for look in looks:
         parts += _ahead(look.status.name, look.status.ahead)
     parts += [Text(one, "red") for one in troubles]
+    if looks:
+        parts += [Text(), _limits(looks)]
+    parts += [
+        Text(
+            f"the account {one.account} keeps {short(one.bytes)} of {short(one.limit)}B at {at}",
+            "yellow",
+        )
+        for at, one in (
+            (look.status.name, one) for look in looks for one in look.status.account_memory
+        )
+        if one.bytes > one.limit * NEAR
+    ]
     return Group(*parts)
 
 
@@ -250,6 +263,30 @@ def _brokers(looks: Sequence[Look]) -> Table:
             Text(f"{up}/{len(status.links)}", "" if up == len(status.links) else "yellow"),
         )
     return table
+
+
+def _limits(looks: Sequence[Look]) -> Table:
+    """What brokers keep, in bytes, and how much they may."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 0))
+    table.add_column("broker", overflow="ellipsis", max_width=14, no_wrap=True)
+    for name in ("memory", "limit", "used", "disk", "limit", "used", "shed", "slowed"):
+        table.add_column(name, justify="right", no_wrap=True, min_width=6)
+    for one in looks:
+        status = one.status
+        table.add_row(
+            status.name,
+            *_share(sum(status.memory.values()), status.memory_limit),
+            *_share(status.disk_bytes, status.disk_limit),
+            short(status.shed),
+            short(status.slowed),
+        )
+    return table
+
+
+def _share(used: int, limit: int) -> tuple[str, str, Text]:
+    style = "yellow" if limit and used > limit * NEAR else ""
+    share = Text(f"{used / limit:.0%}", style) if limit else Text("-")
+    return short(used), short(limit) if limit else "none", share
 
 
 def _ahead(name: str, ahead: Ahead) -> list[Text]:

@@ -13,11 +13,13 @@ from typing import Any
 import msgspec
 
 from wayfare.core.codec import FRAME_MAX
+from wayfare.core.memory import NEAR
 from wayfare.core.messages import PUBLICATION_BYTES_MAX
 from wayfare.errors import ModelError, StoreError, UsageError
 from wayfare.net import accounts, bans, configured, network, revocation
 from wayfare.net.database import InUse, check_file
 from wayfare.net.heartbeat import SILENT_BEATS
+from wayfare.net.kinds import available_bytes
 from wayfare.net.mistakes import Mistake, located
 from wayfare.net.security import (
     Tls,
@@ -27,6 +29,7 @@ from wayfare.net.security import (
     server_context,
     shown_by,
 )
+from wayfare.net.status import BrokerStatus
 from wayfare.net.store import FILE, SNAPSHOT_BYTES
 
 OK, WARN, FAIL = LEVELS = ("ok", "warn", "fail")
@@ -128,6 +131,107 @@ def check_settings(settings: configured.Settings) -> Iterator[Wrong]:
             yield Wrong(level, key, reason)
 
 
+def check_sums(settings: configured.Settings) -> Iterator[Wrong]:
+    """Limits in sum that protect nothing, or that one message exceeds."""
+    limits, frame = settings.limits, settings.net_limits.frame_bytes
+    memory, account, disk = (
+        limits.memory_bytes,
+        limits.account_memory_bytes,
+        settings.net_limits.disk_bytes,
+    )
+    if memory > (has := available_bytes()):
+        says = (
+            f"is {size(memory)}, and this machine, or container, has only {size(has)}: it is killed"
+        )
+        yield Wrong(
+            WARN, "limits.memory", f"{says} before the limit is reached, so make it smaller"
+        )
+    if account > memory > 0:
+        says = f"is {size(account)}, and limits.memory only {size(memory)}: an account never reaches it,"
+        yield Wrong(WARN, "limits.account_memory", f"{says} so make it smaller")
+    if frame <= memory < (link := settings.net_limits.link_bytes):
+        says = f"is {size(memory)}, and {size(link)} may wait for a neighbour (limits.link_bytes): one that"
+        yield Wrong(
+            WARN,
+            "limits.memory",
+            f"{says} is slow is given up before publishers have to wait, so make limits.link_bytes smaller",
+        )
+    for key, limit in (("memory", memory), ("account_memory", account), ("disk", disk)):
+        if 0 < limit < frame:
+            says = (
+                f"is {size(limit)}, and one message may have {size(frame)} (limits.frame_bytes): a"
+            )
+            yield Wrong(
+                WARN, f"limits.{key}", f"{says} single one makes clients lose, so make it larger"
+            )
+
+
+def check_account_memory(settings: configured.Settings) -> Iterator[Finding]:
+    """Accounts whose limit of memory makes no sense beside those of the broker."""
+    file, memory = settings.security.accounts, settings.limits.memory_bytes
+    frame = settings.net_limits.frame_bytes
+    try:
+        known = accounts.read(Path(file)) if file else {}
+    except UsageError:
+        return  # check_files reports it
+    for name, account in known.items():
+        own = account.quota.memory or 0
+        if own > memory > 0:
+            says = (
+                f"account {name!r}: memory is {size(own)}, and limits.memory only {size(memory)}:"
+            )
+            yield Finding(WARN, file, f"{says} it never reaches that, so make it smaller")
+        elif 0 < own < frame:
+            says = (
+                f"account {name!r}: memory is {size(own)}, and one message may have {size(frame)}"
+            )
+            yield Finding(
+                WARN, file, f"{says}: a single one makes its clients lose, so make it larger"
+            )
+
+
+def check_use(one: BrokerStatus) -> Iterator[Finding]:
+    """Limits of memory and disk that a running broker is near to, or beyond."""
+    dropped = f"and {one.shed} notifications were dropped since it started"
+    for key, used, limit in _uses(one):
+        if limit and used > limit * NEAR:
+            says = (
+                f"takes {_of(used, limit)} (limits.{key}), {dropped}: see `wayfare sessions list`"
+            )
+            yield Finding(WARN, one.name, f"{says} for large backlogs, or raise the limit")
+    for near in one.account_memory:
+        if near.bytes > near.limit * NEAR:
+            says = f"keeps {_of(near.bytes, near.limit)} for the account {near.account}"
+            yield Finding(
+                WARN, one.name, f"{says}: its largest consumers lose, unless its limit is raised"
+            )
+
+
+def use_of(one: BrokerStatus) -> str:
+    """What a running broker takes of its limits."""
+    uses = [(key, used, limit) for key, used, limit in _uses(one) if limit or used]
+    return ", ".join(f"{key} {_of(used, limit)}" for key, used, limit in uses)
+
+
+def _uses(one: BrokerStatus) -> tuple[tuple[str, int, int], ...]:
+    memory = sum(one.memory.values())
+    return ("memory", memory, one.memory_limit), ("disk", one.disk_bytes, one.disk_limit)
+
+
+def _of(used: int, limit: int) -> str:
+    return f"{size(used)} of {size(limit)}" if limit else f"{size(used)} without a limit"
+
+
+def size(count: int) -> str:
+    """Bytes, as people write them: 512 MiB."""
+    value, unit = float(count), "bytes"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f} {unit}" if value >= 10 or value == int(value) else f"{value:.1f} {unit}"
+
+
 def check_listening(about: str, site: configured.Broker) -> Iterator[Finding]:
     host = site.listen.host
     if is_loopback(host):
@@ -192,6 +296,19 @@ def check_security(about: str, security: configured.Security) -> Iterator[Findin
         path = Path(file)
         if path.exists() and path.stat().st_mode & 0o077:
             yield Finding(WARN, file, f"others on this machine may read it: chmod 600 {file}")
+
+
+def warnings(file: str | Path, settings: configured.Settings) -> list[Mistake]:
+    """What makes little sense in a configuration, although brokers run with it."""
+    wrong = [one for one in (*check_settings(settings), *check_sums(settings)) if one.level == WARN]
+    return [
+        *located(
+            str(file),
+            Path(file).read_text("utf-8"),
+            [(tuple(one.key.split(".")), one.reason) for one in wrong],
+        ),
+        *(Mistake(one.about, 0, "", one.says) for one in check_account_memory(settings)),
+    ]
 
 
 def mistakes(file: str | Path, settings: configured.Settings) -> list[Mistake]:

@@ -31,12 +31,16 @@ from wayfare.net.checks import (
     OK,
     WARN,
     Finding,
+    check_account_memory,
     check_ahead,
     check_listening,
     check_security,
     check_settings,
     check_store,
+    check_sums,
     check_times,
+    check_use,
+    use_of,
 )
 from wayfare.net.http import fetch
 from wayfare.net.security import (
@@ -114,6 +118,8 @@ class Doctor:
             return
         self.tell(OK, file, "is a good configuration")
         self.findings += [one.about(file) for one in check_settings(found.settings)]
+        self.findings += [one.about(file) for one in check_sums(found.settings)]
+        self.findings += check_account_memory(found.settings)
         self.findings += check_security(file, found.settings.security)
         self.findings += [one.about(file) for one in check_ahead(found.settings.ahead)]
         if isinstance(found, configured.Broker):
@@ -339,11 +345,13 @@ class Doctor:
             self.tell(
                 FAIL, one.name, f"{says} runs, and whether one of both has the other's address"
             )
+        self.findings += check_use(one)
         if not down and not one.failure:
             self.tell(
                 OK,
                 one.name,
-                f"runs, and its links are up: {_names(link.name for link in one.links)}",
+                f"runs, and its links are up: {_names(link.name for link in one.links)}"
+                + (f" ({use})" if (use := use_of(one)) else ""),
             )
 
     # What only shows side by side

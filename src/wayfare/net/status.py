@@ -13,6 +13,7 @@ from wayfare.net.connection import Traffic
 
 CLIENT, BROKER, STRANGER = KINDS = ("client", "broker", "stranger")  # of connections
 NEVER = Histogram(())
+SHOWN = 10  # accounts whose memory a status shows: those nearest to their limits
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -69,6 +70,14 @@ class Ahead(msgspec.Struct, frozen=True):
     trouble: dict[str, str] = {}  # brokers that cannot be told anything, and why
 
 
+class AccountMemory(msgspec.Struct, frozen=True):
+    """What is kept for the clients of one account that has a limit, in bytes."""
+
+    account: str
+    bytes: int
+    limit: int
+
+
 class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     address: str
@@ -101,6 +110,7 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     half_attached: int = 0  # clients whose filters are not known yet
     memory: dict[str, int] = {}  # bytes by what they are kept for, as estimated
     memory_limit: int = 0  # 0: none
+    account_memory: list[AccountMemory] = []  # of the accounts nearest to their limits
     disk_bytes: int = 0  # of the store
     disk_limit: int = 0  # 0: none
     shed: int = 0  # notifications that were dropped because of a limit in sum
@@ -216,6 +226,7 @@ def status_of(host: BrokerHost) -> BrokerStatus:
         half_attached=len(host.core.profiles.asking),
         memory=dict(host.memory.kinds()),
         memory_limit=host.core.border.limits.memory_bytes,
+        account_memory=_account_memory(host),
         disk_bytes=store.disk_bytes if store is not None else 0,
         disk_limit=host.disk.limit,
         shed=host.core.border.memory.shed,
@@ -223,6 +234,12 @@ def status_of(host: BrokerHost) -> BrokerStatus:
         audit_lines={"written": host.audit.written, "failed": host.audit.failed},
         logins=dict(host.logins),
     )
+
+
+def _account_memory(host: BrokerHost) -> list[AccountMemory]:
+    known = [AccountMemory(*one) for one in host.core.border.memory.limited_accounts()]
+    known.sort(key=lambda one: (-one.bytes / one.limit, one.account))
+    return known[:SHOWN]
 
 
 def _ahead(host: BrokerHost) -> Ahead:
