@@ -24,7 +24,7 @@ from wayfare.bench import hostile
 from wayfare.core import messages as m
 from wayfare.core.broker import Broker
 from wayfare.core.codec import encode
-from wayfare.core.effects import LinkDown, Received, Send, Tick
+from wayfare.core.effects import Close, LinkDown, Received, Send, Tick
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
 from wayfare.net.broker import BrokerHost
@@ -506,6 +506,32 @@ def test_a_filter_that_covers_a_whole_table_does_not_hold_the_loop(filters):
     """It was charged for comparing itself with the others, but not for taking them out of the index."""
     frames = hostile.MESSAGES["uncover"](hostile.filters(BELOW[filters]), "covering")
     assert least_share(frames) < 1
+
+
+FOLLOWED = {
+    "many predicates each": hostile.Gene(("not equal",) * 60, 60, 4, 2, 1, "abcdefgh", "", 2),
+    "long patterns": hostile.Gene(("not like", "like"), 200, 60, 2, 1, "ab", "", 1),
+    "long lists": hostile.Gene(("in texts",), 40, 12, 200, 1, "abcdefgh", "", 1),
+}
+
+
+@pytest.mark.parametrize("what", ["follow at attach", "follow"])
+@pytest.mark.parametrize("filters", sorted(FOLLOWED))
+def test_filters_that_follow_a_client_do_not_hold_the_loop(filters, what):
+    """Each of them was resolved again with every change of another one, whatever their number and length."""
+    frames = hostile.MESSAGES[what](hostile.filters(FOLLOWED[filters]), "covering")
+    assert least_share(frames) < 1
+
+
+def test_a_client_that_follows_too_much_is_refused():
+    long = f"place in myloc and x in ({', '.join(map(str, range(10_000, 10_200)))})"
+    many = tuple((f"{long} and y = {i}", None) for i in range(7))
+    for follows, refused in ((many[:6], False), (many, True)):
+        attach = m.Attach("mallory", 1, 0, followed=m.Followed(follows, m.State("R1")))
+        effects = Broker(m.BrokerId("porto")).step(Received("mallory#1", attach), 1)
+        reasons = [one.reason for one in effects if type(one) is Close]
+        assert bool(reasons) is refused
+    assert "follow fewer or shorter filters" in reasons[0]
 
 
 def test_the_first_pattern_among_many_texts_does_not_hold_the_loop():

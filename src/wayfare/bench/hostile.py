@@ -25,7 +25,9 @@ from wayfare.core.codec import _known, decoding, encode
 from wayfare.core.effects import Event, LinkUp, Received, Tick
 from wayfare.core.filters import EVERYTHING, Filter
 from wayfare.core.reduction import STRATEGIES
-from wayfare.errors import CodecError, FilterError
+from wayfare.core.templates import Template
+from wayfare.core.virtual import check_length, template_of
+from wayfare.errors import CodecError, FilterError, ProtocolError
 
 HELD_MS = 50.0  # that a frame may hold the loop
 HELD_BYTES = 100 * 1024  # ... and again for every so many bytes of it
@@ -58,6 +60,7 @@ class Rig:
     def play(self, frames: list[tuple[m.LinkId, bytes]]) -> float:
         """Feed these frames. Returns how much of what it may the worst of them held the loop."""
         _known.cache_clear()
+        template_of.cache_clear()
         gc.collect()
         gc.disable()  # as in other benches: what it takes depends on all the rest of the heap
         try:
@@ -378,6 +381,44 @@ def _moved(given: list[Filter], _: str = "") -> Frames:
     ]
 
 
+def _templates(given: list[Filter], state: m.State) -> m.Follows:
+    """The same filters wherever the client is: as many as it may follow."""
+    found: dict[Template, None] = {}
+    for one in given[: 2 * m.FOLLOWS_MAX]:
+        with suppress(FilterError, ProtocolError):
+            template = template_of(f"place in myloc and ({one})")
+            check_length([*found, template], state)
+            found[template] = None
+    return tuple((one.text, None) for one in found)[: m.FOLLOWS_MAX]
+
+
+def _states(places: int) -> list[m.State]:
+    """Two locations that stand for many others each, and one that stands for itself."""
+    areas = {name: tuple(f"{name}-{i}" for i in range(places)) for name in ("here", "there")}
+    return [m.State(name, (5.0, 5.0), {"x": 5}, areas) for name in ("here", "there", "elsewhere")]
+
+
+def _following(given: list[Filter], _: str = "") -> Frames:
+    """A client follows many filters, where its location stands for many; then it goes elsewhere."""
+    here, there, elsewhere = _states(100)
+    attach = m.Attach(
+        m.ClientId("mallory"), 1, 0, followed=m.Followed(_templates(given, here), here)
+    )
+    return _framed(CLIENT, attach, there, elsewhere, here)
+
+
+def _followed(given: list[Filter], _: str = "") -> Frames:
+    """One by one, onto many; and back."""
+    here = _states(8)[0]
+    templates = _templates(given, here)
+    follows, few = templates[20:], [text for text, _ in templates[:20]]
+    followed = m.Followed(follows, here) if follows else None
+    return [
+        *_framed(CLIENT, m.Attach(m.ClientId("mallory"), 1, 0, followed=followed)),
+        *_framed(CLIENT, *map(m.Follow, few), *map(m.Unfollow, few)),
+    ]
+
+
 MESSAGES: dict[str, Callable[[list[Filter], str], Frames]] = {
     "attach": _attached,
     "advertise at attach": _advertised,
@@ -390,6 +431,8 @@ MESSAGES: dict[str, Callable[[list[Filter], str], Frames]] = {
     "meet": _met,
     "publish": _published,
     "move": _moved,
+    "follow at attach": _following,
+    "follow": _followed,
 }
 
 

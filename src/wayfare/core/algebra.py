@@ -387,6 +387,14 @@ def _without_ends(p: Between, excluded: Collection[Value]) -> Predicate | None:
     )
 
 
+def is_simplest(p: Predicate) -> bool:
+    """Whether `conjoin` has nothing to do for this predicate alone."""
+    kind = type(p)
+    if kind is OneOf or kind is NoneOf:
+        return len(p.values) == 1  # type: ignore[union-attr]
+    return kind is not Between
+
+
 def conjoin(given: list[Predicate]) -> list[Predicate] | None:
     """The fewest predicates that say the same of one attribute; None if they contradict."""
     if any(disjoint(p, q) for i, p in enumerate(given) for q in given[:i]):

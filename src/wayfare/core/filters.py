@@ -220,7 +220,10 @@ def normal(given: Iterable[Predicate]) -> Conjunction | None:
         return None
     out: list[Predicate] = algebra.needed(sorted(circles, key=repr))
     for name in sorted(groups):
-        tight = algebra.conjoin(sorted(dict.fromkeys(groups[name]), key=repr))
+        group = groups[name]
+        tight: list[Predicate] | None = group
+        if len(group) > 1 or not algebra.is_simplest(group[0]):
+            tight = algebra.conjoin(sorted(dict.fromkeys(group), key=repr))
         if tight is None:
             return None
         if circles and name in ("lat", "lon"):

@@ -14,7 +14,7 @@ from wayfare.core.filters import Filter
 from wayfare.core.matching import FilterIndex
 from wayfare.core.messages import FOLLOWS_MAX, ClientId, Notification, State, Terms
 from wayfare.core.templates import Around, Mine, Template
-from wayfare.core.virtual import area_of
+from wayfare.core.virtual import area_of, check_length
 from wayfare.errors import FilterError, ProtocolError
 
 SEEN_MAX = 50_000  # notifications that are remembered, so that they do not come twice
@@ -42,6 +42,7 @@ class Following:
         if template not in self.counts:
             if len(self.counts) >= FOLLOWS_MAX:
                 raise FilterError(f"a client follows at most {FOLLOWS_MAX} filters")
+            check_length([*self.counts, template], self.state)
             self.meant[template] = self._meaning(template, self.state)
             self._index.add(template, self.meant[template])
         self.counts[template] = self.counts.get(template, 0) + 1
@@ -64,6 +65,7 @@ class Following:
 
     def be(self, state: State) -> dict[Template, Filter]:
         """The client is like this from now on: what meant something else before, and what."""
+        check_length(self.counts, state)
         meanings = {one: self._meaning(one, state) for one in self.counts}  # raises before anything
         self.state = state
         before = {one: was for one, was in self.meant.items() if was != meanings[one]}

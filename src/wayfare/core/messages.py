@@ -235,6 +235,7 @@ Places = Annotated[tuple[int, ...], Meta(max_length=FILTERS_MAX)]  # of filters 
 
 LOCATION_MAX = 256  # characters of a location's name
 FOLLOWS_MAX = 100  # location-dependent subscriptions of one client
+FOLLOWED_CHARACTERS_MAX = 10_000  # of all of them: each change of state resolves them at once
 AREAS_MAX = 1_000  # locations that stand for more than themselves
 AREA_MAX = 256  # locations that one of them stands for
 

@@ -43,7 +43,7 @@ from wayfare.core.messages import (
 )
 from wayfare.core.sessions import Session
 from wayfare.core.templates import Template
-from wayfare.core.virtual import Ahead, Listened, Virtual, parsed, template_of
+from wayfare.core.virtual import Ahead, Listened, Virtual, check_length, parsed, template_of
 from wayfare.errors import FilterError, ProtocolError
 
 RENEWALS = 3  # of a lease, before it ends: two of them may be lost
@@ -451,18 +451,27 @@ class Replicator:
         except FilterError:
             self._remove(virtual)
             raise
-        for listened in virtual.listened.values():
-            self.ear.add(listened, virtual.client)
-        for listened in before.values():
-            self.ear.remove(listened, virtual.client)
+        now = virtual.listened
+        for template, listened in now.items():
+            if before.get(template) is not listened:
+                self.ear.add(listened, virtual.client)
+        for template, listened in before.items():
+            if now.get(template) is not listened:
+                self.ear.remove(listened, virtual.client)
 
     def _meaning(
         self, virtual: Virtual, before: Mapping[Template, Listened]
     ) -> dict[Template, Listened]:
         state, ahead = virtual.state, self.ahead
+        check_length(virtual.follows, state)
         now: dict[Template, Listened] = {}
+        same_client = virtual.meant == (state, virtual.until is None)
+        virtual.meant = state, virtual.until is None
         for template, terms in virtual.follows.items():
             known = before.get(template)
+            if same_client and known is not None and known.terms == terms:
+                now[template] = known
+                continue
             ranged = ahead.ranged(template, state, self.name)
             same = known is not None and (known.ranged, known.terms) == (ranged, terms)
             since = known.since if known is not None and same else self.ear.store.next

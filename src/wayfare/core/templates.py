@@ -64,6 +64,11 @@ class Template(msgspec.Struct, frozen=True, dict=True, cache_hash=True):
         return any(type(one) is Myloc for one in markers(self.clauses))
 
     @cached_property
+    def located(self) -> int:
+        """How many of its predicates mention `myloc`."""
+        return sum(type(p) is Marked and p.follows_location for one in self.clauses for p in one)
+
+    @cached_property
     def parts(self) -> tuple[Template, ...]:
         """The conjunctions, each as a template of its own, even if it mentions no marker."""
         return tuple(Template(syntax.text((clause,)), (clause,)) for clause in self.clauses)

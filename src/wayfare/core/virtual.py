@@ -17,7 +17,7 @@ from wayfare.core.filters import Filter
 from wayfare.core.history import Backlog
 from wayfare.core.history import Kept as Put
 from wayfare.core.memory import SESSION_BYTES, Memory
-from wayfare.core.messages import BrokerId, ClientId, LinkId, State, Terms
+from wayfare.core.messages import FOLLOWED_CHARACTERS_MAX, BrokerId, ClientId, LinkId, State, Terms
 from wayfare.core.places import Places
 from wayfare.core.templates import Around, Mine, Template, parse
 from wayfare.errors import FilterError, ProtocolError
@@ -99,6 +99,7 @@ class Virtual:
         "held",
         "link",
         "listened",
+        "meant",
         "noted",
         "past",
         "recalling",
@@ -120,6 +121,8 @@ class Virtual:
         self.state = m.NOWHERE
         self.follows: dict[Template, Terms | None] = {}
         self.listened: dict[Template, Listened] = {}
+        # For which state, and whether for a client that is here, `listened` was worked out.
+        self.meant: tuple[State, bool] | None = None
         self.backlog = Backlog(0, memory, self)
         self.stream = 0  # the epoch in which the numbers of the backlog began
         self.past: set[int] = set()  # which numbers are of the past
@@ -148,6 +151,18 @@ def template_of(text: str) -> Template:
 
 def parsed(follows: m.Follows) -> dict[Template, Terms | None]:
     return {template_of(text): terms for text, terms in follows}
+
+
+def check_length(follows: Iterable[Template], state: State) -> None:
+    """FilterError if resolving all of them at once would take too long."""
+    area = sum(map(len, area_of(state)))
+    characters = sum(len(one.text) + area * one.located for one in follows)
+    if characters > FOLLOWED_CHARACTERS_MAX:
+        raise FilterError(
+            f"the filters that the client follows have {characters} characters, with the locations that"
+            f" `myloc` stands for, and at most {FOLLOWED_CHARACTERS_MAX} are allowed: follow fewer or"
+            " shorter filters, or let its location stand for fewer"
+        )
 
 
 def area_of(state: State) -> tuple[str, ...]:
