@@ -6,6 +6,7 @@ Whoever judges others by a time-out has to know: nothing was read meanwhile, so 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 WATCH_S = 0.5  # how often the loop has to come by
 STALL_S = 1.0  # without coming by: that is no ordinary delay
@@ -22,13 +23,15 @@ def uptime_ns() -> int:
 class Stalls:
     """Notices that the loop has not come by for too long."""
 
-    __slots__ = ("_seen",)
+    __slots__ = ("_clock", "_seen")
 
-    def __init__(self) -> None:
-        self._seen = uptime_ns()
+    def __init__(self, clock: Callable[[], int] = uptime_ns) -> None:
+        """`clock` is the one that deadlines go by: one that stands still with the machine needs no extension."""
+        self._clock = clock
+        self._seen = clock()
 
     def come_by(self) -> int:
         """How long the process has not run, in nanoseconds; 0 if it came by in time."""
-        now = uptime_ns()
+        now = self._clock()
         gap, self._seen = now - self._seen, now
         return gap if gap > STALL_S * 1e9 else 0

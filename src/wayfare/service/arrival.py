@@ -45,6 +45,14 @@ class Arrival:
         self._received: deque[Publication] = deque()
         self._dropped = 0
 
+    def extend(self, for_ns: int) -> None:
+        """Nothing could be heard for so long."""
+        self.forgo_at += for_ns
+        if self.stalled_at is not None:
+            self.stalled_at += for_ns
+        if self.waiting is not None:
+            self.waiting.extend(for_ns)
+
     def receive(self, publication: Publication) -> None:
         """At the new access point."""
         self._received.append(publication)

@@ -24,6 +24,7 @@ import msgspec
 
 from wayfare.errors import CannotConnect, Closed, Refused, UsageError
 from wayfare.net.alarm import Alarm
+from wayfare.net.stalls import WATCH_S, Stalls
 from wayfare.net.unrecorded import Unrecorded
 from wayfare.service import effects as e
 from wayfare.service import messages as m
@@ -60,6 +61,8 @@ class Client:
         self._recorder = Unrecorded()
         self._wires = Wires(self._step, trust=options.trust)
         self._alarm = Alarm(lambda: self._step(e.Tick()))
+        self._stalls = Stalls(now)
+        self._watching: asyncio.Task[None] | None = None
         self._inbox: deque[Message | Gap] = deque()
         self._changed = asyncio.Event()  # something is in the inbox, or it is closed
         self._room = asyncio.Event()
@@ -126,6 +129,8 @@ class Client:
             self._recorder = Recorder(self.name, options.record, _no_network)
             await self._recorder.open()
         self._begun = True
+        self._stalls.come_by()
+        self._watching = asyncio.create_task(self._watch())
         known = self._answers.wait("known")
         try:
             await self.move_in(self._first)
@@ -158,9 +163,9 @@ class Client:
         return await asyncio.shield(self._closing)  # who does not wait for it leaves nothing open
 
     async def _close(self) -> int:
-        if self._heeding is not None:
-            self._heeding.cancel()
-            await asyncio.wait([self._heeding])
+        for task in filter(None, (self._heeding, self._watching)):
+            task.cancel()
+            await asyncio.wait([task])
         if self._registration is not None:
             self._registration.close()  # it may not have begun to heed
         was_attached = self.state == "attached"
@@ -328,12 +333,26 @@ class Client:
                 self._answers.answer("published", id(publication))
             case e.Received(_, m.Registered()):
                 self._answers.answer("known")
+        if type(event) is not e.Arrived:  # which judges nobody
+            self._mind_stall()
         self._perform(self._library.step(event, now()))
         if type(event) is not e.Arrived:
             self._tell_confirmed()
             self._arm()
             if isinstance(event, e.AccessGone):
                 self._settle()
+
+    async def _watch(self) -> None:
+        """Come by so often that a stall of the process is noticed."""
+        while True:
+            await asyncio.sleep(WATCH_S)
+            self._mind_stall()
+
+    def _mind_stall(self) -> None:
+        """If this process did not run for a while, its proxy gets that much more time to answer."""
+        if for_ns := self._stalls.come_by():
+            log.info("%s did not run for %.1f s", self.name, for_ns / 1e9)
+            self._perform(self._library.step(e.Stalled(for_ns), now()))
 
     def _tell_confirmed(self) -> None:
         while self._told_upto < min(self._library.confirmed, self._library.changes):

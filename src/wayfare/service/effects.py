@@ -72,7 +72,15 @@ class Tick(msgspec.Struct, frozen=True, gc=False):
     """Time has passed."""
 
 
-Event = Received | PeerGone | Opened | Subscribed | Arrived | Published | AccessGone | Tick
+class Stalled(msgspec.Struct, frozen=True, gc=False):
+    """The process did not run for so long, and read nothing: whoever was to answer gets that time, too."""
+
+    for_ns: int
+
+
+Event = (
+    Received | PeerGone | Opened | Subscribed | Arrived | Published | AccessGone | Tick | Stalled
+)
 
 # Effects
 

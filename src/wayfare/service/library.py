@@ -221,6 +221,8 @@ class Library:
             case e.PeerGone(peer, reason):
                 if peer == self.proxy:
                     self._proxy_gone(reason, now)
+            case e.Stalled(for_ns):
+                self._extend(for_ns)
             case e.Tick():
                 self._tick(now)
         return self._out
@@ -234,6 +236,17 @@ class Library:
             if self.arrival.waiting is not None:
                 times.append(self.arrival.waiting.deadline)
         return min((time for time in times if time is not None), default=None)
+
+    def _extend(self, for_ns: int) -> None:
+        """Give others as much more time to answer as nothing could be heard."""
+        if self._silent_at is not None:
+            self._silent_at += for_ns
+        if self._give_up_at is not None:
+            self._give_up_at += for_ns
+        if self._gone_since is not None:
+            self._gone_since += for_ns
+        if self.arrival is not None:
+            self.arrival.extend(for_ns)
 
     def _tick(self, now: int) -> None:
         if self.arrival is not None and self.arrival.waiting is not None:

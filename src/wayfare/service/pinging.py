@@ -105,6 +105,10 @@ class Waiting:
     def deadline(self) -> int | None:
         return None if self.over else self._due
 
+    def extend(self, for_ns: int) -> None:
+        """Nothing could be heard for so long."""
+        self._end += for_ns
+
     def due(self, now: int) -> Publication | None:
         """What to publish now, if anything."""
         if self.over or now < self._due:

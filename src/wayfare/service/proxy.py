@@ -26,6 +26,7 @@ CLIENTS_MAX = 10_000  # client proxies at one proxy
 OVER_MAX = 10_000  # clients that went, of which it is known when
 RETRY_NS = 1000 * MS_NS  # until a broken access is opened again
 _UNKNOWN = "the old proxy does not know the client any more"
+_ROLLED_BACK = "the store of the mobility proxy was rolled back"
 _FORGOTTEN = "the system has forgotten what the proxy was subscribed to"
 
 
@@ -82,6 +83,8 @@ class Proxy:
                 if found is not None and found.waiting is not None:
                     found.waiting.published(publication, now)
                     self._touch(found)
+            case e.Stalled(for_ns):
+                self._extend(for_ns)
             case e.Tick():
                 pass
         self._act(now)
@@ -128,8 +131,23 @@ class Proxy:
             one.stood_in,
         )
 
-    def restore(self, record: Record, kept: Iterable[Kept], now: int) -> list[e.Effect]:
-        """A client as it was when the proxy ended: away, until it says a word."""
+    def _extend(self, for_ns: int) -> None:
+        """Clients and other proxies could not be heard for so long."""
+        self._relays.extend(for_ns)
+        for one in self.clients.values():
+            if one.state == "here":
+                one.since += for_ns
+            if one.waiting is not None:
+                one.waiting.extend(for_ns)
+            self._touch(one)
+
+    def restore(
+        self, record: Record, kept: Iterable[Kept], now: int, *, rolled_back: bool = False
+    ) -> list[e.Effect]:
+        """A client as it was when the proxy ended: away, until it says a word.
+
+        With `rolled_back`, the record is older than that, and nobody knows what was kept since.
+        """
         self._out = []
         one = self._create(record.client, record.key, record.terms, now)
         one.stay = record.stay
@@ -143,6 +161,9 @@ class Proxy:
             one.hole = "the mobility proxy was down for a while"
         elif not one.terms.standby and not one.stood_in:
             one.hole = CUT_OFF
+        if rolled_back:
+            one.hole = _ROLLED_BACK
+            self._save(one)
         self._stand_in(one, resume=True)
         return self._out
 

@@ -14,6 +14,7 @@ from wayfare.net.alarm import Alarm
 from wayfare.net.audit import Audit
 from wayfare.net.bans import Bans
 from wayfare.net.security import Tls, reload, server_context
+from wayfare.net.stalls import WATCH_S, Stalls
 from wayfare.service import effects as e
 from wayfare.service import messages as m
 from wayfare.service.adapters import adapter, check
@@ -85,9 +86,11 @@ class Server:
         self._audit = audit or Audit("", "service")
         self._bans = bans or Bans()
         self._wires.refuses = self._banned
-        self._watching: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
+        self._stalls = Stalls(now)
+        self._names: dict[str, set[str]] = {}  # by connection, the clients that it has spoken for
         self._errands: dict[str, Errands] = {}
-        self._alarm = Alarm(lambda: self._step(e.Tick()))
+        self._alarm = Alarm(self._tick)
         self._listener: asyncio.Server | None = None
         self._store: Store | None = None
         # Until what they say is safe. In order: who is hung up on may be dialled again.
@@ -102,7 +105,6 @@ class Server:
     async def start(self) -> str:
         """Listen, and go on where the last process was; the address where others reach it."""
         self._over = asyncio.get_running_loop().create_future()
-        self._watching = asyncio.create_task(self._bans.watch(self._mind_bans))
         host, port = self._listen
         try:
             self._listener = await listen(self._wires, host, port, self._safety)
@@ -128,11 +130,16 @@ class Server:
                 self._warn_of(self._store)
                 self._store.forget_owners(now())
                 self.admission.restore(self._store.owners())
+                rolled_back = bool(self._store.rollback)
                 for record, kept in self._store.load():
-                    self._perform(self.proxy.restore(record, kept, now()))
+                    effects = self.proxy.restore(record, kept, now(), rolled_back=rolled_back)
+                    self._perform(effects)
             except WayfareError:
                 await self.stop()
                 raise
+        self._stalls.come_by()
+        watches = (self._bans.watch(self._mind_bans), self._watch())
+        self._watching = [asyncio.create_task(one) for one in watches]
         self._arm()
         if self._system.traits.advertises:
             self._look()
@@ -141,8 +148,8 @@ class Server:
     def _warn_of(self, store: Store) -> None:
         if store.rollback:
             log.warning(
-                "%s is older than what the proxy had written (%s): what it kept for clients since then is"
-                " lost, and may have come to clients before",
+                "%s is older than what the proxy had written (%s): it goes on with what is there, and clients"
+                " that may miss something get a gap. See that the disk is sound, and restore no old copies",
                 store.path,
                 store.rollback,
             )
@@ -209,12 +216,47 @@ class Server:
         self._mind_bans()
 
     def _mind_bans(self) -> None:
-        """Hang up on whoever is banned now; on clients that are banned by name, when they next say a word."""
+        """Disconnect whoever is banned now, by address or by name."""
         try:
-            if self._bans.refresh(self._audit):
-                self._wires.hang_up_on_refused()
+            if not self._bans.refresh(self._audit):
+                return
         except UsageError as error:
             log.warning("%s", error)
+            return
+        self._wires.hang_up_on_refused()
+        for peer, names in list(self._names.items()):
+            address = self._wires.address_of(peer)
+            for client in sorted(names):
+                if banned := self._banned(address, client):
+                    self._turn_away(peer, client, banned)
+                    break
+
+    def _turn_away(self, peer: str, client: str, reason: str) -> None:
+        """Tell a peer why its client is refused, and disconnect it."""
+        self._perform([e.Send(peer, m.Refused(client, reason)), e.Hang(peer)])
+        self._forget(peer)
+        self._step(e.PeerGone(peer, reason))
+
+    def _forget(self, peer: str) -> None:
+        """That connection is gone."""
+        self.admission.on_gone(peer)
+        self._names.pop(peer, None)
+
+    async def _watch(self) -> None:
+        """Come by so often that a stall of the process is noticed."""
+        while True:
+            await asyncio.sleep(WATCH_S)
+            self._mind_stall()
+
+    def _mind_stall(self) -> None:
+        """If this process did not run for a while, clients and proxies get that much more time."""
+        if for_ns := self._stalls.come_by():
+            log.warning("%s did not run for %.1f s", self.proxy.address, for_ns / 1e9)
+            self._step(e.Stalled(for_ns))
+
+    def _tick(self) -> None:
+        self._mind_stall()
+        self._step(e.Tick())
 
     def _banned(self, address: str, client: str = "") -> str:
         """What a banned peer is told; nothing, if it is not."""
@@ -233,9 +275,9 @@ class Server:
 
     async def stop(self) -> None:
         self._stopping = True
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait([self._watching])
+        for task in self._watching:
+            task.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
         self._alarm.clear()
         if self._looking is not None:
             self._looking.cancel()
@@ -287,18 +329,20 @@ class Server:
             self.admission.accepted(event.message, now())
         if isinstance(event, e.Received) and isinstance(said := event.message, WithKey):
             known = self.proxy.clients.get(said.client)
-            self._wires.be_patient(event.peer, known is not None and known.key == said.key)
+            is_known = known is not None and known.key == said.key
+            self._wires.be_patient(event.peer, is_known)
+            if is_known and event.peer.startswith(STRANGER):
+                self._names.setdefault(event.peer, set()).add(said.client)
 
     def _admits(self, event: e.Event) -> bool:
         """Whether to do what came; if not, it is answered."""
         match event:
             case e.PeerGone(peer, _):
-                self.admission.on_gone(peer)
+                self._forget(peer)
             case e.Received(peer, message) if peer.startswith(STRANGER):
                 client: str = getattr(message, "client", "")
                 if banned := self._banned(self._wires.address_of(peer), client):
-                    self._perform([e.Send(peer, m.Refused(client or "?", banned)), e.Hang(peer)])
-                    self._step(e.PeerGone(peer, banned))
+                    self._turn_away(peer, client or "?", banned)
                     return False
                 refusal = self.admission.refusal(peer, message, now())
                 if refusal:

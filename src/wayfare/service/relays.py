@@ -113,6 +113,12 @@ class Relays:
             )
         )
 
+    def extend(self, for_ns: int) -> None:
+        """No answer could be heard for so long."""
+        for there in self._open.values():
+            for relay in there.values():
+                relay.since += for_ns
+
     def expire(self, now: int) -> list[str]:
         """Nobody waits for these any more: the proxies of which nothing is asked any more."""
         if self.look_at is None or now < self.look_at:
