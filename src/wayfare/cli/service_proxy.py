@@ -12,6 +12,7 @@ from wayfare.cli import running, service_options
 from wayfare.errors import UsageError
 from wayfare.net.audit import Audit
 from wayfare.net.bans import Bans
+from wayfare.net.network import secret_of
 from wayfare.net.security import Tls
 from wayfare.service.adapters import alike
 from wayfare.service.addresses import scheme_of
@@ -28,6 +29,9 @@ EXAMPLES = """examples:
                                                         agents on the LAN find it by themselves
   wayfare service proxy --access mqtts://10.0.0.5 --listen 10.0.0.5:7500 --tls proxy.pem proxy.key --ca ca.pem
                                                         with TLS on both sides: clients call it tls://10.0.0.5:7500
+
+  wayfare service proxy --access mqtt://10.0.0.5 --listen 10.0.0.5:7500 --peers 10.0.1.5:7500 --secret-file secret
+                                                        it trusts that proxy, and nobody who only says to be one
 
 It runs until Ctrl-C or SIGTERM; SIGHUP lets it read certificates again, and reopen the audit log. Clients say which proxy they
 come from: it connects to such addresses if they are in private networks, or to those of --peers only.
@@ -75,6 +79,13 @@ def add_parser(parts: Any) -> None:
         help="the only proxies that it asks (default: any in a private network)",
     )
     one.add_argument(
+        "--secret-file",
+        default="",
+        metavar="FILE",
+        help="its first line is a secret that all proxies know: they prove it to each other, and with --peers"
+        " a name is protected by its key at all of them",
+    )
+    one.add_argument(
         "--bans", default="", metavar="FILE", help="of `wayfare ban`: who is refused for a time"
     )
     one.add_argument(
@@ -114,6 +125,7 @@ def run(a: argparse.Namespace) -> int:
         tls=Tls(*a.tls) if a.tls else None,
         audit=Audit("", "service", a.audit),
         bans=Bans(a.bans),
+        secret=secret_of(a.secret_file),
     )
     if a.tell and not alike(a.access, a.tell):
         raise UsageError(

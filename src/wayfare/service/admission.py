@@ -31,6 +31,7 @@ OWNERS_MAX = (
     100_000  # names that are protected beyond their client proxy; then the oldest are forgotten
 )
 OWNED_NS = 30 * 24 * 3600 * SECOND_NS  # that a name is protected after its client was last here
+ASKED_NS = 10 * SECOND_NS  # that another proxy may rely on a name without a lasting key
 DIALS_MAX = 10  # proxies that are being called for one address
 DIALS_PER_MINUTE = 60  # calls for one address that may fail
 
@@ -72,6 +73,32 @@ class Admission:
         self._created: dict[str, set[str]] = {}  # by connection, the clients that it has brought
         self._dials = LoginLimits(DIALS_PER_MINUTE, 1_000 * DIALS_PER_MINUTE)
         self._dialling: dict[str, str] = {}  # proxies that are being called, and for which address
+
+    def knows(self, client: str, now: int) -> bool:
+        """Whether it is known here whose name that is."""
+        owner = self._owners.get(client)
+        return client in self._proxy.clients or (owner is not None and owner.until > now)
+
+    def owned(self, client: str, now: int) -> m.Owned:
+        """Whose name that is, for another proxy."""
+        known, owner = self._proxy.clients.get(client), self._owners.get(client)
+        if owner is not None and owner.until > now:
+            return m.Owned(client, owner.digest, owner.until)
+        if known is not None:
+            return m.Owned(client, _digest(client, known.key), now + ASKED_NS)
+        return m.Owned(client)
+
+    def learn(self, owned: m.Owned, now: int) -> None:
+        """Another proxy knows whose name that is."""
+        if owned.digest and not self.knows(owned.client, now):
+            owner = Owner(owned.client, owned.digest, min(owned.until, now + OWNED_NS))
+            self._remember(owner)
+
+    def _remember(self, owner: Owner) -> None:
+        self._owners.pop(owner.client, None)
+        self._owners[owner.client] = owner
+        if len(self._owners) > OWNERS_MAX:
+            del self._owners[next(iter(self._owners))]
 
     def restore(self, owners: Iterable[Owner]) -> None:
         self._owners = {one.client: one for one in owners}
@@ -134,11 +161,9 @@ class Admission:
         known = self._proxy.clients.get(message.client)
         if known is None or known.key != message.key or not known.terms.lasting:
             return
-        before = self._owners.pop(message.client, None)
+        before = self._owners.get(message.client)
         owner = Owner(message.client, _digest(message.client, message.key), now + OWNED_NS)
-        self._owners[message.client] = owner
-        if len(self._owners) > OWNERS_MAX:
-            del self._owners[next(iter(self._owners))]
+        self._remember(owner)
         if (
             before is None
             or before.digest != owner.digest

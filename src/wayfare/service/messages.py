@@ -5,6 +5,7 @@
     proxy -> library           Welcome  Registered  Changed  MovedOut  Batch  Downloaded  Released
                                Refused
     proxy -> proxy             Reach  Download  Got  Release             and the answers to them
+                               Challenge  Proof  Whose  Owned            where they share a secret
 
 A client's life is a row of stays, numbered by its library: one at each proxy that it moves in at.
 Whatever concerns a client carries its key, so that only who began with a name goes on with it.
@@ -41,6 +42,7 @@ Number = Annotated[int, Meta(ge=0, le=ALL)]
 Subscription = Annotated[str, Meta(min_length=1, max_length=SUBSCRIPTION_MAX)]
 Subscriptions = Annotated[tuple[Subscription, ...], Meta(max_length=SUBSCRIPTIONS_MAX)]
 Heard = Annotated[dict[str, Number], Meta(max_length=SENDERS_MAX)]  # sender: its last number
+Nonce = Annotated[bytes, Meta(min_length=16, max_length=64)]
 Reason = Annotated[str, Meta(max_length=1_000)]
 
 
@@ -258,6 +260,33 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag=16):
     unknown: bool = False  # the proxy does not know the client: it may register
 
 
+class Challenge(msgspec.Struct, frozen=True, array_like=True, tag=19):
+    """Prove that you know the secret of the proxies. This is the address of the one that asks."""
+
+    nonce: Nonce
+    proxy: Address
+
+
+class Proof(msgspec.Struct, frozen=True, array_like=True, tag=20):
+    """Of who knows the secret: a digest of it, of both challenges and of both addresses."""
+
+    digest: Nonce
+
+
+class Whose(msgspec.Struct, frozen=True, array_like=True, tag=21):
+    """Whose name is this? Somebody who is new here wants it."""
+
+    client: Name
+
+
+class Owned(msgspec.Struct, frozen=True, array_like=True, tag=22):
+    """The name belongs to the key with this digest until then; an empty digest: to nobody here."""
+
+    client: Name
+    digest: Annotated[bytes, Meta(max_length=64)] = b""
+    until: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+
+
 Message = (
     Hello
     | Welcome
@@ -277,6 +306,10 @@ Message = (
     | Leave
     | Refused
     | Reach
+    | Challenge
+    | Proof
+    | Whose
+    | Owned
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -21,11 +21,13 @@ from wayfare.service.adapters import adapter, check
 from wayfare.service.addresses import ANYBODY, context_of
 from wayfare.service.admission import Admission, Owner
 from wayfare.service.buffer import DEFAULT_LIMITS, Limits
+from wayfare.service.claims import Claims
 from wayfare.service.client_proxy import Record
 from wayfare.service.errands import Errand, Errands, name_of
 from wayfare.service.proxy import Proxy
 from wayfare.service.proxy_addresses import TLS, is_among, is_safe, only, with_port
 from wayfare.service.relays import not_found
+from wayfare.service.secret import UNPROVEN, Secret
 from wayfare.service.store import Store, Stored
 from wayfare.service.system import Publication, Trust
 from wayfare.service.wire import STRANGER, WIRES_MAX, Wires, listen
@@ -59,12 +61,16 @@ class Server:
         tls: Tls | None = None,
         audit: Audit | None = None,
         bans: Bans | None = None,
+        secret: str | None = None,
     ) -> None:
         """`address` is where others reach it, if that is not where it listens; clients are `told`
         another address of the access point, if theirs is not that of the proxy.
 
         With `tls`, clients and other proxies call it tls://host:port. With a `store`, what it has
         promised is on disk: it goes on after a crash.
+
+        With a `secret`, it speaks only with proxies that know the same, and asks those in `peers` whose a name is
+        before somebody new gets it.
         """
         self._access = access
         context_of(trust)  # so that it is told at once what is wrong with its files
@@ -82,7 +88,16 @@ class Server:
         self._durability = durability
         self._limits = limits
         self._is_named = is_among(peers)
-        self._wires = Wires(self._hear, only(peers), trust, wires_max(), self._is_named)
+        self._secret = Secret(secret)
+        self._wires = Wires(
+            self._hear, only(peers), trust, wires_max(), self._is_named, self._secret
+        )
+        self._claims = Claims(
+            peers if secret else (),
+            lambda client: self.admission.knows(client, now()),
+            self._ask_whose,
+            self._resume,
+        )
         self._audit = audit or Audit("", "service")
         self._bans = bans or Bans()
         self._wires.refuses = self._banned
@@ -117,6 +132,7 @@ class Server:
             address = TLS + address
         public = without_login(self._told)
         self.proxy = Proxy(address, public, self._system, self._limits, self._file is not None)
+        self._secret.address = address
         self._audit.node = self._audit.node or address
         self.admission = Admission(
             self.proxy, self._audit, self._wires.address_of, self._own, self._is_named
@@ -231,9 +247,20 @@ class Server:
                     self._turn_away(peer, client, banned)
                     break
 
+    def _ask_whose(self, peer: str, question: m.Whose) -> None:
+        self._perform([e.Dial(peer), e.Send(peer, question)])
+
+    def _resume(self, held: Sequence[e.Received]) -> None:
+        """It is known now whose name these are about."""
+        for event in held:
+            self._hear(event)
+
     def _turn_away(self, peer: str, client: str, reason: str) -> None:
-        """Tell a peer why its client is refused, and disconnect it."""
-        self._perform([e.Send(peer, m.Refused(client, reason)), e.Hang(peer)])
+        """Tell a peer why its client is refused, and disconnect it, unless it is a proxy with other clients."""
+        self._perform([e.Send(peer, m.Refused(client, reason))])
+        if self._secret.has_proved(peer):
+            return
+        self._perform([e.Hang(peer)])
         self._forget(peer)
         self._step(e.PeerGone(peer, reason))
 
@@ -241,6 +268,7 @@ class Server:
         """That connection is gone."""
         self.admission.on_gone(peer)
         self._names.pop(peer, None)
+        self._secret.forget(peer)
 
     async def _watch(self) -> None:
         """Come by so often that a stall of the process is noticed."""
@@ -279,6 +307,7 @@ class Server:
             task.cancel()
         await asyncio.gather(*self._watching, return_exceptions=True)
         self._alarm.clear()
+        self._claims.stop()
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.wait([self._looking])
@@ -339,19 +368,48 @@ class Server:
         match event:
             case e.PeerGone(peer, _):
                 self._forget(peer)
+                self._claims.on_gone(peer)
             case e.Received(peer, message) if peer.startswith(STRANGER):
                 client: str = getattr(message, "client", "")
                 if banned := self._banned(self._wires.address_of(peer), client):
                     self._turn_away(peer, client or "?", banned)
                     return False
-                refusal = self.admission.refusal(peer, message, now())
-                if refusal:
-                    self._perform([e.Send(peer, self._refused(message, refusal))])
-                return refusal is None
+                return self._admits_stranger(event, message)
+            case e.Received(peer, m.Owned() as owned):
+                self.admission.learn(owned, now())
+                self._claims.on_answer(peer, owned.client)
+                return False
             case e.Received(peer, message):
                 if isinstance(message, m.Refused) and (asked := self.proxy.asked(peer, message)):
                     self.admission.answered(asked, message.client, message.reason)
         return True
+
+    def _admits_stranger(self, event: e.Received, message: m.Message) -> bool:
+        """The same, of what a peer says that has called."""
+        peer = event.peer
+        if isinstance(message, m.Challenge | m.Proof):
+            self._perform([e.Send(peer, self._secret.answer(peer, message))])
+            return False
+        if not self._secret.is_trusted(peer, message):
+            self._distrust(peer, message)
+            return False
+        if isinstance(message, m.Whose):
+            self._perform([e.Send(peer, self.admission.owned(message.client, now()))])
+            return False
+        refusal = self.admission.refusal(peer, message, now())
+        if refusal is None and not self._secret.has_proved(peer):
+            refusal = self._claims.hold(event)
+        if refusal:
+            self._perform([e.Send(peer, self._refused(message, refusal))])
+        return refusal is None
+
+    def _distrust(self, peer: str, message: m.Message) -> None:
+        address, client = self._wires.address_of(peer), getattr(message, "client", "?")
+        log.warning("%s asks like a proxy, and has not proved that it knows the secret", address)
+        self._audit.record(
+            "refused", client=client, address=address, why="neighbour", reason=UNPROVEN
+        )
+        self._perform([e.Send(peer, m.Refused(client, UNPROVEN))])
 
     def _refused(self, message: m.Message, reason: str) -> m.Message:
         if isinstance(message, m.Reach | m.Download) and message.at not in ("", self.proxy.address):
@@ -408,7 +466,8 @@ class Server:
                 case e.Dial(peer):
                     self._wires.dial(peer)
                 case e.Hang(peer):
-                    self._wires.hang(peer)
+                    if not self._claims.is_asking(peer):  # else the answer would be lost
+                        self._wires.hang(peer)
 
     # ---- what is kept ------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from wayfare.service import effects as e
 from wayfare.service import messages as m
 from wayfare.service.addresses import ANYBODY, context_of, distrusted
 from wayfare.service.proxy_addresses import TLS, Permit, Place, anywhere, is_safe, where
+from wayfare.service.secret import Secret
 from wayfare.service.system import Trust
 
 UNWRITTEN_MAX = 4 * m.FRAME_MAX  # bytes that the other end has not read: then it is cut off
@@ -112,8 +113,21 @@ class Wire(asyncio.Protocol):
             self._received(self.peer, message)
         del self._bytes[:at]
 
-    async def greeted(self) -> None:
-        """Say hello, and wait until it turns out to be a mobility proxy; ConnectionError if not."""
+    async def greeted(self, secret: Secret | None = None) -> None:
+        """Say hello, and wait until it turns out to be a mobility proxy; ConnectionError if not.
+
+        With a secret, both ends have to prove that they know it.
+        """
+        welcome = await self._answer_to(m.Hello("?"))
+        if self._ended or not isinstance(welcome, m.Welcome):
+            raise ConnectionError("it is no mobility proxy")
+        if secret:
+            call = secret.call(self.peer)
+            proof = call.proof(await self._answer_to(call.challenge(welcome)))
+            call.check(await self._answer_to(proof))
+
+    async def _answer_to(self, question: m.Message) -> m.Message:
+        """Say that, and wait for what comes next; ConnectionError if nothing does."""
         answer: asyncio.Future[m.Message] = asyncio.get_running_loop().create_future()
         received, gone = self._received, self._gone
 
@@ -127,10 +141,8 @@ class Wire(asyncio.Protocol):
                 answer.set_result(message)
 
         self._received, self._gone = on_received, on_gone
-        self.send(m.Hello("?"))
-        welcome = await answer
-        if self._ended or not isinstance(welcome, m.Welcome):
-            raise ConnectionError("it is no mobility proxy")
+        self.send(question)
+        return await answer
 
     def send(self, message: m.Message) -> None:
         self.write(m.encode(message))
@@ -229,11 +241,13 @@ class Wires:
         trust: Trust = ANYBODY,
         most: int = WIRES_MAX,
         is_named: Callable[[str], bool] | None = None,
+        secret: Secret | None = None,
     ) -> None:
         """With `is_named`, of a proxy: who is called has to be one, too, and who is not named is not told why.
 
-        So nobody can use this proxy to find out what listens where.
+        So nobody can use this proxy to find out what listens where. With a `secret`, who is called has to know it.
         """
+        self._secret = secret
         self._is_named = is_named
         self.refuses: Callable[[str], str] = lambda _: ""  # why who comes from there may not
         self.dialled: Callable[[str, bool], None] = lambda *_: None  # who was called, and answered
@@ -298,7 +312,7 @@ class Wires:
             async with asyncio.timeout_at(over_at):
                 await call(wire, await self._permit(peer), self._trust)
                 if self._is_named is not None:
-                    await wire.greeted()
+                    await wire.greeted(self._secret)
         except (OSError, TimeoutError, UsageError, ValueError) as error:  # of names: UnicodeError
             wire.close()
             reason = explained(error, most_s)

@@ -1,0 +1,132 @@
+"""Whose name is it? A proxy asks the others before it lets somebody new have a name.
+
+    client -- Register ann --> N -- Whose ann --> O, P      the proxies of --peers, which know the secret
+                               N <-- Owned ann, digest of the key -- O
+    what the client said is done now, if its key is that one
+
+What the client says meanwhile waits. A proxy that does not answer in time is not waited for: it is better that a
+client can come than that a name is safe while its owner's proxy is down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from wayfare.net.logs import printable
+from wayfare.service import effects as e
+from wayfare.service import messages as m
+
+CLAIM_S = 2.0  # that other proxies have to answer
+CLAIMS_MAX = 1_000  # names that are asked about at a time: who comes with another one may try again
+HELD_MAX = 100  # messages that wait for one name: the next one is refused
+CHECKED_S = 60.0  # that a name counts as free once nobody has claimed it
+CHECKED_MAX = 10_000  # such names: then all are asked about again
+
+TOO_MANY = "too many new clients come at once: try again"
+
+log = logging.getLogger(__name__)
+
+Claiming = m.Hello | m.Register | m.MoveOut | m.Download  # what a name is taken by
+
+
+class Claim:
+    """One name that others are asked about."""
+
+    def __init__(self, asked: Sequence[str]) -> None:
+        self.silent = set(asked)  # have not answered
+        self.held: list[e.Received] = []
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Claims:
+    """Of one proxy."""
+
+    def __init__(
+        self,
+        peers: Sequence[str],
+        is_known: Callable[[str], bool],
+        ask: Callable[[str, m.Whose], None],
+        resume: Callable[[list[e.Received]], None],
+    ) -> None:
+        """
+        peers      the proxies to ask; none: every name is free
+        is_known   whether this proxy knows whose name that is
+        ask        sends a question
+        resume     does what was said while it was not known whose name it is
+        """
+        self._peers = tuple(peers)
+        self._is_known, self._ask, self._resume = is_known, ask, resume
+        self._claims: dict[str, Claim] = {}
+        self._checked: dict[str, float] = {}  # names that are free, and until when that counts
+
+    def is_asking(self, peer: str) -> bool:
+        """Whether an answer of this proxy is waited for."""
+        return any(peer in claim.silent for claim in self._claims.values())
+
+    def hold(self, event: e.Received) -> str | None:
+        """Whether this has to wait: None if not, "" if so, or why it cannot even wait."""
+        client: str = getattr(event.message, "client", "")
+        claim = self._claims.get(client)
+        if claim is None:
+            if not self._is_claim(client, event.message):
+                return None
+            if len(self._claims) >= CLAIMS_MAX:
+                return TOO_MANY
+            claim = self._begin(client)
+        if len(claim.held) >= HELD_MAX:
+            return TOO_MANY
+        claim.held.append(event)
+        return ""
+
+    def _is_claim(self, client: str, message: m.Message) -> bool:
+        if not self._peers or not isinstance(message, Claiming) or not message.key:
+            return False
+        if self._is_known(client):
+            return False
+        return self._checked.get(client, 0.0) < asyncio.get_running_loop().time()
+
+    def _begin(self, client: str) -> Claim:
+        claim = self._claims[client] = Claim(self._peers)
+        loop = asyncio.get_running_loop()
+        claim.timer = loop.call_later(CLAIM_S, self._give_up, client)
+        for peer in self._peers:
+            self._ask(peer, m.Whose(client))
+        return claim
+
+    def on_answer(self, peer: str, client: str) -> None:
+        """A proxy has said whose name it is, or cannot say."""
+        claim = self._claims.get(client)
+        if claim is not None:
+            claim.silent.discard(peer)
+            if not claim.silent or self._is_known(client):
+                self._end(client)
+
+    def on_gone(self, peer: str) -> None:
+        """A proxy cannot be asked; or the connection of a client is gone."""
+        for client, claim in list(self._claims.items()):
+            claim.held = [event for event in claim.held if event.peer != peer]
+            if peer in claim.silent:
+                log.warning("%s cannot say whose name %s is", peer, printable(client))
+                self.on_answer(peer, client)
+
+    def _give_up(self, client: str) -> None:
+        silent = ", ".join(sorted(self._claims[client].silent))
+        log.warning("no answer from %s: %s may come all the same", silent, printable(client))
+        self._end(client)
+
+    def _end(self, client: str) -> None:
+        claim = self._claims.pop(client)
+        if claim.timer is not None:
+            claim.timer.cancel()
+        if len(self._checked) >= CHECKED_MAX:
+            self._checked.clear()
+        self._checked[client] = asyncio.get_running_loop().time() + CHECKED_S
+        self._resume(claim.held)
+
+    def stop(self) -> None:
+        for claim in self._claims.values():
+            if claim.timer is not None:
+                claim.timer.cancel()
+        self._claims.clear()

@@ -1,0 +1,334 @@
+"""Mobility proxies that share a secret: whom they trust, and that a name is protected at all of them."""
+
+import asyncio
+import json
+import logging
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from live import HERE
+from test_live_cli import program, wayfare
+from test_service_live import next_of
+from test_service_wires import Talk
+from wayfare.errors import Refused, UsageError
+from wayfare.net.broker import BrokerHost
+from wayfare.service import Gap, claims, connect
+from wayfare.service import messages as m
+from wayfare.service.nodes import free_ports
+from wayfare.service.proxy_server import Server
+from wayfare.service.relays import TAKEN
+from wayfare.service.secret import DIFFERENT, UNPROVEN, Secret
+
+SECRET = "a secret of sufficient length, known to few"
+OTHER = "another one, as long, that nobody has told"
+NOWHERE = "mqtt://127.0.0.1:9"  # no system is needed
+TERMS = m.Terms(standby=False, lasting=True)
+
+
+def run(story):
+    asyncio.run(asyncio.wait_for(story, 60))
+
+
+@asynccontextmanager
+async def proxies(*secrets, access=NOWHERE):
+    """Proxies with these secrets that name each other: where they are."""
+    ports = free_ports(len(secrets))
+    at = [f"127.0.0.1:{port}" for port in ports]
+    servers = []
+    try:
+        for port, secret in zip(ports, secrets, strict=True):
+            peers = [one for one in at if not one.endswith(f":{port}")]
+            servers.append(Server(access, port=port, peers=peers, secret=secret))
+            await servers[-1].start()
+        yield servers, at
+    finally:
+        for one in servers:
+            await one.stop()
+
+
+@asynccontextmanager
+async def porto():
+    broker = BrokerHost("porto", {})
+    try:
+        yield str(await broker.start(HERE))
+    finally:
+        await broker.stop()
+
+
+@asynccontextmanager
+async def silent():
+    """Something that accepts connections, and says nothing."""
+
+    async def listen(reader, writer):
+        try:
+            await reader.read()
+        finally:
+            writer.close()
+
+    listening = await asyncio.start_server(listen, "127.0.0.1", 0)
+    try:
+        yield "{}:{}".format(*listening.sockets[0].getsockname())
+    finally:
+        listening.close()
+        await asyncio.sleep(0.05)  # until it has noticed
+
+
+async def answers(where, *messages):
+    """What a proxy answers to each of these."""
+    talk = await Talk.to(where)
+    try:
+        out = []
+        for message in messages:
+            talk.say(message)
+            out.append(await talk.hear())
+        return out
+    finally:
+        talk.close()
+
+
+def register(name, key, stay=1):
+    return m.Register(name, key, stay, (), TERMS)
+
+
+# Whom a proxy trusts
+
+
+def test_clients_move_between_proxies_that_share_a_secret():
+    async def story():
+        async with (
+            porto() as access,
+            proxies(SECRET, SECRET, access=access) as (_, (first, second)),
+            connect("bob", first) as bob,
+            connect("ann", first) as ann,
+        ):
+            await ann.subscribe("x > 0")
+            await ann.move_out()
+            for x in (1, 2):
+                await bob.publish("", x=x)
+            await ann.move_in(second)
+            got = await next_of(ann, 2)
+            assert [one.properties["x"] for one in got] == [1, 2]
+
+    run(story())
+
+
+@pytest.mark.parametrize("theirs", [OTHER, None])
+def test_a_proxy_without_the_secret_gets_nothing_and_is_not_asked(theirs, caplog):
+    caplog.set_level(logging.WARNING)
+
+    async def story():
+        async with (
+            porto() as access,
+            proxies(SECRET, theirs, access=access) as (_, (first, second)),
+            connect("ann", first, patience=0.5) as ann,
+        ):
+            await ann.subscribe("x > 0")
+            await ann.move_out()
+            await ann.move_in(second)  # which cannot prove what it does not know
+            (gap,) = await next_of(ann, 1)
+            assert isinstance(gap, Gap)
+
+    run(story())
+    assert (DIFFERENT if theirs else "has not proved that it knows the secret") in caplog.text
+
+
+def test_who_has_not_proved_the_secret_may_not_ask_like_a_proxy():
+    async def story():
+        async with proxies(SECRET) as (_, (here,)):
+            known = (register("ann", "key"),)
+            asked = (
+                m.Reach("ann", "", "key"),
+                m.Download("ann", "key", 2, 1, "", {}),
+                m.Release("ann", "key", "", 2, m.ALL),
+                m.Whose("ann"),
+            )
+            _, *got = await answers(here, *known, *asked)
+            assert got == [m.Refused("ann", UNPROVEN)] * 4
+            (got,) = await answers(here, m.Proof(bytes(32)))
+            assert got == m.Refused("?", DIFFERENT)
+
+    run(story())
+
+
+def test_without_a_secret_proxies_trust_each_other_as_before():
+    async def story():
+        async with proxies(None) as (_, (here,)):
+            _, got = await answers(
+                here, register("ann", "key"), m.Download("ann", "key", 2, 1, "", {})
+            )
+            assert got.found
+            (got,) = await answers(here, m.Whose("ann"))
+            assert got.reason == UNPROVEN
+
+    run(story())
+
+
+def test_a_proof_cannot_be_passed_on_to_another_proxy(caplog):
+    """Somebody in between says that it is the proxy, and lets the other ends prove the secret to each other."""
+    caplog.set_level(logging.WARNING)
+
+    async def story():
+        async with proxies(SECRET, SECRET) as (_, (_, there)):
+            heard = []
+
+            async def between(reader, writer):
+                caller, called = Talk(reader, writer), await Talk.to(there)
+                try:
+                    with suppress(asyncio.IncompleteReadError, ConnectionError):
+                        while True:
+                            called.say(await caller.hear())
+                            answer = await called.hear()
+                            heard.append(type(answer))
+                            if isinstance(answer, m.Welcome):
+                                answer = m.Welcome(middle, answer.access)
+                            caller.say(answer)
+                finally:
+                    for talk in (caller, called):
+                        talk.close()
+
+            listening = await asyncio.start_server(between, "127.0.0.1", 0)
+            middle = "{}:{}".format(*listening.sockets[0].getsockname())
+            wires = Server(NOWHERE, secret=SECRET)
+            await wires.start()
+            try:
+                (got,) = await answers(
+                    wires.proxy.address, m.Reach("ann", middle, "key")
+                )  # it calls who it is told to
+                assert not got.reached
+                assert heard == [m.Welcome, m.Challenge, m.Refused]
+            finally:
+                await wires.stop()
+                listening.close()
+
+    run(story())
+    assert DIFFERENT in caplog.text
+
+
+def test_a_proxy_that_is_called_by_another_name_is_told_how_to_be_called(caplog):
+    caplog.set_level(logging.WARNING)
+
+    async def story():
+        async with proxies(SECRET, SECRET) as (_, (_, there)):
+            by_name = there.replace("127.0.0.1", "localhost")
+            server = Server(NOWHERE, secret=SECRET, peers=[by_name])
+            await server.start()
+            try:
+                (got,) = await answers(server.proxy.address, m.Reach("ann", by_name, "key"))
+                assert not got.reached
+            finally:
+                await server.stop()
+
+    run(story())
+    assert "and its address is" in caplog.text
+
+
+def test_a_secret_has_to_be_long():
+    with pytest.raises(UsageError, match="at least"):
+        Secret("short")
+
+
+# Names
+
+
+def test_a_name_is_protected_by_its_key_at_all_proxies():
+    async def story():
+        async with proxies(SECRET, SECRET, SECRET) as (servers, (first, second, third)):
+            (got,) = await answers(first, register("ann", "key"))
+            assert isinstance(got, m.Registered)
+            for where in (second, third):
+                for message in (m.Hello("ann", "guess"), register("ann", "guess")):
+                    (got,) = await answers(where, message)
+                    assert got == m.Refused("ann", TAKEN)
+            assert not servers[1].proxy.clients
+            (got,) = await answers(second, register("ann", "key", 2))
+            assert isinstance(got, m.Registered)
+            (got,) = await answers(third, register("bob", "other"))  # nobody has that name
+            assert isinstance(got, m.Registered)
+
+    run(story())
+
+
+def test_a_name_is_free_again_when_a_client_without_a_lasting_key_has_left(monkeypatch):
+    async def story():
+        async with proxies(SECRET, SECRET) as (_, (first, second)):
+            talk = await Talk.to(first)
+            talk.say(m.Register("ann", "random", 1, (), m.Terms(standby=False)))
+            assert isinstance(await talk.hear(), m.Registered)
+            talk.say(m.Leave("ann", "random", 1))
+            await asyncio.sleep(0.1)
+            talk.close()
+            (got,) = await answers(second, register("ann", "another"))
+            assert isinstance(got, m.Registered)
+
+    run(story())
+
+
+def test_a_client_may_come_although_a_proxy_does_not_answer(monkeypatch, caplog):
+    monkeypatch.setattr(claims, "CLAIM_S", 0.3)
+    caplog.set_level(logging.WARNING)
+
+    async def story():
+        (down,) = free_ports(1)
+        async with silent() as frozen:
+            server = Server(NOWHERE, peers=[f"127.0.0.1:{down}", frozen], secret=SECRET)
+            try:
+                first, second = await answers(
+                    await server.start(), m.Hello("ann", "key"), register("ann", "key")
+                )
+                assert isinstance(first, m.Welcome)
+                assert isinstance(second, m.Registered)
+            finally:
+                await server.stop()
+
+    run(story())
+    assert "ann may come all the same" in caplog.text
+
+
+def test_too_many_new_names_at_once_have_to_try_again(monkeypatch):
+    monkeypatch.setattr(claims, "CLAIMS_MAX", 2)
+    monkeypatch.setattr(claims, "HELD_MAX", 1)
+
+    async def story():
+        async with silent() as frozen:
+            server = Server(NOWHERE, peers=[frozen], secret=SECRET)
+            try:
+                talk = await Talk.to(await server.start())
+                for name in ("ann", "bob", "carl", "ann"):
+                    talk.say(register(name, "key"))
+                for name in ("carl", "ann"):
+                    assert await talk.hear() == m.Refused(name, claims.TOO_MANY)
+                talk.close()
+            finally:
+                await server.stop()
+
+    run(story())
+
+
+# As processes
+
+
+def test_processes_read_the_secret_from_a_file(tmp_path):
+    secret, bad = tmp_path / "secret", tmp_path / "bad"
+    secret.write_text(f"{SECRET}\n")
+    bad.write_text("short\n")
+    first, second = (f"127.0.0.1:{port}" for port in free_ports(2))
+    words = ("service", "proxy", "--access", NOWHERE, "--json", "--secret-file")
+    with (
+        program(*words, str(secret), "--listen", first, "--peers", second) as one,
+        program(*words, str(secret), "--listen", second, "--peers", first) as other,
+    ):
+        assert json.loads(one.line())["proxy"] == first
+        assert json.loads(other.line())["proxy"] == second
+
+        async def story():
+            (got,) = await answers(first, register("ann", "key"))
+            assert isinstance(got, m.Registered)
+            with pytest.raises(Refused):
+                async with connect("ann", second, key="guess"):
+                    pass
+
+        run(story())
+    code, _, told = wayfare(*words, str(bad))
+    assert code == 2
+    assert "a shared secret has at least" in told
