@@ -27,6 +27,7 @@ from wayfare.core.effects import Forgotten
 from wayfare.core.messages import ClientId
 from wayfare.core.sessions import Session
 from wayfare.errors import CannotConnect, UsageError
+from wayfare.net.answering import Answering
 from wayfare.net.broker import BrokerHost
 from wayfare.net.connection import Connection
 from wayfare.net.logs import tell
@@ -155,7 +156,7 @@ class AdminSocket:
     def __init__(self, brokers: Iterable[BrokerHost], path: str) -> None:
         self._brokers, self._path = list(brokers), Path(path)
         self._server: asyncio.Server | None = None
-        self._answering: set[asyncio.Task[None]] = set()
+        self._answering = Answering(self._serve, CONNECTIONS_MAX)
 
     async def start(self) -> None:
         """Listen; UsageError if that cannot be."""
@@ -169,7 +170,7 @@ class AdminSocket:
             _clear(self._path)
             listening = _bound(self._path)
             self._server = await asyncio.start_unix_server(
-                self._accept, sock=listening, limit=REQUEST_BYTES
+                self._answering.accept, sock=listening, limit=REQUEST_BYTES
             )
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno else str(error)
@@ -178,21 +179,9 @@ class AdminSocket:
     async def stop(self) -> None:
         if self._server is None:
             return
-        self._server.close()
-        for task in self._answering:
-            task.cancel()
-        await asyncio.gather(*self._answering, return_exceptions=True)
-        await self._server.wait_closed()
+        await self._answering.stop(self._server)
         with suppress(OSError):
             self._path.unlink()
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._answering) >= CONNECTIONS_MAX:
-            writer.close()
-            return
-        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -24,6 +24,7 @@ from wayfare.core.codec import decode
 from wayfare.core.counts import MILLISECOND_NS, Histogram
 from wayfare.core.messages import Hello
 from wayfare.errors import CannotConnect, CodecError
+from wayfare.net.answering import Answering
 from wayfare.net.broker import BrokerHost
 from wayfare.net.logs import printable
 from wayfare.net.metrics import Metrics
@@ -116,24 +117,22 @@ class Endpoint:
         self._metrics = Metrics(self.status, lambda: Spread.of(self._lags))
         self._server: asyncio.Server | None = None
         self._measuring: asyncio.Task[None] | None = None
-        self._answering: set[asyncio.Task[None]] = set()
+        self._answering = Answering(self._serve, CONNECTIONS_MAX)
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen there. Returns where it listens."""
-        self._server = await asyncio.start_server(self._accept, host, port, limit=REQUEST_BYTES)
+        accept = self._answering.accept
+        self._server = await asyncio.start_server(accept, host, port, limit=REQUEST_BYTES)
         self._measuring = asyncio.get_running_loop().create_task(self._measure())
         where: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
         return where
 
     async def stop(self) -> None:
-        tasks = [*self._answering, *([self._measuring] if self._measuring else [])]
+        if self._measuring is not None:
+            self._measuring.cancel()
+            await asyncio.gather(self._measuring, return_exceptions=True)
         if self._server is not None:
-            self._server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if self._server is not None:
-            await self._server.wait_closed()
+            await self._answering.stop(self._server)
 
     def status(self) -> Status:
         brokers = [status_of(one) for one in self._brokers]
@@ -149,14 +148,6 @@ class Endpoint:
             self._lag_s = late / 1e9
 
     # Requests
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._answering) >= CONNECTIONS_MAX:
-            writer.close()
-            return
-        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
