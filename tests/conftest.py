@@ -38,8 +38,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(autouse=True)
 def log_level() -> None:
-    """Earlier tests, and commands that ran in this process, may have left a higher one: a log would be empty."""
-    logging.getLogger().setLevel(logging.WARNING)
+    """Earlier tests, and commands that ran in this process, may have left a higher one: a log would be empty.
+
+    Commands also leave handlers, whose streams are closed: each record would cost a traceback.
+    """
+    root = logging.getLogger()
+    root.setLevel(logging.WARNING)
+    for handler in [one for one in root.handlers if type(one) is logging.StreamHandler]:
+        root.removeHandler(handler)
     logging.getLogger("wayfare").setLevel(logging.NOTSET)
 
 
