@@ -25,13 +25,19 @@ class Stalls:
 
     __slots__ = ("_clock", "_seen")
 
-    def __init__(self, clock: Callable[[], int] = uptime_ns) -> None:
-        """`clock` is the one that deadlines go by: one that stands still with the machine needs no extension."""
+    def __init__(self, clock: Callable[[], int] | None = None) -> None:
+        """`clock` is the one that deadlines go by; without it, `uptime_ns`.
+
+        A clock that stands still while the machine is suspended notices no such stall, and needs to notice none.
+        """
         self._clock = clock
-        self._seen = clock()
+        self._seen = self._now()
+
+    def _now(self) -> int:
+        return uptime_ns() if self._clock is None else self._clock()
 
     def come_by(self) -> int:
         """How long the process has not run, in nanoseconds; 0 if it came by in time."""
-        now = self._clock()
+        now = self._now()
         gap, self._seen = now - self._seen, now
         return gap if gap > STALL_S * 1e9 else 0
