@@ -451,7 +451,9 @@ def test_config_lists_its_keys(capsys):
         (["broker", "--name", "a", "--listen", "x:y"], 'listen is "x:y": give a text like'),
         (["broker", "--name", "a", "--neighbour", "b=c:d"], 'neighbours.b is "c:d": give a text'),
         (["broker", "--name", "a", "--neighbour", "a"], "neighbours.a is this broker itself"),
-        (["broker", "--config", "x.toml", "--name", "a"], "--config has it all: leave --name"),
+        (["broker", "x.toml", "--config", "y.toml"], "which is it, x.toml or y.toml?"),
+        (["broker", "x.toml", "--name", "a"], "the file has it all: leave --name"),
+        (["broker", "--config", "x.toml", "--name", "a"], "the file has it all: leave --name"),
         (["broker", "--config", "/no/such.toml"], "cannot read /no/such.toml: No such file"),
         (
             ["broker", "--config", str(EXAMPLES / "city.toml")],

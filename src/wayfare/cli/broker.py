@@ -20,7 +20,7 @@ from wayfare.net.addresses import Address
 from wayfare.net.broker import BrokerHost
 
 EXAMPLES = """examples:
-  wayfare broker --config site.toml                 as the file says
+  wayfare broker site.toml                          as the file says
   wayfare broker --name lisbon                      alone, on this machine
   wayfare broker --name lisbon --listen 0.0.0.0:7410 --neighbour porto
                                                     for others; porto will call
@@ -46,6 +46,9 @@ def add_parser(commands: Any) -> None:
         description="Run one broker, as a file or a few options say.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    one.add_argument(
+        "file", nargs="?", type=Path, metavar="FILE", help="its configuration, in TOML; as --config"
     )
     one.add_argument("--config", type=Path, metavar="FILE", help="its configuration, in TOML")
     one.add_argument("--name", help="without a file: what it is called")
@@ -112,14 +115,14 @@ def run_broker(arguments: argparse.Namespace) -> int:
 
 def _site(arguments: argparse.Namespace) -> configured.Broker:
     a = arguments
-    if a.config is not None:
+    if a.config is not None and a.file is not None:
+        raise UsageError(f"which is it, {a.file} or {a.config}? Give one configuration")
+    if (file := a.config or a.file) is not None:
         if a.name or a.listen or a.neighbour:
-            raise UsageError("--config has it all: leave --name, --listen and --neighbour")
-        site = config.read(a.config)
+            raise UsageError("the file has it all: leave --name, --listen and --neighbour")
+        site = config.read(file)
         if isinstance(site, configured.Network):
-            raise UsageError(
-                f"{a.config} is a network: start it with wayfare network up {a.config}"
-            )
+            raise UsageError(f"{file} is a network: start it with wayfare network up {file}")
         return site
     if not a.name:
         raise UsageError("a broker needs a name: give --config FILE, or --name NAME")
