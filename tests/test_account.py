@@ -266,3 +266,14 @@ def test_quotas_and_deny_rules_are_written_and_shown(file):
     assert (code, told) == (2, f"wayfare: there is no account nobody in {file}\n")
     file.write_text(file.read_text("utf-8") + "connections = -1\n", "utf-8")
     assert "connections is -1: give a whole number" in wayfare("account", "list", file)[2]
+
+
+def test_memory_is_a_size_in_the_file_and_as_it_is_shown(file):
+    wayfare("account", "add", file, "anna", "--password-stdin", "--memory", "64MiB", stdin="open\n")
+    assert 'memory = "64MiB"' in file.read_text("utf-8")
+    assert "  memory 64MiB" in wayfare("account", "show", file, "anna")[1]
+    _, out, _ = wayfare("account", "show", file, "anna", "--json")
+    assert json.loads(out)["memory"] == 64 * 2**20
+    wrong = ("account", "add", file, "ben", "--password-stdin", "--memory", "64M")
+    with pytest.raises(SystemExit):
+        wayfare(*wrong, stdin="open\n")

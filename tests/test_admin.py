@@ -71,6 +71,10 @@ def test_sessions_are_listed_and_clients_kicked(site):
         assert listed["anna"]["address"] == "127.0.0.1"
         code, out, _ = await asyncio.to_thread(command, "sessions", "list", "b*", *there)
         assert (code, "bert" in out, "anna" in out) == (0, True, False)
+        nobody = ("sessions", "list", "zoe*", *there)
+        for form in ((), ("--json",)):
+            told = await asyncio.to_thread(command, *nobody, *form)
+            assert told == (0, "", "no sessions of clients like zoe*\n")
 
         kick = ("sessions", "kick", "anna", *there)
         code, out, _ = await asyncio.to_thread(command, *kick, "--reason", "maintenance")
@@ -88,7 +92,7 @@ def test_sessions_are_listed_and_clients_kicked(site):
     asyncio.run(asyncio.wait_for(test(), 60))
     lines = file.with_name("audit.jsonl").read_text("utf-8").splitlines()
     kicks = [one for one in map(json.loads, lines) if one["event"] == "kicked"]
-    assert [one["reason"] for one in kicks] == ["maintenance", "an operator disconnected it"]
+    assert [one["reason"] for one in kicks] == ["maintenance", "an operator ended its session"]
     assert kicks[0]["by"] == f"uid {os.getuid()}"
 
 

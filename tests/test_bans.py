@@ -44,13 +44,17 @@ def path(tmp_path):
         ("car-17", "name:car-17"),
         ("fleet/car", "name:fleet/car"),
         ("name:192.0.2.7", "name:192.0.2.7"),
+        ("name:300.1.1.1", "name:300.1.1.1"),
+        ("car:17", "name:car:17"),
     ],
 )
 def test_a_target_is_a_network_or_a_name(text, target):
     assert target_of(text) == target == target_of(target)
 
 
-@pytest.mark.parametrize("text", ["", "name:", "192.0.2.7/77", "a\nb", "x" * 300])
+@pytest.mark.parametrize(
+    "text", ["", "name:", "192.0.2.7/77", "300.1.1.1", "2001:db8:::1", "a\nb", "x" * 300]
+)
 def test_what_is_no_target_is_refused(text):
     with pytest.raises(UsageError):
         target_of(text)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from test_cli import BUFFERED
 from test_live_cli import COMMAND, program, subscriber, wayfare
 from wayfare import cli
-from wayfare.cli.top import duration, rates_of, short
+from wayfare.cli.top import binary, duration, rates_of, short
 from wayfare.net.broker import BrokerHost
 from wayfare.net.status import status_of
 
@@ -191,3 +191,18 @@ def test_numbers_are_short(value, text):
 )
 def test_durations_are_short(seconds, text):
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (1023, "1023"),
+        (1024, "1Ki"),
+        (1536, "1.5Ki"),
+        (2**28, "256Mi"),
+        (2**60, "1048576Ti"),
+    ],
+)
+def test_bytes_are_in_the_units_of_configurations(value, text):
+    assert binary(value) == text

@@ -16,7 +16,7 @@ from wayfare.cli.groups import Group
 from wayfare.core.filters import Filter
 from wayfare.errors import UsageError
 from wayfare.net import accounts
-from wayfare.net.kinds import DURATION, DURATIONS_NS, MEMORY
+from wayfare.net.kinds import DURATION, DURATIONS_NS, MEMORY, SIZES, written
 from wayfare.net.quotas import QUOTAS
 
 EXAMPLES = """examples:
@@ -205,7 +205,8 @@ def _print(account: accounts.Account, *, as_json: bool) -> None:
     if account.deny_clients:
         print(f"  deny_clients    {', '.join(account.deny_clients)}")
     for key, value in _quotas(account).items():
-        print(f"  {key} {value or 'unlimited'}")
+        shown = written(value, SIZES) if key == "memory" and value else value
+        print(f"  {key} {shown or 'unlimited'}")
     if account.previous_password:
         print(f"  previous password counts {_until(account)}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -85,30 +86,37 @@ def _socket(arguments: argparse.Namespace) -> str:
 
 def list_all(arguments: argparse.Namespace) -> int:
     request = Request("sessions", broker=arguments.broker, client=arguments.pattern)
-    return asyncio.run(_list(ask(_socket(arguments), request), as_json=arguments.json))
+    found = asyncio.run(_list(ask(_socket(arguments), request), as_json=arguments.json))
+    if not found:  # on stderr: stdout stays a list for programs to read
+        like = f" of clients like {arguments.pattern}" if arguments.pattern else ""
+        print(f"no sessions{like}", file=sys.stderr)
+    return 0
 
 
 async def _list(lines: AsyncIterator[bytes], *, as_json: bool) -> int:
+    """Print them. Returns how many."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     for name in ("broker", "client", "account", "state", "address"):
         table.add_column(name)
-    for name in ("away", "backlog", "subscriptions", "advertisements"):
+    for name in ("away", "backlog", "bytes", "subscriptions", "advertisements"):
         table.add_column(name, justify="right")
+    count = 0
     async for line in lines:
+        count += 1
         if as_json:
             print(line.decode().rstrip("\n"))
             continue
         one = msgspec.json.decode(line, type=SessionFacts)
         words = (one.broker, printable(one.client), printable(one.account), one.state, one.address)
         away = f"{one.away_s:.0f} s" if one.state == "away" else ""
-        numbers = (one.backlog, one.subscriptions, one.advertisements)
+        numbers = (one.backlog, one.backlog_bytes, one.subscriptions, one.advertisements)
         table.add_row(*words, away, *map(str, numbers))
-    if not as_json:
+    if count and not as_json:
         console = Console(width=None if Console().is_terminal else 160)
         with console.capture() as drawn:  # to `print`: on a broken pipe rich would exit by itself
             console.print(table)
         print("\n".join(line.rstrip() for line in drawn.get().splitlines()))
-    return 0
+    return count
 
 
 def kick(arguments: argparse.Namespace) -> int:

@@ -217,7 +217,7 @@ def draw(looks: Sequence[Look], troubles: Iterable[str]) -> Group:
         parts += [Text(), _limits(looks)]
     parts += [
         Text(
-            f"the account {one.account} keeps {short(one.bytes)} of {short(one.limit)}B at {at}",
+            f"the account {one.account} keeps {binary(one.bytes)} of {binary(one.limit)} at {at}",
             "yellow",
         )
         for at, one in (
@@ -286,7 +286,7 @@ def _limits(looks: Sequence[Look]) -> Table:
 def _share(used: int, limit: int) -> tuple[str, str, Text]:
     style = "yellow" if limit and used > limit * NEAR else ""
     share = Text(f"{used / limit:.0%}", style) if limit else Text("-")
-    return short(used), short(limit) if limit else "none", share
+    return binary(used), binary(limit) if limit else "none", share
 
 
 def _ahead(name: str, ahead: Ahead) -> list[Text]:
@@ -324,6 +324,16 @@ def short(value: float) -> str:
             return f"{value:.0f}{unit}" if whole else f"{value:.1f}{unit}"
         value /= 1000
     return f"{value:.0f}P"
+
+
+def binary(value: float) -> str:
+    """Bytes, in the units of configurations and in at most six characters: 999, 1.2Ki, 256Mi."""
+    for unit in ("", "Ki", "Mi", "Gi"):
+        if value < 1023.5:
+            whole = value >= 9.95 or value == int(value)
+            return f"{value:.0f}{unit}" if whole else f"{value:.1f}{unit}"
+        value /= 1024
+    return f"{value:.0f}Ti"
 
 
 def duration(seconds: float) -> str:

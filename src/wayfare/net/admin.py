@@ -111,7 +111,8 @@ def _facts(host: BrokerHost, session: Session) -> SessionFacts:
 def kick(host: BrokerHost, request: Request, by: str) -> Kicked:
     """Disconnect a client, and with `forget` end its session: its backlog is dropped."""
     client = ClientId(request.client)
-    reason = request.reason or "an operator disconnected it"
+    did = "ended its session" if request.forget else "disconnected it"
+    reason = request.reason or f"an operator {did}"
     connections = [one for one in host.connections.values() if one.peer == client]
     sessions = host.core.border.of(client)
     for connection in connections:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -27,6 +28,7 @@ from wayfare.net.audit import Audit
 BANS_MAX = 100_000  # in one file
 WATCH_S = 1.0  # between two looks at the file
 NAME = "name:"
+LIKE_ADDRESS = re.compile(r"\d+(\.\d+){3}|[0-9a-fA-F:]*::?[0-9a-fA-F:]*:[0-9a-fA-F:.]*")
 
 Stamp = tuple[int, int, int] | None
 Network = IPv4Network | IPv6Network
@@ -61,6 +63,8 @@ def target_of(text: str) -> str:
             with suppress(ValueError):
                 ip_address(text.partition("/")[0])
                 raise UsageError(f"{text!r:.80} is no network: write it like 192.0.2.0/24")
+        if LIKE_ADDRESS.fullmatch(text):
+            raise UsageError(f"{text!r:.80} is no address: correct it, or write {NAME}{text:.80}")
     if not 0 < len(name) <= NAME_MAX or not name.isprintable():
         raise UsageError(f"a ban is for an address, a network or a name, not {text!r:.80}")
     return NAME + name
