@@ -4,7 +4,9 @@ import gc
 import logging
 import os
 import random
-from collections.abc import Callable, Iterator
+import sys
+import warnings
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
@@ -68,6 +70,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(group))
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(300))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Collect what a failed test left open: else an innocent test fails later, with ResourceWarnings.
+
+    Python keeps the frames of the last exception, and the sockets in them, until the next one.
+    """
+    result = yield
+    if hasattr(sys, "last_value"):
+        del sys.last_type, sys.last_value, sys.last_traceback
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
+    return result
 
 
 def pytest_collection_finish() -> None:
