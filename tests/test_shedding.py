@@ -6,7 +6,7 @@ from wayfare.core.broker import Broker
 from wayfare.core.effects import Exceeded, Granted, LinkDown, Received, Send
 from wayfare.core.filters import Filter
 from wayfare.core.grants import Grants
-from wayfare.core.history import Limits
+from wayfare.core.history import Limits, Loss
 from wayfare.core.memory import RANK_MIN, Memory, rank_of
 from wayfare.core.messages import (
     Ack,
@@ -18,6 +18,7 @@ from wayfare.core.messages import (
     Publish,
     Welcome,
 )
+from wayfare.core.sessions import Old
 from wayfare.net.journal import _replay as replay
 from wayfare.net.journal import records_of
 from wayfare.net.links import Link
@@ -179,6 +180,24 @@ def test_small_consumers_are_left_alone():
     assert core.border.memory.shed == 0
 
 
+def test_a_session_that_only_has_losses_to_report_stays_and_others_lose_instead():
+    """There is nothing to drop in it, however large it seems to be."""
+    core = broker()
+    elsewhere = Attach("eve", 2, 0, (Filter.parse("x > 0"),), (), (("faro", 1),), True)
+    core.step(Received("eve#2", elsewhere), 0)
+    (eve,) = core.border.of("eve")
+    for epoch in range(1_000):
+        old = eve.wait.old[epoch] = Old(eve.subscriptions)
+        old.kept.append((Loss(1, "memory"), 0))
+    core.border.memory.note(eve)
+    away(core, "anna", "x > 0")
+    publish(core, 1, 50)
+    core.step(Exceeded("memory", 20 * KIB), 2)
+    assert {one.client for one in core.border.all()} == {"eve", "anna"}
+    (anna,) = core.border.of("anna")
+    assert 0 < len(anna.backlog) < 50
+
+
 # Accounts
 
 
@@ -247,7 +266,7 @@ def test_a_saved_session_still_counts_for_its_account():
 # Random runs
 
 
-@pytest.mark.parametrize("relocation", ["handoff", "home"])
+@pytest.mark.parametrize("relocation", ["handoff", "junction", "home"])
 def test_random_runs_that_are_short_of_memory_report_each_loss(relocation):
     shed = 0
     for seed in range(60):

@@ -33,18 +33,19 @@ class Shedding:
     def shed(self, event: Exceeded) -> list[Effect]:
         """Let the largest consumers lose until so many bytes are free."""
         effects: list[Effect] = []
-        spared: list[Session] = []  # are large because of their filters
+        spared: list[Consumer] = []  # are large because of their filters, or of losses to report
         goal = self._used(event.account) - event.bytes
         while self._used(event.account) > goal:
             largest = self._memory.largest(event.account)
             if largest is None or rank_of(largest.noted) <= RANK_MIN:
                 break
-            if isinstance(largest, Session) and not _keeps_much(largest):
+            before = largest.noted
+            if not isinstance(largest, Session) or _keeps_much(largest):
+                effects += self._cut(largest, event.limit)
+            if largest.noted >= before:
                 spared.append(largest)
                 goal -= largest.noted if event.account else 0
                 self._memory.forget(largest)
-                continue
-            effects += self._cut(largest, event.limit)
         for one in spared:
             self._memory.note(one)
         return effects
