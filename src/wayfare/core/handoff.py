@@ -79,8 +79,7 @@ class Handoff(Relocation):
         border = self.border
         if not message.previous:
             return super().on_attach(link, message, now)
-        broker, epoch = message.previous[0]
-        last = border.left_here(message.client, epoch) if broker == self.paths.name else None
+        last = self._last_here(message)
         if last is not None and not last.orphan:
             if last.wait is None:
                 return self._renew(last, link, message, now)
@@ -94,6 +93,11 @@ class Handoff(Relocation):
         border.deadlines.arm(ANSWER, session.place, session.wait.until)
         welcome = Send(link, m.Welcome(session.epoch, session.published))
         return [welcome, *self._ask(session, message, now)]
+
+    def _last_here(self, message: m.Attach) -> Session | None:
+        """The session of the client's last attachment, if that was here."""
+        broker, epoch = message.previous[0]
+        return self.border.left_here(message.client, epoch) if broker == self.paths.name else None
 
     def _ask(self, session: Session, message: m.Attach, now: int) -> list[Effect]:
         """Look for what the client had before."""

@@ -58,6 +58,19 @@ class Junction(Handoff):
 
     # At the new broker
 
+    def _last_here(self, message: m.Attach) -> Session | None:
+        """Likewise, behind attachments here that nobody heard: a search for those would be in vain, and long."""
+        tombstone = self.border.tombstones.get(message.client)
+        for broker, epoch in message.previous:
+            if broker != self.paths.name:
+                return None
+            session = self.border.left_here(message.client, epoch)
+            if session is not None:
+                return session
+            if tombstone is not None and tombstone.next_stop(epoch, message.epoch) is not None:
+                return None  # it went on from here
+        return None
+
     def _ask(self, session: Session, message: m.Attach, now: int) -> list[Effect]:
         fetch = Fetch(
             self.paths.name,
