@@ -6,7 +6,7 @@ import pytest
 
 from wayfare.core.client import ACK_DELAY_NS
 from wayfare.core.filters import Filter
-from wayfare.core.handoff import NO_ANSWER
+from wayfare.core.handoff import HELD_TOO_MUCH, NO_ANSWER
 from wayfare.core.history import Marks, Stored
 from wayfare.core.messages import (
     Attach,
@@ -981,6 +981,17 @@ def test_notifications_that_overtake_each_other_are_found(without_marks):
 
 def test_what_was_overtaken_and_not_delivered_is_found():
     assert with_an_overtaking() == (Violation("complete", "anna did not get ticker 2"),)
+
+
+# What a broker refuses
+
+
+@pytest.mark.parametrize(("reason", "missing"), [(None, ["complete"]), (HELD_TOO_MUCH, [])])
+def test_what_a_broker_refused_to_hold_is_published_with_the_next_attachment(reason, missing):
+    """By then anna does not want it any more."""
+    story = Story().publish(1000).tell(1000 + NEAR, "detached", "ticker", reason=reason)
+    story.unsubscribe(LATE // 2).tell(LATE, "attached", "ticker")
+    assert story.broken() == missing
 
 
 # The place of a gap

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from math import inf
 
 from wayfare.core.filters import Filter
-from wayfare.core.handoff import NO_ANSWER
+from wayfare.core.handoff import HELD_TOO_MUCH, NO_ANSWER
 from wayfare.core.predicates import Attributes, satisfied
 from wayfare.core.templates import Template
 from wayfare.eventlog import Event
@@ -42,6 +42,7 @@ class History:
         self.left: list[int] = []
         self.replaced: list[int] = []  # when another process began under its name
         self.unanswered: list[int] = []  # when it waited no longer for its old broker
+        self.refused: list[int] = []  # when a broker dropped publications that it held, and said so
         self.moves = 0  # attachments at another broker than before
         self._broker: str | None = None
         self._held: dict[tuple[str, Filter], tuple[int, Span]] = {}
@@ -100,6 +101,17 @@ class History:
                 return end
         return inf
 
+    def accepted(self, time: int, needs_ns: int, held_ns: int, until: float) -> float:
+        """When a broker has accepted what was published at this time, if it holds it for so long; or never.
+
+        What a broker refused is sent again on the next connection.
+        """
+        accepted = self.contact(time, needs_ns, until)
+        for refused in self.refused:
+            if time <= refused <= accepted + held_ns:
+                accepted = self.contact(refused, needs_ns, until)
+        return accepted + held_ns
+
 
 def histories(events: Iterable[Event]) -> dict[str, History]:
     out: dict[str, History] = {}
@@ -115,6 +127,8 @@ def histories(events: Iterable[Event]) -> dict[str, History]:
             history.come(time, event.broker)
         elif event.kind == "detached":
             history.attached[-1].end = time
+            if event.reason == HELD_TOO_MUCH:
+                history.refused.append(time)
         elif event.kind == "left":
             history.leave(time)
         elif event.kind == "replaced":

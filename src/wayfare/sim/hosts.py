@@ -252,7 +252,7 @@ class BrokerHost(Host):
         self.mind_fault(effect)
         connection = self.world.connections.get(effect.link)
         if connection is not None:
-            connection.break_off(noticed=True)
+            connection.break_off(noticed=True, reason=effect.reason)
 
 
 class Connection:
@@ -273,13 +273,16 @@ class Connection:
         broker.pipes[link] = self.down
         world.connections[link] = self
 
-    def break_off(self, *, noticed: bool) -> None:
-        """Both directions are gone. Without `noticed`, the broker finds out later."""
+    def break_off(self, *, noticed: bool, reason: str | None = None) -> None:
+        """Both directions are gone. Without `noticed`, the broker finds out later.
+
+        The `reason` is that of a broker which closed the connection.
+        """
         self.up.drop()
         self.down.drop()
         self.client.pipes.pop(self.link, None)
         self.client.receive(LinkDown(self.link))
-        self.client.gone(self)
+        self.client.gone(self, reason)
         if noticed:
             self.broker.pipes.pop(self.link, None)
         self.world.agenda.at(self.world.now + (0 if noticed else NOTICE_NS), self._noticed)
@@ -516,15 +519,16 @@ class ClientHost(Host):
         if self.connection is not None and self.connection.link == effect.link:
             self.connection.hang_up()
 
-    def gone(self, connection: Connection) -> None:
+    def gone(self, connection: Connection, reason: str | None = None) -> None:
         if self.connection is connection:
             self.connection = None
-            self.log("detached")
+            self.log("detached", reason)
 
-    def log(self, kind: str) -> None:
+    def log(self, kind: str, reason: str | None = None) -> None:
         """What this process did, as long as it is the one that has the name."""
         if not self.replaced:
-            self.world.log(kind, client=self.name, broker=self.home, epoch=self.core.epoch)
+            facts = {"client": self.name, "broker": self.home, "reason": reason}
+            self.world.log(kind, epoch=self.core.epoch, **facts)
 
 
 def as_filter(given: str | Filter | Condition) -> Filter:

@@ -220,10 +220,10 @@ def _required(
 ) -> bool:
     assert event.attributes is not None
     leaves = next((time for time in publisher.left if time >= event.time_ns), inf)
-    accepted = publisher.contact(event.time_ns, reach.client_ns, leaves)
+    held_ns = _moving_ns(publisher, reach)  # for that long its broker may hold it back
+    accepted = publisher.accepted(event.time_ns, reach.client_ns, held_ns, leaves)
     if accepted == inf:
         return False
-    accepted += _moving_ns(publisher, reach)  # until then its broker may hold it back
     arrived = accepted + reach.tree_ns
     if any(event.time_ns <= time < arrived for time in publisher.replaced):
         return False  # what the later process publishes may overtake it
