@@ -208,3 +208,32 @@ def test_a_gap_counts_nothing_twice_when_subscriptions_change_while_a_session_wa
 def test_a_gap_comes_behind_older_news_of_a_new_subscription():
     """Found at random; a session lost what was published after the first news that a new filter brings."""
     assert fuzz(Job(16612, "covering")).verdict.violations == ()
+
+
+def test_junction_needs_no_search_for_a_client_that_stays():
+    """Found at random; two attachments were not heard, and a notification was held back until it was unwanted."""
+    assert fuzz(Job(16, "simple", "junction")).verdict.violations == ()
+
+
+def test_memory_is_freed_although_a_session_has_only_losses_to_report():
+    """Found at random; the search for something to drop did not end."""
+    assert fuzz(Job(170, "covering", "junction", mobile="both")).verdict.violations == ()
+
+
+def test_what_a_broker_refuses_for_want_of_memory_is_published_later():
+    """Found at random; the oracle took it for accepted while its publisher was without a connection."""
+    job = Job(1000512, "identity", faults=True, mobile="both")
+    assert fuzz(job).verdict.violations == ()
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        Job(1000611, "simple", faults=True),
+        Job(1000789, "merging", faults=True, mobile="both"),
+    ],
+    ids=str,
+)
+def test_brokers_that_are_suspended_have_time_for_many_hand_offs_in_a_row(job):
+    """Found at random; the chain of hand-offs took longer than a broker waits for an answer."""
+    assert fuzz(job).verdict.violations == ()
