@@ -284,6 +284,14 @@ async def test_who_moves_too_often_has_to_wait():
 
 
 @live
+async def test_nobody_is_told_to_wait_for_no_time():
+    async with serving() as broker, raw(broker, "eve") as eve:
+        broker._door._moves.take = lambda *_: 0.2
+        await eve.say(m.Attach("eve", 1, 0))
+        assert (await eve.hear(m.Refused)).reason.endswith("times a minute: wait 1 s")
+
+
+@live
 async def test_who_does_not_read_is_cut_off():
     async with serving(net_limits=NetLimits(write_bytes=300_000)) as broker, raw(broker) as mallory:
         await mallory.say(m.Attach("mallory", 1, 0, (Filter.parse("big > 0"),)))

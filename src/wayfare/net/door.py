@@ -16,6 +16,7 @@ import logging
 import ssl
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from math import ceil
 from typing import Any
 
 from wayfare.core.codec import encode
@@ -313,7 +314,8 @@ class Door:
         elif wait := self._moves.take(client, now):
             most = self._limits.moves_per_minute
             connection.refuse(
-                f"{client} attaches more than {most} times a minute: wait {wait:.0f} s", again=True
+                f"{client} attaches more than {most} times a minute: wait {ceil(wait)} s",
+                again=True,
             )
         else:
             return True
@@ -380,7 +382,7 @@ class Door:
             return
         account = accounts.get(login.name)
         if attempt.wait_s:
-            reason = f"wait {attempt.wait_s:.0f} s"
+            reason = f"wait {ceil(attempt.wait_s)} s"
             self._audit_login("login_throttled", connection, login, reason=reason)
             connection.refuse(f"too many failed logins before this one: {reason}", again=True)
         elif attempt.good and account is not None:

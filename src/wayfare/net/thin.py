@@ -19,6 +19,7 @@ import hmac
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
+from math import ceil
 from typing import Any, NamedTuple, Unpack
 
 import msgspec
@@ -201,7 +202,7 @@ class Thin:
         try:
             async with self.limits.attempt(account, device.address) as attempt:
                 if attempt.wait_s:
-                    reason = f"wait {attempt.wait_s:.0f} s"
+                    reason = f"wait {ceil(attempt.wait_s)} s"
                     self.audit.record("login_throttled", **who, reason=reason)
                     raise UsageError(f"too many failed logins before this one: {reason}")
                 try:

@@ -15,6 +15,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
+from math import ceil
 
 import msgspec
 
@@ -124,7 +125,7 @@ class Admission:
         if good is None:
             return ""  # nobody has this name
         if wait_s := self.keys.wait_s(client, address):
-            reason = f"wait {wait_s:.0f} s"
+            reason = f"wait {ceil(wait_s)} s"
             self._audit.record("login_throttled", client=client, address=address, reason=reason)
             return f"too many wrong keys before this one: {reason}"
         if not good:
