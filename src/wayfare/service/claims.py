@@ -4,8 +4,8 @@
                                N <-- Owned ann, digest of the key -- O
     what the client said is done now, if its key is that one
 
-What the client says meanwhile waits. A proxy that does not answer in time is not waited for: it is better that a
-client can come than that a name is safe while its owner's proxy is down.
+What the client says meanwhile waits. A proxy that does not answer in time is not waited for, and not asked for a
+while: it is better that a client can come than that a name is safe while its owner's proxy is down.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from wayfare.service import effects as e
 from wayfare.service import messages as m
 
 CLAIM_S = 2.0  # that other proxies have to answer
+UNREACHABLE_S = 10.0  # that a proxy is not asked which did not answer
 CLAIMS_MAX = 1_000  # names that are asked about at a time: who comes with another one may try again
 HELD_MAX = 100  # messages that wait for one name: the next one is refused
 CHECKED_S = 60.0  # that a name counts as free once nobody has claimed it
@@ -56,10 +57,11 @@ class Claims:
         ask        sends a question
         resume     does what was said while it was not known whose name it is
         """
-        self._peers = tuple(peers)
+        self.peers = tuple(peers)
         self._is_known, self._ask, self._resume = is_known, ask, resume
         self._claims: dict[str, Claim] = {}
         self._checked: dict[str, float] = {}  # names that are free, and until when that counts
+        self._unreachable: dict[str, float] = {}  # proxies that are not asked, and until when
 
     def is_asking(self, peer: str) -> bool:
         """Whether an answer of this proxy is waited for."""
@@ -74,24 +76,34 @@ class Claims:
                 return None
             if len(self._claims) >= CLAIMS_MAX:
                 return TOO_MANY
-            claim = self._begin(client)
+            asked = self._reachable()
+            if not asked:
+                return None
+            claim = self._begin(client, asked)
         if len(claim.held) >= HELD_MAX:
             return TOO_MANY
         claim.held.append(event)
         return ""
 
     def _is_claim(self, client: str, message: m.Message) -> bool:
-        if not self._peers or not isinstance(message, Claiming) or not message.key:
+        if not self.peers or not isinstance(message, Claiming) or not message.key:
             return False
         if self._is_known(client):
             return False
         return self._checked.get(client, 0.0) < asyncio.get_running_loop().time()
 
-    def _begin(self, client: str) -> Claim:
-        claim = self._claims[client] = Claim(self._peers)
+    def _reachable(self) -> list[str]:
+        now = asyncio.get_running_loop().time()
+        return [peer for peer in self.peers if self._unreachable.get(peer, 0.0) <= now]
+
+    def _miss(self, peer: str) -> None:
+        self._unreachable[peer] = asyncio.get_running_loop().time() + UNREACHABLE_S
+
+    def _begin(self, client: str, asked: Sequence[str]) -> Claim:
+        claim = self._claims[client] = Claim(asked)
         loop = asyncio.get_running_loop()
         claim.timer = loop.call_later(CLAIM_S, self._give_up, client)
-        for peer in self._peers:
+        for peer in asked:
             self._ask(peer, m.Whose(client))
         return claim
 
@@ -109,11 +121,16 @@ class Claims:
             claim.held = [event for event in claim.held if event.peer != peer]
             if peer in claim.silent:
                 log.warning("%s cannot say whose name %s is", peer, printable(client))
+                self._miss(peer)
                 self.on_answer(peer, client)
 
     def _give_up(self, client: str) -> None:
-        silent = ", ".join(sorted(self._claims[client].silent))
-        log.warning("no answer from %s: %s may come all the same", silent, printable(client))
+        silent = sorted(self._claims[client].silent)
+        for peer in silent:
+            self._miss(peer)
+        log.warning(
+            "no answer from %s: %s may come all the same", ", ".join(silent), printable(client)
+        )
         self._end(client)
 
     def _end(self, client: str) -> None:

@@ -133,6 +133,7 @@ class Server:
         public = without_login(self._told)
         self.proxy = Proxy(address, public, self._system, self._limits, self._file is not None)
         self._secret.address = address
+        self._claims.peers = tuple(one for one in self._claims.peers if one != address)
         self._audit.node = self._audit.node or address
         self.admission = Admission(
             self.proxy, self._audit, self._wires.address_of, self._own, self._is_named
