@@ -6,7 +6,7 @@ import asyncio
 import logging
 import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from wayfare.errors import Closed, UsageError, WayfareError
@@ -21,16 +21,15 @@ from wayfare.service.adapters import adapter, check
 from wayfare.service.addresses import ANYBODY, context_of
 from wayfare.service.admission import Admission, Owner
 from wayfare.service.buffer import DEFAULT_LIMITS, Limits
-from wayfare.service.claims import Claims
 from wayfare.service.client_proxy import Record
 from wayfare.service.errands import Errand, Errands, name_of
+from wayfare.service.gate import Gate
 from wayfare.service.proxy import Proxy
 from wayfare.service.proxy_addresses import TLS, is_among, is_safe, only, with_port
-from wayfare.service.relays import not_found
-from wayfare.service.secret import UNPROVEN, Secret
+from wayfare.service.secret import Secret
 from wayfare.service.store import Store, Stored
 from wayfare.service.system import Publication, Trust
-from wayfare.service.wire import STRANGER, WIRES_MAX, Wires, listen
+from wayfare.service.wire import WIRES_MAX, Wires, listen
 
 STATUS_S = 60.0  # between two lines of figures in the log
 RETRY_S = 1.0  # until the system is looked for again
@@ -92,18 +91,11 @@ class Server:
         self._wires = Wires(
             self._hear, only(peers), trust, wires_max(), self._is_named, self._secret
         )
-        self._claims = Claims(
-            peers if secret else (),
-            lambda client: self.admission.knows(client, now()),
-            self._ask_whose,
-            self._resume,
-        )
+        self._peers = peers
         self._audit = audit or Audit("", "service")
         self._bans = bans or Bans()
-        self._wires.refuses = self._banned
         self._watching: list[asyncio.Task[None]] = []
         self._stalls = Stalls(now)
-        self._names: dict[str, set[str]] = {}  # by connection, the clients that it has spoken for
         self._errands: dict[str, Errands] = {}
         self._alarm = Alarm(self._tick)
         self._listener: asyncio.Server | None = None
@@ -116,6 +108,10 @@ class Server:
         self._stopping = False  # what comes until the last access is closed is kept all the same
         self.arrived = 0
         self.proxy: Proxy
+        self._gate: Gate
+        self._is_asked: Callable[[str], bool] = lambda _: (
+            False
+        )  # whether the gate waits for a proxy
 
     async def start(self) -> str:
         """Listen, and go on where the last process was; the address where others reach it."""
@@ -133,12 +129,26 @@ class Server:
         public = without_login(self._told)
         self.proxy = Proxy(address, public, self._system, self._limits, self._file is not None)
         self._secret.address = address
-        self._claims.peers = tuple(one for one in self._claims.peers if one != address)
         self._audit.node = self._audit.node or address
         self.admission = Admission(
             self.proxy, self._audit, self._wires.address_of, self._own, self._is_named
         )
         self._wires.dialled = self.admission.on_dialled
+        self._gate = Gate(
+            self.proxy,
+            self._wires,
+            self.admission,
+            self._secret,
+            self._peers,
+            self._bans,
+            self._audit,
+            now,
+            self._perform,
+            self._step,
+            self._hear,
+        )
+        self._wires.refuses = self._gate.banned
+        self._is_asked = self._gate.claims.is_asking
         if self._file is not None:
             try:
                 self._store = Store(
@@ -155,7 +165,7 @@ class Server:
                 await self.stop()
                 raise
         self._stalls.come_by()
-        watches = (self._bans.watch(self._mind_bans), self._watch())
+        watches = (self._bans.watch(self._gate.mind_bans), self._watch())
         self._watching = [asyncio.create_task(one) for one in watches]
         self._arm()
         if self._system.traits.advertises:
@@ -230,46 +240,7 @@ class Server:
         context_of.cache_clear()
         self._audit.reopen()
         self._audit.record("reloaded", what="certificates", ok=True)
-        self._mind_bans()
-
-    def _mind_bans(self) -> None:
-        """Disconnect whoever is banned now, by address or by name."""
-        try:
-            if not self._bans.refresh(self._audit):
-                return
-        except UsageError as error:
-            log.warning("%s", error)
-            return
-        self._wires.hang_up_on_refused()
-        for peer, names in list(self._names.items()):
-            address = self._wires.address_of(peer)
-            for client in sorted(names):
-                if banned := self._banned(address, client):
-                    self._turn_away(peer, client, banned)
-                    break
-
-    def _ask_whose(self, peer: str, question: m.Whose) -> None:
-        self._perform([e.Dial(peer), e.Send(peer, question)])
-
-    def _resume(self, held: Sequence[e.Received]) -> None:
-        """It is known now whose name these are about."""
-        for event in held:
-            self._hear(event)
-
-    def _turn_away(self, peer: str, client: str, reason: str) -> None:
-        """Tell a peer why its client is refused, and disconnect it, unless it is a proxy with other clients."""
-        self._perform([e.Send(peer, m.Refused(client, reason))])
-        if self._secret.has_proved(peer):
-            return
-        self._perform([e.Hang(peer)])
-        self._forget(peer)
-        self._step(e.PeerGone(peer, reason))
-
-    def _forget(self, peer: str) -> None:
-        """That connection is gone."""
-        self.admission.on_gone(peer)
-        self._names.pop(peer, None)
-        self._secret.forget(peer)
+        self._gate.mind_bans()
 
     async def _watch(self) -> None:
         """Come by so often that a stall of the process is noticed."""
@@ -287,28 +258,14 @@ class Server:
         self._mind_stall()
         self._step(e.Tick())
 
-    def _banned(self, address: str, client: str = "") -> str:
-        """What a banned peer is told; nothing, if it is not."""
-        ban = self._bans.of(address, client)
-        if ban is None:
-            return ""
-        self._audit.record(
-            "banned",
-            target=ban.target,
-            client=client,
-            address=address,
-            until=ban.ends,
-            reason=ban.reason,
-        )
-        return ban.refusal()
-
     async def stop(self) -> None:
         self._stopping = True
         for task in self._watching:
             task.cancel()
         await asyncio.gather(*self._watching, return_exceptions=True)
         self._alarm.clear()
-        self._claims.stop()
+        if self._watching:  # it had begun
+            self._gate.claims.stop()
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.wait([self._looking])
@@ -343,7 +300,7 @@ class Server:
 
     def _hear(self, event: e.Event) -> None:
         """What comes by a connection. Subscriptions that are none of the system get no further."""
-        if not self._admits(event):
+        if not self._gate.admits(event):
             return
         match event:
             case e.Received(peer, m.Register() | m.Change() | m.MoveOut() as message):
@@ -361,62 +318,8 @@ class Server:
             known = self.proxy.clients.get(said.client)
             is_known = known is not None and known.key == said.key
             self._wires.be_patient(event.peer, is_known)
-            if is_known and event.peer.startswith(STRANGER):
-                self._names.setdefault(event.peer, set()).add(said.client)
-
-    def _admits(self, event: e.Event) -> bool:
-        """Whether to do what came; if not, it is answered."""
-        match event:
-            case e.PeerGone(peer, _):
-                self._forget(peer)
-                self._claims.on_gone(peer)
-            case e.Received(peer, message) if peer.startswith(STRANGER):
-                client: str = getattr(message, "client", "")
-                if banned := self._banned(self._wires.address_of(peer), client):
-                    self._turn_away(peer, client or "?", banned)
-                    return False
-                return self._admits_stranger(event, message)
-            case e.Received(peer, m.Owned() as owned):
-                self.admission.learn(owned, now())
-                self._claims.on_answer(peer, owned.client)
-                return False
-            case e.Received(peer, message):
-                if isinstance(message, m.Refused) and (asked := self.proxy.asked(peer, message)):
-                    self.admission.answered(asked, message.client, message.reason)
-        return True
-
-    def _admits_stranger(self, event: e.Received, message: m.Message) -> bool:
-        """The same, of what a peer says that has called."""
-        peer = event.peer
-        if isinstance(message, m.Challenge | m.Proof):
-            self._perform([e.Send(peer, self._secret.answer(peer, message))])
-            return False
-        if not self._secret.is_trusted(peer, message):
-            self._distrust(peer, message)
-            return False
-        if isinstance(message, m.Whose):
-            self._perform([e.Send(peer, self.admission.owned(message.client, now()))])
-            return False
-        refusal = self.admission.refusal(peer, message, now())
-        if refusal is None and not self._secret.has_proved(peer):
-            refusal = self._claims.hold(event)
-        if refusal:
-            self._perform([e.Send(peer, self._refused(message, refusal))])
-        return refusal is None
-
-    def _distrust(self, peer: str, message: m.Message) -> None:
-        address, client = self._wires.address_of(peer), getattr(message, "client", "?")
-        log.warning("%s asks like a proxy, and has not proved that it knows the secret", address)
-        self._audit.record(
-            "refused", client=client, address=address, why="neighbour", reason=UNPROVEN
-        )
-        self._perform([e.Send(peer, m.Refused(client, UNPROVEN))])
-
-    def _refused(self, message: m.Message, reason: str) -> m.Message:
-        if isinstance(message, m.Reach | m.Download) and message.at not in ("", self.proxy.address):
-            return not_found(message, message.at, reason, reached=False)
-        client: str = getattr(message, "client", "?")
-        return m.Refused(client, reason)
+            if is_known:
+                self._gate.on_known(event.peer, said.client)
 
     def _own(self, owner: Owner) -> None:
         if self._store is not None:
@@ -467,7 +370,7 @@ class Server:
                 case e.Dial(peer):
                     self._wires.dial(peer)
                 case e.Hang(peer):
-                    if not self._claims.is_asking(peer):  # else the answer would be lost
+                    if not self._is_asked(peer):  # else its answer would be lost
                         self._wires.hang(peer)
 
     # ---- what is kept ------------------------------------------------------------------
