@@ -12,13 +12,14 @@ from contextlib import contextmanager
 
 import pytest
 from msgspec.structs import replace
+from rich.console import Console
 
 from test_cli import BUFFERED
 from test_live_cli import COMMAND, program, subscriber, wayfare
 from wayfare import cli
-from wayfare.cli.top import binary, duration, rates_of, short
+from wayfare.cli.top import Look, binary, draw, duration, rates_of, short
 from wayfare.net.broker import BrokerHost
-from wayfare.net.status import status_of
+from wayfare.net.status import AccountMemory, status_of
 
 
 @contextmanager
@@ -206,3 +207,13 @@ def test_durations_are_short(seconds, text):
 )
 def test_bytes_are_in_the_units_of_configurations(value, text):
     assert binary(value) == text
+
+
+def test_top_names_accounts_near_their_limits():
+    near = [AccountMemory("guests", 15 * 2**20, 2**24), AccountMemory("staff", 1, 2**24)]
+    status = replace(status_of(BrokerHost("porto", {})), account_memory=near)
+    console = Console(width=80)
+    with console.capture() as drawn:
+        console.print(draw([Look(status, None)], []))
+    (line,) = [one for one in drawn.get().splitlines() if "account" in one]
+    assert line.rstrip() == "the account guests keeps 15Mi of 16Mi at porto"
