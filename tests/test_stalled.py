@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 import wayfare
+from live import tree
+from test_client_api import live
 from wayfare.core.broker import Broker
 from wayfare.core.effects import Close, LinkUp, Posted, Received, Send, Stalled, Tick
 from wayfare.core.filters import Filter
@@ -303,6 +306,32 @@ def test_a_stall_extends_the_time_that_a_neighbour_has_to_come_back(monkeypatch)
         assert link.is_hopeless()
 
     run_host(monkeypatch, check, link_count=1, link_away_s=30.0)
+
+
+# What a client does with it
+
+
+@live
+async def test_a_client_that_did_not_run_gives_the_broker_its_time_to_answer():
+    async with tree("porto-lisbon") as net:
+        addresses = [net.url("porto"), net.url("lisbon"), *(f"127.0.0.1:{n}" for n in (1, 2, 3))]
+        async with wayfare.connect(addresses, client_id="anna", timeout=6.0) as anna:
+            moving = asyncio.create_task(anna.move(net.url("lisbon")))
+            await asyncio.sleep(0)
+            while anna._conversation.wire is None:  # until it calls
+                await asyncio.sleep(0)
+            time.sleep(1.5)  # longer than the part of its time that one address has
+            await moving
+            assert anna.broker == "lisbon"
+
+
+def test_time_without_a_stall_is_not_extended():
+    async def wait():
+        async with stalls.running_timeout(0.7):
+            await asyncio.sleep(60)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(wait(), 30))
 
 
 # How it is noticed

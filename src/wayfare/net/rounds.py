@@ -15,6 +15,7 @@ from typing import Protocol
 
 from wayfare.net.addresses import Address
 from wayfare.net.security import client_context
+from wayfare.net.stalls import running_timeout
 from wayfare.net.wire import Wire, explained, gone
 
 ATTEMPT_S = 1.0  # that a broker has at least to answer, when there are many
@@ -73,7 +74,7 @@ class Rounds:
         wire = self._visitor.begin_visit(address)
         attempt_s = min(self._timeout, max(ATTEMPT_S, self._timeout / len(self.addresses)))
         try:
-            async with asyncio.timeout(attempt_s):
+            async with running_timeout(attempt_s):
                 tls = self._tls_for(address)
                 await loop.create_connection(lambda: wire, address.host, address.port, ssl=tls)
                 while not (wire.welcomed or wire.gone):

@@ -5,8 +5,10 @@ Whoever judges others by a time-out has to know: nothing was read meanwhile, so 
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 WATCH_S = 0.5  # how often the loop has to come by
 STALL_S = 1.0  # without coming by: that is no ordinary delay
@@ -41,3 +43,24 @@ class Stalls:
         now = self._now()
         gap, self._seen = now - self._seen, now
         return gap if gap > STALL_S * 1e9 else 0
+
+
+@asynccontextmanager
+async def running_timeout(seconds: float) -> AsyncIterator[None]:
+    """As `asyncio.timeout`, extended by the time for which the process did not run."""
+    loop, stalls = asyncio.get_running_loop(), Stalls(time.monotonic_ns)
+    timer: asyncio.TimerHandle
+    async with asyncio.timeout(seconds) as limit:
+
+        def watch() -> None:
+            nonlocal timer
+            due = limit.when()
+            if (gap_ns := stalls.come_by()) and due is not None:
+                limit.reschedule(due + gap_ns / 1e9)
+            timer = loop.call_later(WATCH_S, watch)
+
+        timer = loop.call_later(WATCH_S, watch)
+        try:
+            yield
+        finally:
+            timer.cancel()
