@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 
 import pytest
 
@@ -12,6 +13,8 @@ from test_live_cli import program, wayfare
 from test_service_live import next_of
 from test_service_wires import Talk
 from wayfare.errors import Refused, UsageError
+from wayfare.net import bans
+from wayfare.net.bans import Bans
 from wayfare.net.broker import BrokerHost
 from wayfare.service import Gap, claims, connect
 from wayfare.service import messages as m
@@ -84,6 +87,18 @@ async def answers(where, *messages):
         return out
     finally:
         talk.close()
+
+
+async def proven(where):
+    """A connection of a proxy that has proved the secret."""
+    ours, talk = Secret(SECRET), await Talk.to(where)
+    ours.address = "127.0.0.1:1"
+    call = ours.call(where)
+    talk.say(m.Hello("?"))
+    talk.say(call.challenge(await talk.hear()))
+    talk.say(call.proof(await talk.hear()))
+    call.check(await talk.hear())
+    return talk
 
 
 def register(name, key, stay=1):
@@ -220,6 +235,29 @@ def test_a_proxy_that_is_called_by_another_name_is_told_how_to_be_called(caplog)
 
     run(story())
     assert "and its address is" in caplog.text
+
+
+def test_a_proxy_whose_client_is_banned_keeps_its_connection_for_others(tmp_path):
+    path = tmp_path / "bans.jsonl"
+
+    async def story():
+        server = Server(NOWHERE, secret=SECRET, bans=Bans(path))
+        here = await server.start()
+        try:
+            for name in ("ann", "bob"):
+                await answers(here, register(name, "key"))
+            talk = await proven(here)
+            bans.add(path, "ann", 600, "", datetime.now(UTC).timestamp())
+            server.reload()
+            talk.say(m.Download("ann", "key", 2, 1, "", {}))
+            assert "banned until" in (await talk.hear()).reason
+            talk.say(m.Download("bob", "key", 2, 1, "", {}))
+            assert (await talk.hear()).found
+            talk.close()
+        finally:
+            await server.stop()
+
+    run(story())
 
 
 def test_a_secret_has_to_be_long():
