@@ -17,6 +17,7 @@ from wayfare.service.pinging import Waiting
 from wayfare.service.system import Publication
 from wayfare.sim import links, migrations, one_move, service
 from wayfare.sim.fuzz import Job, Run, fuzz
+from wayfare.sim.hosting import ProxyHost
 from wayfare.sim.links import MS_NS, SECOND_NS, Agenda
 from wayfare.sim.one_move import Figures, Parameters
 from wayfare.sim.systems import LAN_NS, SYSTEMS, Access, Point, Radio, Wire, overlay
@@ -324,6 +325,19 @@ def test_the_judge_sees_disorder(monkeypatch: pytest.MonkeyPatch) -> None:
         return [*reversed([*downloaded]), *received]
 
     assert "fifo" in broken(monkeypatch, service_arrival, "merged", backwards)
+
+
+def test_the_judge_sees_that_a_stopped_proxy_loses_what_piles_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def forget(self: ProxyHost, piled: list[Any]) -> None:
+        piled.clear()
+        go_on(self, piled)
+
+    go_on = ProxyHost._go_on
+    monkeypatch.setattr(ProxyHost, "_go_on", forget)
+    some = runs(25, faults=True, count=32)
+    assert {one.rule for run in some for one in run.verdict.violations} == {"complete"}
 
 
 def test_the_judge_sees_what_nobody_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 from wayfare.core.ear import Ear
 from wayfare.core.effects import Effect
 from wayfare.core.following import Following
+from wayfare.core.handoff import Handoff
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.replicator import Replicator
 from wayfare.core.virtual import Virtual
@@ -135,6 +136,13 @@ def test_the_judge_sees_ghosts(monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = lambda self, virtual, now: self._tell_others(virtual, now)  # noqa: E731
     monkeypatch.setattr(Replicator, "_renew", go_on)
     assert "ghosts" in broken(monkeypatch, Replicator, "on_left", lambda *_: [])
+
+
+def test_the_judge_sees_sessions_that_nobody_owns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Walkers attach several times before the greeting, so that requests have to follow departures."""
+    monkeypatch.setattr(Handoff, "_went_on", lambda *_: ())
+    rules = {one.rule for job in jobs(0, True) for one in fuzz(job).verdict.violations}
+    assert "owner" in rules
 
 
 def test_the_judge_sees_the_past_in_disorder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -239,6 +239,7 @@ class ProxyHost(Host):
         self.records: dict[str, Record] = {}
         self.kept: dict[str, dict[int, Kept]] = {}
         self.unheard: set[str] = set()  # hosts that cannot reach it
+        self._piled: list[e.Event] | None = None  # what came while it is stopped; None: it is not
         ground.proxies[name] = self
         self._begin()
 
@@ -263,9 +264,28 @@ class ProxyHost(Host):
                 self.records.pop(client, None)
                 self.kept.pop(client, None)
 
+    def step(self, event: e.Event) -> None:
+        if self._piled is None:
+            super().step(event)
+        elif event is not TICK:
+            self._piled.append(event)
+
+    def stall(self, for_ns: int) -> None:
+        """Its process is stopped for a while; what is sent to it piles up."""
+        if self._piled is None and not self.is_down:
+            self._piled = []
+            self.agenda.at(self.agenda.now + for_ns, self._go_on, self._piled)
+
+    def _go_on(self, piled: list[e.Event]) -> None:
+        """Timers go off before anything is read: the worst that an operating system may do."""
+        if self._piled is piled:
+            self._piled = None
+            for event in (TICK, *piled):
+                self.step(event)
+
     def stop(self) -> None:
         """It ends, as if its power were cut."""
-        self.is_down = True
+        self.is_down, self._piled = True, None
         for name, call in list(self.calls.items()):
             dialled = name == call.peer
             call.break_off(call.answerer if dialled else call.dialler)

@@ -187,6 +187,7 @@ class Migrations:
         self.random = random = Random(f"migrations {seed}")
         self.agenda = Agenda()
         self.faults = faults
+        self.stalls = Random(f"stalls {seed}")  # of its own, so that the rest is as without it
         nature = Nature(
             propagates=routing != "flooding",
             one_time=random.random() < 0.5,
@@ -254,6 +255,9 @@ class Migrations:
         if self.faults:
             for _ in range(random.randint(1, 3)):
                 self.later(until_ns, self._break)
+            if self.stalls.random() < 0.5:
+                at_ns = agenda.now + self.stalls.randrange(until_ns)
+                agenda.at(at_ns, self._stall)
         agenda.run_until(agenda.now + until_ns)
         for client in self.clients.values():
             client.steps = 0
@@ -299,6 +303,10 @@ class Migrations:
             others = [*self.clients, *self.ground.proxies]
             proxy.unheard = set(random.sample(others, random.randint(1, len(others))))
             self.later(20 * SECOND_NS, lambda _: proxy.unheard.clear())
+
+    def _stall(self, _: None) -> None:
+        proxy = self.ground.proxies[beside(self.stalls.choice(self.names))]
+        proxy.stall(self.stalls.choice([1, 10, 200]) * SECOND_NS // 10)
 
     def _restart(self, proxy: ProxyHost) -> Any:
         return lambda _: proxy.start()

@@ -17,10 +17,12 @@ from wayfare.core.places import EVERYWHERE, Place, Places
 from wayfare.core.predicates import Value
 from wayfare.core.virtual import Ahead
 from wayfare.sim import topology
-from wayfare.sim.faults import Faults
+from wayfare.sim.faults import Faults, Stall
 from wayfare.sim.hosts import ClientHost
 from wayfare.sim.links import MS_NS, SECOND_NS, LinkSpec
+from wayfare.sim.movement import Stay, failed_attempts, play
 from wayfare.sim.oracle import check_deliveries
+from wayfare.sim.ownership import Watch
 from wayfare.sim.quiet import check_quiet, ghosts
 from wayfare.sim.reach import reach
 from wayfare.sim.stays import Areas, Judge
@@ -89,6 +91,14 @@ class Walks:
             edges, clients = self.world.edges, [one.name for one in self.walkers]
             plan = Faults.random(random, self.brokers, edges, clients, self.until_ns)
             self.world.plan(plan)
+            self.world.plan(self._stalls(Random(f"stalls {seed}")))
+        # Of their own, so that the rest is as without them.
+        self.watch = Watch(self.world, Random(f"watch {seed}"))
+        self.attempts = Random(f"attempts {seed}")
+        if self.attempts.random() < 0.5:
+            for _ in range(self.attempts.choice([1, 4])):
+                at_ns = self.attempts.randrange(self.until_ns)
+                self.world.agenda.at(at_ns, self._attempt_in_vain)
 
     # Making it up
 
@@ -238,6 +248,22 @@ class Walks:
             attributes["lat"], attributes["lon"] = position
         random.choice(self.publishers).publish(attributes)
 
+    def _stalls(self, random: Random) -> Faults:
+        """Now and then one broker is stopped for a while."""
+        if random.random() < 0.7:
+            return Faults()
+        at_ns, for_ns = random.randrange(self.until_ns), random.choice([1, 10]) * 100 * MS_NS
+        return Faults(stalls=(Stall(random.choice(self.brokers), at_ns, for_ns),))
+
+    def _attempt_in_vain(self, _: None) -> None:
+        """A walker attaches several times before any broker has greeted it, and then where it is."""
+        random = self.attempts
+        walker = random.choice(self.walkers)
+        here = self.places.places[walker.core.following.state.location].broker or ""
+        others = random.sample(self.brokers, k=min(2, len(self.brokers)))
+        stays = failed_attempts(random, [here, *others], self.world.now)
+        play(self.world, walker.name, [*stays[:-1], Stay(here, stays[-1].from_ns)])
+
     # Running
 
     def run(self) -> Verdict:
@@ -250,7 +276,7 @@ class Walks:
         judge = Judge(world, self.places, self.areas, complete=not self.faults)
         verdict = check_deliveries(judge.ordinary, reach(world))
         found = [*verdict.violations, *judge.violations(), *check_quiet(world)]
-        found += ghosts(world)
+        found += [*ghosts(world), *self.watch.found]
         return msgspec.structs.replace(
             verdict,
             violations=tuple(found),
