@@ -740,7 +740,7 @@ def test_a_line_lives_as_long_as_it_is_answered(monkeypatch, answers):
         began = loop.time()
         got = await asking
         assert [type(one) for one in got] == [type(None)] * answers + [Closed] * (11 - answers)
-        assert loop.time() - began == pytest.approx(0.2, abs=0.15)
+        assert 0.1 < loop.time() - began < 0.7  # neither at once nor only after ANSWER_MAX_S
         assert "no answer within" in lost[0]
 
     run(story())

@@ -354,7 +354,7 @@ def test_a_slow_application_slows_the_system_down(
             await ann.subscribe(f"{word}/#")
             await asyncio.gather(*(bob.publish(f"{word}/x", b"%d" % n) for n in range(count)))
             await asyncio.sleep(0.5)
-            assert len(ann._inbox) == INBOX_MAX
+            assert INBOX_MAX <= len(ann._inbox) < 2 * INBOX_MAX  # one step may bring several
             async with asyncio.timeout(10):
                 await ann.move_out()  # pings come through all the same
             await ann.move_in()
