@@ -185,6 +185,8 @@ MESSAGES = {
         m.Announce,
         st.lists(names, max_size=3).map(tuple),
         st.lists(st.builds(m.Began, names, numbers), max_size=3).map(tuple),
+        st.lists(st.builds(m.Unclaimed, names, names, numbers), max_size=3).map(tuple),
+        st.lists(requests, max_size=3).map(tuple),
     ),
 }
 CARRIED = sorted((*m.FromClient.__args__, *m.ToClient.__args__), key=repr)
@@ -305,11 +307,15 @@ LAYOUT = [
     (m.Proof(b"p" * 32), [9, b"p" * 32]),
     (m.Peer(), [74]),
     (m.Uncertain(m.Notification("tom", 3, {"x": 1}), 2), [2, [1, "tom", 3, {"x": 1}, b""], 2]),
-    (m.Announce(("porto", "faro")), [31, ["porto", "faro"], [], []]),
-    (m.Announce((), (m.Began("anna", 3),)), [31, [], [["anna", 3]], []]),
+    (m.Announce(("porto", "faro")), [31, ["porto", "faro"], [], [], []]),
+    (m.Announce((), (m.Began("anna", 3),)), [31, [], [["anna", 3]], [], []]),
     (
         m.Announce((), (), (m.Unclaimed("porto", "anna", 3),)),
-        [31, [], [], [["porto", "anna", 3]]],
+        [31, [], [], [["porto", "anna", 3]], []],
+    ),
+    (
+        m.Announce((), sought=(m.Request("porto", "anna", 3, 9, ()),)),
+        [31, [], [], [], [[40, "porto", "anna", 3, 9, [], 0, False, False]]],
     ),
     (m.Tunnel("porto", "faro", "anna#2", m.Ack(4)), [32, "porto", "faro", "anna#2", [17, 4], ""]),
     (m.Tunnel("porto", "faro", "l", None, "gone"), [32, "porto", "faro", "l", None, "gone"]),
@@ -318,22 +324,26 @@ LAYOUT = [
         for errand, array in (
             (
                 m.Request("porto", "anna", 3, 9, (("faro", 2),), 77, True),
-                [40, "porto", "anna", 3, 9, [["faro", 2]], 77, True],
+                [40, "porto", "anna", 3, 9, [["faro", 2]], 77, True, False],
             ),
             (
                 m.Reply("porto", "anna", 3, found=False),
-                [41, "porto", "anna", 3, False, [], 0, "", True, 0, {}, 0, None, False, [], []],
+                [
+                    *(41, "porto", "anna", 3, False, [], 0, "", True, 0, {}, 0, None, False, []),
+                    *([], False),
+                ],
             ),
             (
                 m.Reply(
                     *("porto", "anna", 3, True, (m.Kept(NOTE, 5),), 2, "backlog_age", False, 8),
                     *({"ticker": 7}, 2, (X,), True, ((0, m.Terms(last=3)),)),
                     losses=(m.Loss(1, 2, "backlog_age", False),),
+                    partial=True,
                 ),
                 [
                     *(41, "porto", "anna", 3, True, [[NOTE_ON_WIRE, 5]], 2, "backlog_age", False),
                     *(8, {"ticker": 7}, 2, [[ON_WIRE]], True, [[0, [3, None, None, False]]]),
-                    [[1, 2, "backlog_age", False]],
+                    *([[1, 2, "backlog_age", False]], True),
                 ],
             ),
             (

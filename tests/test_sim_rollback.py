@@ -6,6 +6,7 @@ from wayfare.core.broker import EVENTS, Broker
 from wayfare.core.effects import RolledBack
 from wayfare.core.relocation import OUT_OF_STEP
 from wayfare.sim import Faults, Rollback, World, check
+from wayfare.sim.faults import Cut
 from wayfare.sim.links import MS_NS, SECOND_NS
 from wayfare.sim.ownership import check_ownership
 
@@ -181,4 +182,109 @@ def test_a_hand_off_under_way_is_completed_or_reported(after_ms, options):
     sessions = [one for host in net.brokers.values() for one in host.core.border.of("bert")]
     assert [one.wait for one in sessions] == [None]
     assert got(net, "bert") == [1, 2, 3] or (got(net, "bert") == [3] and reports(net, "bert"))
+    assert check(net).violations == ()
+
+
+def sessions(net, client):
+    return [name for name in net.brokers for _ in net.broker(name).core.border.of(client)]
+
+
+def test_a_session_whose_only_reference_was_forgotten_is_sought():
+    """Bert moved from a to b. Before b could ask a, its store went back; then he came to c."""
+    net = world()
+    net.add_client("bert", "a").subscribe("x > 0")
+    net.run_until(net.now + SECOND_NS)
+    net.broker("b").make_copy()
+    net.cut(Cut("a", "b", net.now, None))
+    net.client("bert").attach("b")
+    net.run_until(net.now + SECOND_NS)
+    net.roll_back(Rollback("b", 0, net.now, 100 * MS_NS))
+    net.heal(Cut("a", "b", net.now, None))
+    net.run_until(net.now + SECOND_NS)
+    net.client("bert").attach("c")
+    net.run_until(net.now + SECOND_NS)
+    publish(net, [1])
+    net.settle()
+    assert sessions(net, "bert") == ["c"]
+    assert got(net, "bert") == [1]
+    assert reports(net, "bert")
+    assert check(net).violations == ()
+
+
+def test_what_is_sought_is_sought_again_behind_a_link_that_began_from_nothing():
+    """As before, but the announcement from c is lost with another rollback of b."""
+    net = world()
+    net.add_client("bert", "a").subscribe("x > 0")
+    net.run_until(net.now + SECOND_NS)
+    net.broker("b").make_copy()
+    net.cut(Cut("a", "b", net.now, None))
+    net.client("bert").attach("b")
+    net.run_until(net.now + SECOND_NS)
+    net.roll_back(Rollback("b", 0, net.now, 100 * MS_NS))
+    net.run_until(net.now + SECOND_NS)
+    net.client("bert").attach("c")  # the cut keeps the announcement from a
+    net.run_until(net.now + 2 * SECOND_NS)
+    assert sorted(sessions(net, "bert")) == ["a", "c"]
+    net.roll_back(Rollback("b", 0, net.now, 100 * MS_NS))
+    net.heal(Cut("a", "b", net.now, None))
+    net.settle()
+    assert sessions(net, "bert") == ["c"]
+    assert check(net).violations == ()
+
+
+def test_an_earlier_process_is_ended_although_its_broker_forgot_the_later_one():
+    net = world()
+    net.add_client("bert", "b").subscribe("x > 0")
+    net.run_until(net.now + SECOND_NS)
+    net.broker("b").make_copy()
+    old = net.begin_anew("bert", "b")
+    net.run_until(net.now + SECOND_NS)
+    net.roll_back(Rollback("b", 0, net.now, 10 * MS_NS))
+    net.run_until(net.now + 50 * MS_NS)
+    old.attach("b")
+    net.run_until(net.now + SECOND_NS)
+    net.client("bert").attach("b")
+    net.run_until(net.now + 2 * SECOND_NS)
+    assert old.connection is None
+    assert sessions(net, "bert") == ["b"]
+
+
+def test_subscriptions_that_a_session_forgot_are_reported_as_a_loss_behind_what_it_kept():
+    """Bert subscribed to y after the copy. Tom's second publication goes to nobody, behind the first."""
+    net = world()
+    net.add_client("bert", "c").subscribe("x > 0")
+    net.run_until(net.now + SECOND_NS)
+    net.broker("c").make_copy()
+    net.client("bert").subscribe("y > 0")
+    net.client("tom").advertise("y > 0")
+    net.run_until(net.now + SECOND_NS)
+    net.client("bert").detach()
+    net.roll_back(Rollback("c", 0, net.now, 10 * MS_NS))
+    net.run_until(net.now + SECOND_NS)
+    net.client("tom").publish({"x": 1})
+    net.client("tom").publish({"y": 2})
+    net.run_until(net.now + SECOND_NS)
+    net.client("bert").attach("c")
+    net.settle()
+    kinds = [one.kind for one in net.events if one.client == "bert"]
+    assert kinds[-2:] == ["delivered", "lost"]
+    assert check(net).violations == ()
+
+
+def test_a_session_that_is_back_to_waiting_goes_on_with_the_numbers_of_its_client():
+    """The copy was made while bert's session at b waited for that at a; since then he got two."""
+    net = world()
+    net.add_client("bert", "a").subscribe("x > 0")
+    net.run_until(net.now + SECOND_NS)
+    net.client("bert").attach("b")
+    net.run_until(net.now + 5 * MS_NS)
+    net.broker("b").make_copy()
+    assert net.broker("b").core.border.of("bert")[0].wait is not None
+    net.run_until(net.now + SECOND_NS)
+    publish(net, [1, 2])
+    net.roll_back(Rollback("b", 0, net.now, 10 * MS_NS))
+    net.run_until(net.now + 500 * MS_NS)
+    publish(net, [3])
+    net.settle()
+    assert got(net, "bert") == [1, 2, 3]
     assert check(net).violations == ()

@@ -101,6 +101,16 @@ class Border:
             (one for one in reversed(sessions) if one.rolled_back and one.opened <= epoch), None
         )
 
+    def remembers(self, client: ClientId, epoch: int) -> bool:
+        """Whether the client had a session here at this epoch, or a later one asked here.
+
+        Not if that session should have sought for older ones elsewhere, and never did.
+        """
+        tombstone = self.tombstones.get(client)
+        if tombstone is not None and tombstone.epoch >= epoch:
+            return not tombstone.partial
+        return self.at(client, epoch) is not None
+
     def left_here(self, client: ClientId, epoch: int) -> Session | None:
         """The session that a client says it had here; with 0, it only knows that it had one.
 
@@ -190,7 +200,8 @@ class Border:
             self.deadlines.disarm(BACKLOG, session.place)
         if session.wait is not None:
             self.deadlines.disarm(ANSWER, session.place)
-        self.bury(session.client, session.epoch, now, session.published, moved_to)
+        partial = session.partial and moved_to is None  # else the next one knows
+        self.bury(session.client, session.epoch, now, session.published, moved_to, partial=partial)
         return effects
 
     def _vacate(self, place: int) -> None:
@@ -249,6 +260,8 @@ class Border:
         published: int = 0,
         moved_to: Departure | None = None,
         began: int = 0,
+        *,
+        partial: bool = False,
     ) -> None:
         """No attachment up to this epoch opens a session any more."""
         departures: tuple[Departure, ...] = () if moved_to is None else (moved_to,)
@@ -256,9 +269,10 @@ class Border:
         if old is not None:
             epoch, departures = max(epoch, old.epoch), old.departures_with(departures)
             published, began = max(published, old.published), max(began, old.began)
+            partial |= old.partial
         until = now + self.limits.tombstone_ns
         last, earlier = (departures[0], departures[1:]) if departures else (None, ())
-        self.tombstones[client] = Tombstone(until, epoch, published, last, began, earlier)
+        self.tombstones[client] = Tombstone(until, epoch, published, last, began, earlier, partial)
         self.deadlines.arm(TOMBSTONE, client, until)
         if len(self.tombstones) > TOMBSTONES_MAX:
             oldest = next(iter(self.tombstones))

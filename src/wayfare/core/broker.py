@@ -547,8 +547,10 @@ class Broker:
                 self.intakes.on_message(link, message)
                 return []
             return self.relocation.on_stranger(link, message, now)
-        session.orphan = False  # its client is really there
-        return handler(self, session, message, now)
+        if not session.orphan:
+            return handler(self, session, message, now)
+        effects = self.relocation.on_spoken(session, now)
+        return effects + handler(self, session, message, now)
 
     def _check_grants(self, link: LinkId, message: m.AnyMessage) -> None:
         grants = self.grants.get(link)
@@ -591,6 +593,10 @@ class Broker:
             again = Announce((), (), message.unclaimed)
             effects += [Send(LinkId(one), again) for one in self.neighbours if one != neighbour]
             effects += self.relocation.on_unclaimed(message.unclaimed, now)
+        if message.sought:
+            on = Announce((), sought=message.sought)
+            effects += [Send(LinkId(one), on) for one in self.neighbours if one != neighbour]
+            effects += self.relocation.on_sought(message.sought, now)
         return effects + self.relocation.on_announced(now)
 
     def _on_began(self, began: m.Began, came_from: BrokerId | None, now: int) -> list[Effect]:

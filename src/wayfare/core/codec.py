@@ -434,6 +434,8 @@ def _check_announce(message: m.Announce) -> None:
         _check_name(one.broker)
         _check_name(one.client)
         _check_number(one.epoch)
+    for request in message.sought:
+        _check_request(request)
 
 
 def _check_request(message: m.Request) -> None:

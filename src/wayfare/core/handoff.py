@@ -51,8 +51,22 @@ from wayfare.core.messages import (
 )
 from wayfare.core.paths import Paths
 from wayfare.core.profiles import digest
-from wayfare.core.relocation import NO_SESSION, Relocation, left_of
-from wayfare.core.sessions import Doubt, Old, Session, Wait, Wanted, told, wanted_of
+from wayfare.core.relocation import (
+    NO_SESSION,
+    SUBSCRIPTIONS_FORGOTTEN,
+    Relocation,
+    left_of,
+)
+from wayfare.core.sessions import (
+    Departure,
+    Doubt,
+    Old,
+    Session,
+    Wait,
+    Wanted,
+    told,
+    wanted_of,
+)
 
 SESSIONS_MAX = 100  # of one client at one broker, while it moves fast
 ASTRAY_MAX = 1_000  # requests to brokers that nobody knows yet; the oldest are forgotten
@@ -81,8 +95,9 @@ class Handoff(Relocation):
             return super().on_attach(link, message, now)
         last = self._last_here(message)
         if last is not None and not last.orphan:
+            last.partial |= bool(last.rolled_back)
             if last.wait is None:
-                return self._renew(last, link, message, now)
+                return self._renew(last, link, message, now) + self._seek(last, now)
             if last.wait.pending is None:
                 return self._wait_on(last, last.wait, link, message, now)
         if len(border.of(message.client)) >= SESSIONS_MAX:
@@ -118,6 +133,7 @@ class Handoff(Relocation):
         """Repeat all requests without an answer: one of the messages that were lost may have been it.
 
         If it was the reply, the old broker has no session any more, and the client gets a gap.
+        What was sought is sought again: some brokers may not have heard of it.
         """
         effects: list[Effect | Received | LinkDown] = []
         for session in list(self.border.all()):
@@ -125,6 +141,8 @@ class Handoff(Relocation):
             if wait is not None and wait.request is not None:
                 wait.repeated = True
                 effects += self._walk(wait.request, now)
+            session.partial |= session.sought
+            effects += self._seek(session, now)
         return effects
 
     def _wait_on(
@@ -132,6 +150,12 @@ class Handoff(Relocation):
     ) -> list[Effect]:
         """The client is back where it was, and its session still waits."""
         effects = self.border.disconnect(session, f"{message.client} attached again", now)
+        if message.delivered != session.backlog.last:  # the session was rolled back to this wait
+            left = left_of(session, message.delivered)
+            self.border.begin_backlog(session, message.delivered)
+            self.border.put(session, left)
+        if session.rolled_back and session.subscriptions.keys() != {*message.subscriptions}:
+            wait.lose(Loss(1, SUBSCRIPTIONS_FORGOTTEN, exact=False))
         self.border.renew(session, message, link)
         self.border.memory.publications -= wait.publications_bytes()
         wait.forget_publications()  # they are sent again
@@ -143,6 +167,7 @@ class Handoff(Relocation):
         session = self.border.at(reply.client, reply.epoch)
         if session is None:
             return self._send_after(reply, now)
+        session.partial |= reply.partial
         if not reply.found:
             return [] if session.wait is None else self._nothing(session, now)
         kept = _queue_of(reply, now)
@@ -214,6 +239,7 @@ class Handoff(Relocation):
         """
         wait, session.wait = session.wait, None
         assert wait is not None
+        session.partial |= wait.repeated
         self.border.handovers.add(now - (wait.until - self.border.limits.answer_ns))
         queue = self._merged(session, wait, [] if loss is None else [(loss, NEVER)], now)
         self.border.put(session, queue)
@@ -237,7 +263,7 @@ class Handoff(Relocation):
             return effects + self._hand_over(session, wait.pending, now)
         if session.leaving:
             return effects + self._end(session, now)
-        return effects
+        return effects + self._seek(session, now)
 
     def _merged(self, session: Session, wait: Wait, lost: list[Queued], now: int) -> list[Queued]:
         """What older sessions had and what was held back, each once, in every publisher's order."""
@@ -275,15 +301,16 @@ class Handoff(Relocation):
                 if not self.paths.send_to(broker, request):
                     self._astray.append(request)
                 return effects
+            forgotten = request.forgotten or not border.remembers(request.client, epoch)
             border.bury(request.client, request.epoch - 1, now)
             session = border.at(request.client, epoch)
             if session is not None and session.epoch < request.epoch:
                 if not session.orphan:
                     return effects + self._on_found(session, request, now)
+                forgotten |= session.partial
                 effects += self._end(session, now)
-            request = replace(
-                request, previous=(*self._went_on(request, epoch), *request.previous[1:])
-            )
+            previous = (*self._went_on(request, epoch), *request.previous[1:])
+            request = replace(request, previous=previous, forgotten=forgotten)
         return effects + self._refuse(request, now)
 
     def _went_on(self, request: Request, epoch: int) -> tuple[tuple[BrokerId, int], ...]:
@@ -315,7 +342,9 @@ class Handoff(Relocation):
 
     def _refuse(self, request: Request | Fetch, now: int) -> list[Effect]:
         """Nobody has what is asked for."""
-        return self._answer(Reply(request.broker, request.client, request.epoch, False), now)
+        reply = Reply(request.broker, request.client, request.epoch, False)
+        forgotten = isinstance(request, Request) and request.forgotten
+        return self._answer(replace(reply, partial=forgotten), now)
 
     def _ask_on(self, request: Request | Fetch, now: int) -> list[Effect]:
         """What a request waited for has ended."""
@@ -330,6 +359,8 @@ class Handoff(Relocation):
             wanted = {
                 one: terms if terms and terms.local else None for one, terms in wanted.items()
             }
+            if session.rolled_back:
+                left.append((Loss(1, SUBSCRIPTIONS_FORGOTTEN, exact=False), NEVER))
         left = thinned(left, wanted, now, moved=True)
         replies = list(_replies(request, session, left, now))
         effects = self.border.end(session, now, (request.broker, request.epoch))
@@ -397,16 +428,48 @@ class Handoff(Relocation):
     def _claim(self, session: Session, unclaimed: Iterable[m.Unclaimed], now: int) -> list[Effect]:
         effects: list[Effect] = []
         for one in unclaimed:
-            request = Request(
-                self.paths.name,
-                one.client,
-                session.epoch,
-                session.backlog.acked,
-                ((one.broker, one.epoch),),
-                digest(session.subscriptions),
-            )
-            effects += self._walk(request, now)
+            effects += self._walk(self._request(session, (one.broker, one.epoch)), now)
         return effects
+
+    def _request(self, session: Session, *previous: Departure) -> Request:
+        """A request for older sessions, of a session that is open."""
+        return Request(
+            self.paths.name,
+            session.client,
+            session.epoch,
+            session.backlog.acked,
+            previous,
+            digest(session.subscriptions),
+        )
+
+    # Where the chain of hand-offs is broken
+
+    def _seek(self, session: Session, now: int) -> list[Effect]:
+        """Ask all brokers for older sessions of a client, if a broker forgot where they are.
+
+        That is so when its store was rolled back or lost, or when a link began from nothing while the
+        session waited. Nobody else would ever request them. Only a client that is really there asks.
+        """
+        if not session.partial or session.link is None or session.orphan or session.wait:
+            return []
+        session.partial, session.sought = False, True
+        sought = (self._request(session),)
+        effects: list[Effect] = [
+            Send(LinkId(one), m.Announce((), sought=sought)) for one in self.paths.neighbours
+        ]
+        return effects + self.on_sought(sought, now)
+
+    def on_sought(self, sought: Sequence[Request], now: int) -> list[Effect]:
+        effects: list[Effect] = []
+        for request in sought:
+            older = [one for one in self.border.of(request.client) if one.epoch < request.epoch]
+            for session in older:
+                here = replace(request, previous=((self.paths.name, session.epoch),))
+                effects += self._walk(here, now)
+        return effects
+
+    def on_spoken(self, session: Session, now: int) -> list[Effect]:
+        return super().on_spoken(session, now) + self._seek(session, now)
 
     def astray(self) -> list[Request]:
         """Requests to brokers that nobody knows yet."""
@@ -556,6 +619,7 @@ def _replies(
         True,
         published=session.published,
         old_epoch=session.epoch,
+        partial=session.partial or bool(session.rolled_back),
     )
     for number, piece in enumerate(pieces, 1):
         yield replace(reply, **piece, more=number < len(pieces))

@@ -119,6 +119,9 @@ class Junction(Handoff):
             return self._give_up(session, NO_SESSION, now)
         return self._release(session, now)  # what it holds may be all there is
 
+    def _seek(self, session: Session, now: int) -> list[Effect]:
+        return []  # its search found what there is
+
     # On the way, and at the old broker
 
     def on_errand(self, came_from: BrokerId, errand: m.Errand, now: int) -> list[Effect]:

@@ -473,12 +473,14 @@ class Unclaimed(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Announce(Message, frozen=True, tag=31):
     """These brokers are in the direction of the sender; these clients began anew.
 
-    Whoever has a later session than an unclaimed one asks for what is left of it.
+    Whoever has a later session than an unclaimed one asks for what is left of it. Whoever has an
+    older session than one that is `sought` for hands it over: the chain of its hand-offs is broken.
     """
 
     brokers: Annotated[tuple[BrokerId, ...], Meta(max_length=ANNOUNCE_MAX)]
     begun: Annotated[tuple[Began, ...], Meta(max_length=ANNOUNCE_MAX)] = ()
     unclaimed: Annotated[tuple[Unclaimed, ...], Meta(max_length=ANNOUNCE_MAX)] = ()
+    sought: Annotated[tuple[Request, ...], Meta(max_length=ANNOUNCE_MAX)] = ()
 
 
 # Messages from one broker to any other, which travel in an Update.
@@ -494,6 +496,7 @@ class Request(Message, frozen=True, tag=40):
     previous: Previous  # where to ask, the first one first
     digest: int = 0  # of its subscriptions there
     publishes: bool = False  # so what matches its advertisements has to go there, by the reply
+    forgotten: bool = False  # a broker on its way remembers nothing of an attachment in `previous`
 
 
 class Kept(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -531,6 +534,8 @@ class Reply(Message, frozen=True, tag=41):
     terms: AllTerms = ()
     # Where the lost ones are missing among `kept`; without it, before all of them.
     losses: Annotated[tuple[Loss, ...], Meta(max_length=REPLY_KEPT_MAX + 1)] = ()
+    # A broker forgot a part of the chain of hand-offs: older sessions may be left elsewhere.
+    partial: bool = False
 
 
 class Fetch(Message, frozen=True, tag=42):

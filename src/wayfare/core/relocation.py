@@ -29,6 +29,10 @@ OUT_OF_STEP = (
     " rolled back"
 )
 
+SUBSCRIPTIONS_FORGOTTEN = (
+    "the store of its broker was rolled back, to other subscriptions of the client than the latest"
+)
+
 
 class Relocation:
     """What the strategies have in common: the client opens a session, and ends it."""
@@ -105,6 +109,15 @@ class Relocation:
     def on_publish(self, session: Session, message: m.Publish, now: int) -> list[Effect]:
         return self.border.accept(session, message, now)
 
+    def on_sought(self, sought: Sequence[m.Request], now: int) -> list[Effect]:
+        """Hand older sessions of these clients over."""
+        return []
+
+    def on_spoken(self, session: Session, now: int) -> list[Effect]:
+        """The client of an orphan has said something: it is really there."""
+        session.orphan = False
+        return []
+
     def on_errand(self, came_from: BrokerId, errand: m.Errand, now: int) -> list[Effect]:
         raise ProtocolError(f"{type(errand).__name__}, but relocation is {self.name} here")
 
@@ -160,6 +173,8 @@ class Relocation:
         border = self.border
         effects = border.disconnect(session, f"{message.client} attached again", now)
         left = left_of(session, message.delivered)
+        if session.rolled_back and session.subscriptions.keys() != {*message.subscriptions}:
+            left.append((Loss(1, SUBSCRIPTIONS_FORGOTTEN, exact=False), NEVER))
         border.renew(session, message, link)
         border.begin_backlog(session, message.delivered)
         border.put(session, thinned(left, session.subscriptions, now, moved=False))

@@ -119,6 +119,8 @@ class SavedSession(msgspec.Struct, array_like=True):
     watched: list[tuple[Filter, bool | None]] = []
     rolled_back: int = 0
     account: str = ""
+    partial: bool = False
+    sought: bool = False
 
 
 class SavedAsking(msgspec.Struct, array_like=True):
@@ -318,6 +320,8 @@ def _saved_session(session: Session, places: Places) -> SavedSession:
         list(session.watched.items()),
         session.rolled_back,
         session.account,
+        session.partial,
+        session.sought,
     )
 
 
@@ -401,6 +405,7 @@ def _load_session(border: Border, saved: SavedSession, stored: list[Stored]) -> 
     session.published, session.welcomed = saved.published, saved.welcomed
     session.orphan, session.leaving = saved.orphan, saved.leaving
     session.rolled_back = saved.rolled_back
+    session.partial, session.sought = saved.partial, saved.sought
     session.doubt = None if saved.doubt is None else Doubt(*saved.doubt)
     session.backlog = loaded_backlog(saved.backlog, stored, border.memory, session)
     session.backlog.go_away(saved.link is None)

@@ -202,10 +202,12 @@ class Session:
         "noted",
         "opened",
         "orphan",
+        "partial",
         "place",
         "profile",
         "published",
         "rolled_back",
+        "sought",
         "subscriptions",
         "wait",
         "watched",
@@ -244,6 +246,8 @@ class Session:
         self.welcomed = False  # it had a session before this one
         # Nobody knew its old session, and it has not said anything since: maybe a stale attachment.
         self.orphan = False
+        self.partial = False  # older sessions may be left elsewhere: see Handoff._seek
+        self.sought = False  # they were sought for
         self.leaving = False  # it said goodbye for good while it waited
         # It came back with an old store, and its client has not come since: that may be elsewhere.
         self.rolled_back = 0  # the last number that it had given away then; 0: it is not so
@@ -281,6 +285,7 @@ class Tombstone(msgspec.Struct, frozen=True, gc=False):
     moved_to: Departure | None = None  # the last one, by epoch
     began: int = 0  # the epoch at which the client last began anew; what was before is another life
     earlier: tuple[Departure, ...] = ()  # the departures before that, the latest first
+    partial: bool = False  # a session ended before it could seek for older ones elsewhere
 
     def departures_with(self, more: tuple[Departure, ...]) -> tuple[Departure, ...]:
         """All departures by epoch, the latest first: requests overtake each other, and so do these."""

@@ -7,6 +7,8 @@ A session of a client is owned while something leads to it:
     a request, a reply or an announcement that it is unclaimed
                           under way, waiting at another session or behind work on tables, or stored for an
                           unknown broker
+    a later session       whose broker knows that the chain of hand-offs is broken, or will find out: then
+                          it seeks all older ones
 
 Any other session is a ghost: it collects a backlog that nobody ever asks for. And of the sessions of one
 client at most one is open, unless a hand-off that is under way explains the other ones: otherwise each of
@@ -27,6 +29,7 @@ from wayfare.core.messages import (
     ClientId,
     Errand,
     Fetch,
+    Gap,
     Reply,
     Request,
     Unclaimed,
@@ -44,16 +47,21 @@ Held = list[tuple[str, Session]]  # sessions, and the brokers that have them
 class Traffic:
     """What is under way between brokers about one client."""
 
-    __slots__ = ("began", "leads_to")
+    __slots__ = ("began", "leads_to", "sought")
 
     def __init__(self) -> None:
         self.leads_to: list[Departure] = []  # where a request looks, or where a reply goes
         self.began = 0  # the epoch at which the client began anew, as some brokers will hear
+        self.sought = 0  # sessions before this epoch are sought for, or will be
 
     def add(self, errand: Request | Fetch | Reply) -> None:
         self.leads_to.append((errand.broker, errand.epoch))
         if isinstance(errand, Request):
             self.leads_to += errand.previous
+        if isinstance(errand, Reply) and errand.partial:
+            self.sought = max(self.sought, errand.epoch)
+        if isinstance(errand, Request) and errand.forgotten:
+            self.sought = max(self.sought, errand.epoch)
 
 
 NOTHING = Traffic()
@@ -93,7 +101,22 @@ def _check_owned(world: World, client: ClientId, held: Held, about: Traffic) -> 
     owned = _owned(world, client, [*world.clients[client].core.previous, *about.leads_to])
     for name, session in held:
         if (session.place, name) not in owned and not _ends_by_itself(world, session, about):
+            if _is_forgotten(world, client, held):  # its client will seek it
+                continue
             yield Violation("owner", f"{name} has a session {_epochs(session)} of nobody")
+
+
+def _is_forgotten(world: World, client: ClientId, held: Held) -> bool:
+    """Whether a broker that will be asked, or was, remembers nothing of the client: who asks finds out."""
+    asked = [*world.clients[client].core.previous[:1]]
+    for _, session in held:
+        if session.wait is not None and session.wait.request is not None:
+            asked += session.wait.request.previous[:1]
+    return any(
+        not world.brokers[broker].core.border.remembers(client, epoch)
+        for broker, epoch in asked
+        if broker in world.brokers
+    )
 
 
 def _owned(world: World, client: ClientId, leads: Iterable[Departure]) -> set[tuple[int, str]]:
@@ -121,12 +144,14 @@ def _ends_by_itself(world: World, session: Session, about: Traffic) -> bool:
     """Whether its connection still has to break for its broker, or a goodbye or a new life ends it."""
     if session.rolled_back:  # somebody may have a later one, and ask for it
         return True
-    return session.link in world.connections or session.leaving or session.epoch < about.began
+    ends = session.epoch < max(about.began, about.sought)
+    return session.link in world.connections or session.leaving or ends
 
 
 def _check_open(client: ClientId, held: Held, about: Traffic) -> Iterator[Violation]:
     some = [(n, s) for n, s in held if s.wait is None and not (s.orphan or s.leaving)]
-    if len(some) > 1 and about is NOTHING:
+    some = [(n, s) for n, s in some if s.epoch >= about.sought]
+    if len(some) > 1 and not (about.leads_to or about.began):
         where = ", ".join(f"{name} {_epochs(session)}" for name, session in some)
         yield Violation("owner", f"{client} has several open sessions: {where}")
 
@@ -146,6 +171,10 @@ def traffic_of(world: World) -> dict[ClientId, Traffic]:
     def announce(one: Unclaimed) -> None:
         out.setdefault(one.client, Traffic()).leads_to.append((one.broker, one.epoch))
 
+    def seek(client: ClientId, epoch: int) -> None:
+        traffic = out.setdefault(client, Traffic())
+        traffic.sought = max(traffic.sought, epoch)
+
     for message in world.in_flight():
         for errand in _errands(message):
             add(errand)
@@ -154,10 +183,18 @@ def traffic_of(world: World) -> dict[ClientId, Traffic]:
             traffic.began = max(traffic.began, began.epoch)
         for one in message.unclaimed if isinstance(message, Announce) else ():
             announce(one)
+        for request in message.sought if isinstance(message, Announce) else ():
+            seek(request.client, request.epoch)
     for host in world.brokers.values():
         core = host.core
         for session in core.border.all():
+            if session.partial or session.rolled_back:
+                seek(session.client, session.epoch)
             if session.wait is not None:
+                if session.wait.repeated:
+                    seek(session.client, session.epoch)
+                if _is_restoring(world):
+                    add(session.wait.request)
                 add(session.wait.pending)
                 for one in session.wait.unclaimed:
                     announce(one)
@@ -166,6 +203,12 @@ def traffic_of(world: World) -> dict[ClientId, Traffic]:
         for request in core.relocation.astray() if isinstance(core.relocation, Handoff) else ():
             add(request)
     return out
+
+
+def _is_restoring(world: World) -> bool:
+    """Whether a link begins from nothing: requests that were lost with it will be repeated."""
+    gaps = (one for one in world.in_flight() if isinstance(one, Gap) and not one.number)
+    return bool(world.stopped) or any(True for _ in gaps)
 
 
 def _errands(message: AnyMessage) -> tuple[Errand, ...]:

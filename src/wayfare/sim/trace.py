@@ -36,7 +36,9 @@ def _update(update: m.Update) -> str:
 def _announce(announce: m.Announce) -> str:
     begun = (f"{one.client} anew at epoch {one.epoch}" for one in announce.begun)
     old = (f"{one.client} unclaimed at {one.broker}, {one.epoch}" for one in announce.unclaimed)
-    return f"Announce({', '.join([*filter(None, [' '.join(announce.brokers)]), *begun, *old])})"
+    sought = (f"{one.client} sought before epoch {one.epoch}" for one in announce.sought)
+    brokers = filter(None, [" ".join(announce.brokers)])
+    return f"Announce({', '.join([*brokers, *begun, *old, *sought])})"
 
 
 def _attach(attach: m.Attach) -> str:
