@@ -291,12 +291,12 @@ LAYOUT = [
     (m.Resend(3), [24, 3]),
     (m.Interest(X, True), [25, [ON_WIRE], True]),
     (
-        m.Update((m.Entry(X),), (m.Entry(X, "anna"),)),
-        [30, [[[ON_WIRE], "", []]], [[[ON_WIRE], "anna", []]], [], [], []],
+        m.Update((m.Entry(X),), (m.Entry(X, "anna"),), repairs=True),
+        [30, [[[ON_WIRE], "", []]], [[[ON_WIRE], "anna", []]], [], [], [], True],
     ),
     (
         m.Update(remove_subs=(m.Entry(X, "", (X, EVERYTHING)),)),
-        [30, [], [], [[[ON_WIRE], "", [[ON_WIRE], [[[]]]]]], [], []],
+        [30, [], [], [[[ON_WIRE], "", [[ON_WIRE], [[[]]]]]], [], [], False],
     ),
     (m.Join(7, 8, 9, 6), [3, 7, 8, 9, 6]),
     (m.Took(9), [4, 9]),
@@ -320,7 +320,7 @@ LAYOUT = [
     (m.Tunnel("porto", "faro", "anna#2", m.Ack(4)), [32, "porto", "faro", "anna#2", [17, 4], ""]),
     (m.Tunnel("porto", "faro", "l", None, "gone"), [32, "porto", "faro", "l", None, "gone"]),
     *(
-        (m.Update(errands=(errand,)), [30, [], [], [], [], [array]])
+        (m.Update(errands=(errand,)), [30, [], [], [], [], [array], False])
         for errand, array in (
             (
                 m.Request("porto", "anna", 3, 9, (("faro", 2),), 77, True),

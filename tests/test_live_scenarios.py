@@ -34,6 +34,7 @@ DOWN_MAX_S = 0.5
 NOT_LIVE = {
     "away-too-long": "takes a week",
     "backlog-age": "takes twelve seconds, and the clock of a live broker cannot be turned",
+    "forgotten-store": "tells what is lost while tables are repaired, to the millisecond",
     "late-advertisement": "tells what is lost before an advertisement has settled, to the millisecond",
     "lossy-link": "TCP hides what is lost below it",
     "lost-goodbye": "takes a week",

@@ -2,8 +2,9 @@
 
 import pytest
 
-from wayfare.core.broker import EVENTS, Broker
+from wayfare.core.broker import EVENTS, FROM_BROKER, Broker
 from wayfare.core.effects import RolledBack
+from wayfare.core.messages import Gap
 from wayfare.core.relocation import OUT_OF_STEP
 from wayfare.sim import Faults, Rollback, World, check
 from wayfare.sim.faults import Cut
@@ -78,6 +79,7 @@ def test_what_a_session_lost_with_the_store_is_reported():
 def test_the_oracle_demands_the_report(monkeypatch):
     monkeypatch.setitem(EVENTS, RolledBack, lambda *_: [])
     monkeypatch.setattr(Broker, "on_gap", lambda *_: [])
+    monkeypatch.setitem(FROM_BROKER, Gap, lambda *_: [])
     net = world()
     away(net)
     assert got(net, "bert") == [6]
@@ -233,7 +235,8 @@ def test_what_is_sought_is_sought_again_behind_a_link_that_began_from_nothing():
 
 
 def test_an_earlier_process_is_ended_although_its_broker_forgot_the_later_one():
-    net = world()
+    net = World(seed=1)
+    net.add_brokers([], alone="b")
     net.add_client("bert", "b").subscribe("x > 0")
     net.run_until(net.now + SECOND_NS)
     net.broker("b").make_copy()
@@ -272,7 +275,7 @@ def test_subscriptions_that_a_session_forgot_are_reported_as_a_loss_behind_what_
 
 
 def test_a_session_that_is_back_to_waiting_goes_on_with_the_numbers_of_its_client():
-    """The copy was made while bert's session at b waited for that at a; since then he got two."""
+    """The copy was made while bert's session at b waited for that at a; since then he got nine."""
     net = world()
     net.add_client("bert", "a").subscribe("x > 0")
     net.run_until(net.now + SECOND_NS)
@@ -281,10 +284,65 @@ def test_a_session_that_is_back_to_waiting_goes_on_with_the_numbers_of_its_clien
     net.broker("b").make_copy()
     assert net.broker("b").core.border.of("bert")[0].wait is not None
     net.run_until(net.now + SECOND_NS)
-    publish(net, [1, 2])
+    publish(net, range(1, 10))
+    net.cut(Cut("a", "b", net.now, None))
     net.roll_back(Rollback("b", 0, net.now, 10 * MS_NS))
-    net.run_until(net.now + 500 * MS_NS)
-    publish(net, [3])
+    net.run_until(net.now + 500 * MS_NS)  # bert is back before the answer from a
+    net.heal(Cut("a", "b", net.now, None))
+    publish(net, [10])
     net.settle()
-    assert got(net, "bert") == [1, 2, 3]
+    assert got(net, "bert") == [*range(1, 11)]
+    assert check(net).violations == ()
+
+
+def unreported(net, client):
+    """What the client misses between two deliveries without a report in between."""
+    stream = [one for one in net.events if one.client == client]
+    missing, last, told = [], 0, False
+    for one in stream:
+        if one.kind == "lost":
+            told = True
+        elif one.kind == "delivered":
+            if not told:
+                missing += range(last + 1, one.number)
+            last, told = one.number, False
+    return missing
+
+
+@pytest.mark.parametrize("copied", [SECOND_NS, None], ids=["old", "lost"])
+@pytest.mark.parametrize("routing", ["simple", "covering", "merging"])
+def test_what_is_lost_until_subscriptions_have_crossed_the_tree_again_is_reported(routing, copied):
+    """Tom publishes all the time, three hops beyond the broker whose store goes back or is lost."""
+    net = World(seed=1, routing=routing)
+    net.add_brokers([("a", "b"), ("b", "c"), ("c", "d"), ("d", "e")])
+    net.add_client("anna", "a").subscribe("x > 0")
+    net.add_client("tom", "e").advertise("x > 0")
+    net.plan(Faults(rollbacks=(Rollback("b", copied, 2 * SECOND_NS, 20 * MS_NS),)))
+    net.run_until(1900 * MS_NS)
+    for x in range(1, 101):
+        net.client("tom").publish({"x": x})
+        net.run_until(net.now + 4 * MS_NS)
+    net.settle()
+    numbers = got(net, "anna")
+    assert len(numbers) < 100, "nothing was lost, so this shows nothing"
+    assert numbers[-1] == 100
+    assert unreported(net, "anna") == []
+    assert check(net).violations == ()
+
+
+@pytest.mark.parametrize("after_ms", range(1, 60, 6))
+def test_a_hand_off_through_a_broker_that_loses_its_store_is_completed_or_reported(after_ms):
+    net = world()
+    net.add_client("bert", "a").subscribe("x > 0")
+    net.run_until(net.now + SECOND_NS)
+    net.client("bert").attach("c")
+    net.run_until(net.now + after_ms * MS_NS)
+    net.roll_back(Rollback("b", None, net.now, 10 * MS_NS))
+    for x in range(1, 41):
+        net.client("tom").publish({"x": x})
+        net.run_until(net.now + 4 * MS_NS)
+    net.settle()
+    assert sessions(net, "bert") == ["c"]
+    assert got(net, "bert")[-1] == 40
+    assert unreported(net, "bert") == []
     assert check(net).violations == ()

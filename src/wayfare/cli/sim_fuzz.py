@@ -60,7 +60,7 @@ def add_parser(commands: Any) -> None:
     one.add_argument(
         "--rollbacks",
         action="store_true",
-        help="brokers that go back to an old copy of their store; some runs are known to fail, see docs/operations.md",
+        help="brokers that go back to an old copy of their store, or lose it",
     )
     one.add_argument("--faults", action="store_true", help="cuts, crashes, losses, slow brokers")
     one.add_argument("--workers", type=int, default=None, help="processes (default: all cores)")

@@ -71,6 +71,9 @@ class Border:
         self._ended.wait = Wait({}, 0)
         self.next_place = len(self._links)
         self.deadlines = Deadlines()  # of everything at this broker
+        self.since: int | None = None  # the store is complete from this time on; None: it is new
+        # Sessions got filters in this event that a broker had forgotten: neighbours should know them.
+        self.repairs = False
         self.handovers = Histogram(HANDOVERS_NS)  # how long sessions waited for their old broker
 
     # Sessions
@@ -101,15 +104,19 @@ class Border:
             (one for one in reversed(sessions) if one.rolled_back and one.opened <= epoch), None
         )
 
-    def remembers(self, client: ClientId, epoch: int) -> bool:
-        """Whether the client had a session here at this epoch, or a later one asked here.
+    def remembers(self, client: ClientId, epoch: int, now: int) -> bool:
+        """Whether it is known what became of the session that the client had here at this epoch.
 
-        Not if that session should have sought for older ones elsewhere, and never did.
+        Its session or a tombstone tells. If there is neither, the client was away for too long, or the
+        store is younger than that, and has forgotten it.
         """
         tombstone = self.tombstones.get(client)
         if tombstone is not None and tombstone.epoch >= epoch:
             return not tombstone.partial
-        return self.at(client, epoch) is not None
+        if self.at(client, epoch) is not None:
+            return True
+        away_ns = self.limits.away_ns + self.limits.tombstone_ns
+        return self.since is not None and now - self.since > away_ns
 
     def left_here(self, client: ClientId, epoch: int) -> Session | None:
         """The session that a client says it had here; with 0, it only knows that it had one.

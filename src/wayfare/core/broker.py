@@ -86,6 +86,10 @@ LATER = (
 MEMORY, ACCOUNT_MEMORY = "memory", "account_memory"  # limits in sum, as a `Gap` names them
 FEEDERS_MAX = 16  # notifications of the largest consumer whose publishers are slowed
 SPARE = 16  # of this part of a limit in sum there is room again when somebody had to lose
+ROUTES_LOST = (
+    "subscriptions had to cross the tree again behind a link that began from nothing: what was"
+    " published before they arrived may be missing"
+)
 LINK_LOST = "a link between brokers began from nothing: what was to cross it may be missing"
 # For clients that move; the second are for publishers, and as naive for subscribers.
 RELOCATIONS: dict[str, type[Relocation]] = {
@@ -151,6 +155,9 @@ class Broker:
         self.costs = self.border.costs
         # Whom to tell later how the tables changed: with the next message, or then at the latest.
         self._owed: dict[BrokerId, int] = {}
+        # Whose next update repairs its tables: until it arrives, notifications may be lost.
+        self._repairing: set[BrokerId] = set()
+        self._routes_lost: set[BrokerId] = set()  # who repaired tables here, and is to be told so
         # Updates of neighbours that take long, in slices, and those that came behind them.
         self._queued: dict[BrokerId, deque[Update]] = {}
 
@@ -275,20 +282,30 @@ class Broker:
 
     def on_link_up(self, event: LinkUp, now: int) -> list[Effect]:
         neighbour = BrokerId(event.link)
+        self._begin(now)
         effects: list[Effect] = []
-        if self.paths.towards(neighbour) is not None:  # it was there before
+        known_before = self.paths.towards(neighbour) is not None
+        if known_before:
             effects = self.on_gap(neighbour, m.Gap(0, LINK_LOST, exact=False), now)
         for update in self._queued.pop(neighbour, ()):  # of its tables, it tells everything anew
             effects += self._apply(neighbour, Update(errands=update.errands), now)
         self.routing.start_over(neighbour)
+        if known_before:
+            self._repair()
         known, begun = self.paths.known_beyond(neighbour), self.border.begun()
         for start in range(0, len(begun), ANNOUNCE_MAX):  # it may have forgotten, or never heard it
             known.append(Announce((), tuple(begun[start : start + ANNOUNCE_MAX])))
         known += self._unclaimed()
         return self._with_updates([*effects, *(Send(event.link, one) for one in known)])
 
+    def _begin(self, now: int) -> None:
+        """Remember when this store began: it knows nothing of what was before."""
+        if self.border.since is None:
+            self.border.since = now
+
     def on_rolled_back(self, event: RolledBack, now: int) -> list[Effect]:
         """Report the loss to everybody who may miss something, and look for sessions that moved on."""
+        self.border.since = now
         gap = m.Gap(0, ROLLED_BACK, exact=False)
         effects: list[Effect] = [Send(LinkId(one), gap) for one in self.neighbours]
         effects += self.replicator.lose(ROLLED_BACK)
@@ -431,6 +448,9 @@ class Broker:
         if self.watches.sessions:
             effects = effects + self.watches.tell()
         effects = self.relocation.outward(effects)
+        if self.border.repairs:
+            self.border.repairs = False
+            self._repair()
         mail = self._settled_mail()
         if mail or self.routing.touched:
             effects = effects + self._updates(mail)
@@ -476,6 +496,8 @@ class Broker:
         updates: dict[BrokerId, list[Update]] = {}
         for neighbour, update in self.routing.updates():
             updates.setdefault(neighbour, []).append(update)
+        if self._repairing:
+            self._mark_repairs(updates)
         for neighbour, errands in mail.items():
             _put_behind(updates.setdefault(neighbour, []), errands)
         return [
@@ -483,6 +505,18 @@ class Broker:
             for neighbour in updates
             for update in updates[neighbour]
         ]
+
+    def _repair(self) -> None:
+        """What changed in this event repairs the tables of neighbours, and what follows from it there does."""
+        if self.is_behind():
+            self._repairing.update(self.neighbours)
+        self._repairing |= self.routing.touched
+
+    def _mark_repairs(self, updates: dict[BrokerId, list[Update]]) -> None:
+        """Say which updates repair something; nobody's next one does, unless it is put off."""
+        for neighbour in self._repairing & updates.keys():
+            updates[neighbour] = [replace(one, repairs=True) for one in updates[neighbour]]
+        self._repairing &= {*self.neighbours} if self.is_behind() else {*self._owed}
 
     def _settled_mail(self) -> dict[BrokerId, list[m.Errand]]:
         """The errands that may leave: not before what a neighbour has to know in front of them."""
@@ -579,8 +613,9 @@ class Broker:
         """Something that was to come from there is lost, for all who are behind this broker."""
         others = [one for one in self.neighbours if one != neighbour]
         effects: list[Effect] = [Send(LinkId(one), message) for one in others]
-        effects += self._take(self.relocation.on_gap(neighbour, now), now)
-        effects += self._take(self.profiles.on_gap(now), now)
+        if message.number != m.ONLY_NOTIFICATIONS:
+            effects += self._take(self.relocation.on_gap(neighbour, now), now)
+            effects += self._take(self.profiles.on_gap(now), now)
         effects += self.replicator.lose(message.reason)
         return effects + self.border.lose_from(neighbour, message.reason)
 
@@ -621,7 +656,8 @@ class Broker:
             self._queued.setdefault(neighbour, deque()).extend(pieces)
             self.border.go_on_soon()
             return []
-        return self._apply(neighbour, message, now)
+        effects = self._apply(neighbour, message, now)
+        return effects + self._report_routes() if self._routes_lost else effects
 
     def _apply_queued(self, now: int) -> list[Effect]:
         """Apply a slice of the updates that neighbours sent, in their order."""
@@ -636,12 +672,23 @@ class Broker:
                 continue
             if queue:
                 self._queued[neighbour] = queue  # behind the others
-        return effects
+        return effects + self._report_routes() if self._routes_lost else effects
+
+    def _report_routes(self) -> list[Effect]:
+        """Tell neighbours whose subscriptions are complete again that some may have been missing."""
+        gap = m.Gap(m.ONLY_NOTIFICATIONS, ROUTES_LOST, exact=False)
+        done = [one for one in self.neighbours if one in self._routes_lost - self._queued.keys()]
+        self._routes_lost.difference_update(done)
+        return [Send(LinkId(one), gap) for one in done]
 
     def _apply(self, neighbour: BrokerId, message: Update, now: int) -> list[Effect]:
         if _filters(message):
             self.routing.apply(neighbour, message)
         effects: list[Effect] = []
+        if message.repairs:
+            self._repair()
+            if message.add_subs:  # from now on, what they ask for is on its way behind this
+                self._routes_lost.add(neighbour)
         for errand in message.errands:
             if isinstance(errand, m.Ask):
                 effects += self._take(self.profiles.on_ask(errand, now), now)
@@ -679,6 +726,7 @@ class Broker:
     def on_attach(
         self, link: LinkId, message: m.Attach, now: int, *, taken: bool = False
     ) -> list[Effect]:
+        self._begin(now)
         limit = self.border.limits.filters
         if link in self.border.by_link or link in self.intakes.taking:
             raise ProtocolError("Attach twice on one connection")

@@ -156,6 +156,7 @@ class Handoff(Relocation):
             self.border.put(session, left)
         if session.rolled_back and session.subscriptions.keys() != {*message.subscriptions}:
             wait.lose(Loss(1, SUBSCRIPTIONS_FORGOTTEN, exact=False))
+        self.border.repairs |= bool(session.rolled_back)
         self.border.renew(session, message, link)
         self.border.memory.publications -= wait.publications_bytes()
         wait.forget_publications()  # they are sent again
@@ -226,6 +227,7 @@ class Handoff(Relocation):
         if session.link is None:
             return self._end(session, now)
         session.orphan = True
+        self.border.repairs |= session.partial
         return self._give_up(session, NO_SESSION, now)
 
     def _give_up(self, session: Session, why: str, now: int) -> list[Effect]:
@@ -301,8 +303,8 @@ class Handoff(Relocation):
                 if not self.paths.send_to(broker, request):
                     self._astray.append(request)
                 return effects
-            forgotten = request.forgotten or not border.remembers(request.client, epoch)
-            border.bury(request.client, request.epoch - 1, now)
+            forgotten = request.forgotten or not border.remembers(request.client, epoch, now)
+            border.bury(request.client, request.epoch - 1, now, partial=forgotten)
             session = border.at(request.client, epoch)
             if session is not None and session.epoch < request.epoch:
                 if not session.orphan:
@@ -469,7 +471,12 @@ class Handoff(Relocation):
         return effects
 
     def on_spoken(self, session: Session, now: int) -> list[Effect]:
-        return super().on_spoken(session, now) + self._seek(session, now)
+        effects = super().on_spoken(session, now)
+        if not session.partial:
+            return effects
+        # It was told so before its subscriptions had crossed the tree again.
+        self.border.lose(session, NO_SESSION)
+        return effects + self.border.push(session) + self._seek(session, now)
 
     def astray(self) -> list[Request]:
         """Requests to brokers that nobody knows yet."""

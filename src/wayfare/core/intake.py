@@ -53,10 +53,10 @@ def in_slices(update: Update, limit: int) -> Iterator[Update]:
             slice.append(entry)
             left -= _entry_units(entry)
             if left <= 0:
-                yield replace(Update(), **{kind: tuple(slice)})
+                yield replace(Update(repairs=update.repairs), **{kind: tuple(slice)})
                 slice, left = [], limit
         if slice:
-            yield replace(Update(), **{kind: tuple(slice)})
+            yield replace(Update(repairs=update.repairs), **{kind: tuple(slice)})
     if update.errands:
         yield Update(errands=update.errands)
 

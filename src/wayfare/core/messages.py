@@ -366,12 +366,16 @@ class Deliver(Message, frozen=True, tag=21):
 class Gap(Message, frozen=True, tag=22):
     """Deliveries up to this number that have not arrived are lost.
 
-    Between brokers: something that was to come from the direction of the sender is lost.
+    Between brokers: something that was to come from the direction of the sender is lost. With the
+    number 0 any message may be, with `ONLY_NOTIFICATIONS` nothing else: no request has to be repeated.
     """
 
     number: Number
     reason: str
     exact: bool = True  # False: nobody knows how many notifications that were
+
+
+ONLY_NOTIFICATIONS = 1  # the number of a Gap between brokers: tables were incomplete for a while
 
 
 class Published(Message, frozen=True, tag=23):
@@ -610,6 +614,8 @@ class Update(Message, frozen=True, tag=30):
     remove_subs: Entries = ()
     remove_ads: Entries = ()
     errands: Annotated[tuple[Errand, ...], Meta(max_length=ERRANDS_MAX)] = ()
+    # These entries should have been there before: what they ask for may have been lost so far.
+    repairs: bool = False
 
 
 FromClient = (

@@ -175,6 +175,7 @@ class Relocation:
         left = left_of(session, message.delivered)
         if session.rolled_back and session.subscriptions.keys() != {*message.subscriptions}:
             left.append((Loss(1, SUBSCRIPTIONS_FORGOTTEN, exact=False), NEVER))
+        border.repairs |= bool(session.rolled_back)
         border.renew(session, message, link)
         border.begin_backlog(session, message.delivered)
         border.put(session, thinned(left, session.subscriptions, now, moved=False))

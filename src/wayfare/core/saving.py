@@ -159,6 +159,7 @@ class Saved(msgspec.Struct, array_like=True):
     # What each neighbour was told; nothing if it follows from the rest.
     told: list[tuple[list[Entry], list[Entry]]] = []
     taking: list[SavedAsking] = []  # attachments whose filters are being taken in
+    since: int | None = 0  # when the store began; 0: before that was saved, long ago
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -205,6 +206,7 @@ def save(
         border.costs.payers(),
         [] if routing.is_reduced() and not border.intakes else routing.told(),
         [_saved_taking(link, one) for link, one in border.intakes.taking.items()],
+        border.since,
     )
     return _encoder.encode(saved)
 
@@ -245,7 +247,7 @@ def load(
     border.tombstones.update(saved.tombstones)
     for one in saved.sessions:
         _load_session(border, one, stored)
-    border.next_place = saved.next_place
+    border.next_place, border.since = saved.next_place, saved.since
     for account, clients in saved.payers.items():
         for client in clients:
             border.costs.know(account, client)

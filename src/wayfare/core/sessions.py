@@ -285,7 +285,7 @@ class Tombstone(msgspec.Struct, frozen=True, gc=False):
     moved_to: Departure | None = None  # the last one, by epoch
     began: int = 0  # the epoch at which the client last began anew; what was before is another life
     earlier: tuple[Departure, ...] = ()  # the departures before that, the latest first
-    partial: bool = False  # a session ended before it could seek for older ones elsewhere
+    partial: bool = False  # a part of the chain of hand-offs is unknown here
 
     def departures_with(self, more: tuple[Departure, ...]) -> tuple[Departure, ...]:
         """All departures by epoch, the latest first: requests overtake each other, and so do these."""

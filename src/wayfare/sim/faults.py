@@ -47,18 +47,19 @@ class Crash(msgspec.Struct, frozen=True):
 
 
 class Rollback(msgspec.Struct, frozen=True):
-    """A broker stops and starts again with a copy of its store that was made before.
+    """A broker stops and starts again with a copy of its store that was made before, or with none.
 
-    All links to its neighbours begin from nothing, and it reports that its store was rolled back.
+    All links to its neighbours begin from nothing. With a copy, it reports that its store was rolled
+    back; without, it knows nothing.
     """
 
     broker: str
-    copied_ns: int
+    copied_ns: int | None  # None: the store is lost
     at_ns: int
     for_ns: int
 
     def __post_init__(self) -> None:
-        _check_times(self.copied_ns, self.at_ns, self.for_ns)
+        _check_times(self.copied_ns or 0, self.at_ns, self.for_ns)
 
 
 class Slow(msgspec.Struct, frozen=True):

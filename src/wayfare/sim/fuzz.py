@@ -138,6 +138,7 @@ class Fuzz:
         self.lives = Random(f"lives {job.seed}")  # likewise
         self.interest = Random(f"interest {job.seed}")  # likewise
         self.attempts = Random(f"attempts {job.seed}")  # likewise
+        self.losses = Random(f"losses {job.seed}")  # likewise
         self.watching = self.interest.random() < 0.5
         self.pressure = Random(f"memory {job.seed}")  # likewise
         self.short = self.pressure.random() < 0.25  # of memory, now and then
@@ -201,11 +202,14 @@ class Fuzz:
                 self._attempt_in_vain()
 
     def _plan_rollbacks(self, random: Random) -> None:
-        """The stores of one or two brokers go back to a copy that was made a while before."""
+        """The stores of one or two brokers go back to a copy; that of a third one may be lost."""
         rollbacks = []
         for broker in random.sample(self.brokers, k=min(random.randint(1, 2), len(self.brokers))):
             copied, at_ns = sorted(random.randrange(self.until_ns) for _ in range(2))
             rollbacks.append(Rollback(broker, copied, at_ns, random.choice([10, 1000]) * MS_NS))
+        if self.losses.random() < 0.25:
+            at_ns = self.losses.randrange(self.until_ns)
+            rollbacks.append(Rollback(self.losses.choice(self.brokers), None, at_ns, 10 * MS_NS))
         self.world.plan(Faults(rollbacks=tuple(rollbacks)))
 
     def _attempt_in_vain(self) -> None:

@@ -168,6 +168,13 @@ class BrokerHost(Host):
             self._load(saved)
             self.perform([])
 
+    def can_be_saved(self) -> bool:
+        return self.core.relocation.name in SAVABLE
+
+    def lose_copy(self) -> None:
+        """Forget the copy: the store is gone, and the next start is with nothing."""
+        self.copy = b""
+
     def make_copy(self) -> None:
         """Copy what is saved at this moment, for a rollback."""
         self.copy = self._saved() or self.copy
@@ -176,6 +183,8 @@ class BrokerHost(Host):
         """Start again with the copy, as a live broker does whose store was rolled back."""
         self.agenda.cancel(lambda action: action[0] == self._leave_queue)  # gone with the process
         self._load(self.copy)
+        if not self.copy:  # it does not know that there was a store
+            return
         border, now = self.core.border, self.agenda.now
         for gone in [*border.by_link, *self.core.profiles.asking]:
             self.perform(self.step(LinkDown(gone), now))
@@ -196,7 +205,7 @@ class BrokerHost(Host):
     def _saved(self) -> bytes | None:
         """The broker as bytes; None if it cannot be saved, or not at this moment."""
         old = self.core
-        if old.relocation.name not in SAVABLE:
+        if not self.can_be_saved():
             return None
         self.perform(old.pay())
         # A profile may be asked for: as if it had been saved a bit later.
@@ -212,7 +221,8 @@ class BrokerHost(Host):
             old.relocation.name,
             ahead=old.replicator.ahead,
         )
-        new.load(saved)
+        if saved:
+            new.load(saved)
         self.core, self._deadlines, self.step = new, new.border.deadlines, new.step
 
     def take_its_time(self, per_message_ns: int) -> None:

@@ -244,7 +244,7 @@ def _required(
             span.start < event.time_ns < span.end
             and not span.limited
             and settled(span, client, 1)
-            and client.contact(arrived, receiving_ns, span.end) < inf
+            and client.contact(arrived + reach.outage_ns, receiving_ns, span.end) < inf
             and span.filter is not None
             and matches(span.filter, event.attributes)
         ):

@@ -113,7 +113,7 @@ def _is_forgotten(world: World, client: ClientId, held: Held) -> bool:
         if session.wait is not None and session.wait.request is not None:
             asked += session.wait.request.previous[:1]
     return any(
-        not world.brokers[broker].core.border.remembers(client, epoch)
+        not world.brokers[broker].core.border.remembers(client, epoch, world.now)
         for broker, epoch in asked
         if broker in world.brokers
     )

@@ -16,6 +16,8 @@ class Reach(msgspec.Struct, frozen=True):
     tree_ns: int  # from any broker to any other
     client_ns: int  # between a client and its broker
     window: int = DEFAULT_LIMITS.window  # deliveries that may be on their way to a client
+    # That a broker was down whose links began from nothing: nothing arrives that tells how long it took.
+    outage_ns: int = 0
 
 
 def reach(world: World) -> Reach:
@@ -46,4 +48,4 @@ def reach(world: World) -> Reach:
         client_ns += tree_ns
     if world.digests:  # a new broker may ask an old one, and then the client
         client_ns = 3 * client_ns + 2 * tree_ns
-    return Reach(tree_ns, client_ns, world.limits.window)
+    return Reach(tree_ns, client_ns, world.limits.window, world.outage_ns)

@@ -33,7 +33,7 @@ from wayfare.core.reduction import STRATEGIES
 from wayfare.core.virtual import Ahead
 from wayfare.errors import ScenarioError, UsageError, WayfareError
 from wayfare.sim import topology
-from wayfare.sim.faults import Crash, Cut, Slow, Stall
+from wayfare.sim.faults import Crash, Cut, Rollback, Slow, Stall
 from wayfare.sim.links import MS_NS, LinkSpec
 from wayfare.sim.oracle import check
 from wayfare.sim.trace import Trace
@@ -358,6 +358,10 @@ class Stage:
         broker, time = _words(rest, 2)
         self.world.crash(Crash(broker, self.world.now, _time_ns(time)))
 
+    def forget(self, rest: str) -> None:
+        broker, time = _words(rest, 2)
+        self.world.roll_back(Rollback(broker, None, self.world.now, _time_ns(time)))
+
     def slow(self, rest: str) -> None:
         broker, per_message = _words(rest, 2)
         self.world.slow_down(Slow(broker, self.world.now, None, _time_ns(per_message)))
@@ -430,6 +434,7 @@ STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {
     "cut": ("porto - lisbon [for 500ms]", Stage.cut),
     "heal": ("porto - lisbon", Stage.heal),
     "crash": ("lisbon 2s", Stage.crash),
+    "forget": ("lisbon 2s", Stage.forget),
     "slow": ("lisbon 5ms", Stage.slow),
     "stall": ("lisbon 40s", Stage.stall),
     "wait": ("30ms", Stage.wait),

@@ -30,7 +30,7 @@ def _update(update: m.Update) -> str:
         *_filters("-ad", update.remove_ads),
         *(TEXTS[type(errand)](errand) for errand in update.errands),
     ]
-    return f"Update({', '.join(changes)})"
+    return f"{'Repair' if update.repairs else 'Update'}({', '.join(changes)})"
 
 
 def _announce(announce: m.Announce) -> str:

@@ -97,6 +97,7 @@ class World:
         self.broken: list[str] = []  # faults that peers found with each other
         self.closed_messages = 0  # of connections that are no more
         self.closed_worst_ns = 0
+        self.outage_ns = 0  # the longest of a broker whose links began from nothing
 
     # Building
 
@@ -297,7 +298,8 @@ class World:
         for slow in faults.slow:
             at(slow.at_ns, self.slow_down, slow)
         for rollback in faults.rollbacks:
-            at(rollback.copied_ns, self._copy, rollback)
+            if rollback.copied_ns is not None:
+                at(rollback.copied_ns, self._copy, rollback)
             at(rollback.at_ns, self.roll_back, rollback)
         for stall in faults.stalls:
             at(stall.at_ns, self.stall, stall)
@@ -340,8 +342,14 @@ class World:
             self.broker(rollback.broker).make_copy()
 
     def roll_back(self, rollback: Rollback) -> None:
-        """Stop a broker, and let it start again with the copy of its store, if there is one."""
-        if self.broker(rollback.broker).copy and rollback.broker not in self.stopped:
+        """Stop a broker, and let it start again with the copy of its store, if there is one, or without."""
+        host = self.broker(rollback.broker)
+        if rollback.copied_ns is None and host.can_be_saved():
+            host.lose_copy()
+        elif not host.copy:
+            return
+        if rollback.broker not in self.stopped:
+            self.outage_ns = max(self.outage_ns, rollback.for_ns)
             self.crash(Crash(rollback.broker, rollback.at_ns, rollback.for_ns), self._restore)
 
     def _restore(self, crash: Crash) -> None:
