@@ -153,6 +153,15 @@ def test_losses_of_a_backlog_are_saved_in_their_places():
     assert story(net) == [1, BROKEN, 2]
 
 
+def test_that_drops_are_not_counted_after_a_time_out_is_saved():
+    net = waiting(limits=Limits(answer_ns=1000))
+    assert not session_of(net, "faro").backlog.may_repeat
+    net.pass_time(1000)
+    net.settle()
+    (session,) = again(net.brokers["faro"]).border.of("anna")
+    assert session.backlog.may_repeat
+
+
 def test_of_an_older_store_every_gap_of_a_backlog_is_inexact():
     """It has one flag for all losses, and no places of those that are held."""
     net = away()
@@ -161,7 +170,8 @@ def test_of_an_older_store_every_gap_of_a_backlog_is_inexact():
     at = Saved.__struct_fields__.index("sessions")
     (session,) = saved[at]
     (backlog,) = [one for one in session if isinstance(one, list) and one[3:5] == ["", False]]
-    assert backlog.pop() == [[2, 2, BROKEN, False]]
+    assert backlog[7] == [[2, 2, BROKEN, False]]
+    del backlog[7:]
     backlog[3] = "older"
     new = Broker(porto.name, porto.neighbours)
     new.load(msgspec.msgpack.encode(saved))

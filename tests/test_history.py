@@ -66,6 +66,28 @@ def test_numbering_goes_on_where_the_client_is():
     assert backlog.take(WINDOW) == deliveries(8, 9)
 
 
+def doubtful(count, limits):
+    """A backlog that may keep what its client got before."""
+    backlog = Backlog()
+    backlog.may_repeat = True
+    put(backlog, count, limits)
+    return backlog
+
+
+def test_what_may_be_a_duplicate_is_not_counted_when_it_is_dropped():
+    backlog = doubtful(5, Limits(backlog_count=2))
+    assert backlog.take(WINDOW) == [Gap(3, "backlog_count", False), *deliveries(4, 5)]
+
+
+def test_drops_that_are_not_counted_take_no_room():
+    backlog = doubtful(3, Limits(backlog_count=2))
+    backlog.take(WINDOW)
+    put(backlog, 100, Limits(backlog_count=2))
+    assert len(backlog.holes) <= 2
+    assert not any(one.exact for one in backlog.holes)
+    assert backlog.take(WINDOW) == [Gap(101, "backlog_count", False), *deliveries(102, 103)]
+
+
 def test_nothing_is_sent_twice():
     backlog = filled(2)
     backlog.take(WINDOW)

@@ -237,3 +237,10 @@ def test_what_a_broker_refuses_for_want_of_memory_is_published_later():
 def test_brokers_that_are_suspended_have_time_for_many_hand_offs_in_a_row(job):
     """Found at random; the chain of hand-offs took longer than a broker waits for an answer."""
     assert fuzz(job).verdict.violations == ()
+
+
+@pytest.mark.parametrize(("seed", "mobile"), [(2000250, "subscribers"), (2001825, "both")])
+def test_what_is_dropped_after_a_time_out_is_not_counted(seed, mobile):
+    """Found at random; a broker dropped a notification that its client had got elsewhere."""
+    job = Job(seed, "flooding", faults=True, mobile=mobile)
+    assert fuzz(job).verdict.violations == ()

@@ -257,7 +257,9 @@ class Border:
     def begin_backlog(self, session: Session, delivered: int) -> None:
         """Number deliveries from here on; what the backlog kept so far is not kept any more."""
         session.backlog.clear()
+        may_repeat = session.backlog.may_repeat
         session.backlog = Backlog(delivered, self.memory, session)
+        session.backlog.may_repeat = may_repeat
 
     def bury(
         self,

@@ -243,6 +243,7 @@ class Handoff(Relocation):
         assert wait is not None
         session.partial |= wait.repeated
         self.border.handovers.add(now - (wait.until - self.border.limits.answer_ns))
+        session.backlog.may_repeat = loss is not None or any(map(_is_unsure, wait.old.values()))
         queue = self._merged(session, wait, [] if loss is None else [(loss, NEVER)], now)
         self.border.put(session, queue)
         self.border.let_go(wait)
@@ -508,6 +509,11 @@ class Handoff(Relocation):
         if session.wait.pending is not None:
             effects += self._ask_on(session.wait.pending, now)
         return effects
+
+
+def _is_unsure(old: Old) -> bool:
+    """Whether an old session may not have known what its client got before."""
+    return any(isinstance(one, Loss) and not one.exact for one, _ in old.kept)
 
 
 def _add_once(unclaimed: list[m.Unclaimed], one: m.Unclaimed) -> None:

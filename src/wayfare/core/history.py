@@ -9,6 +9,7 @@ shows: the client gets a `Gap` in place of what is gone, and counts exactly what
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
@@ -288,6 +289,10 @@ class Hole(msgspec.Struct, frozen=True, gc=False):
         return Hole(self.first, other.last, other.why, self.exact and other.exact)
 
 
+def _first(hole: Hole) -> int:
+    return hole.first
+
+
 class Backlog:
     """Invariant: acked <= sent <= last. A number that is neither kept nor acknowledged is lost.
 
@@ -306,6 +311,7 @@ class Backlog:
         "counted",
         "holes",
         "last",
+        "may_repeat",
         "sent",
         "unacked",
         "waiting",
@@ -325,6 +331,8 @@ class Backlog:
         self.counted = 0  # if it is not: bytes, when somebody last looked
         self.acked = self.sent = self.last = start
         self.why = ""  # the limit that was kept last
+        # Nobody knows what its client got before: what is dropped here may be no loss.
+        self.may_repeat = False
         self.holes: list[Hole] = []  # not acknowledged, in order of number
         self.bytes = 0
         # (number, what is stored, when it was put here), in order of number.
@@ -402,13 +410,24 @@ class Backlog:
         return (self.unacked or self.waiting)[0][2]
 
     def _drop(self, why: str) -> None:
-        stored = (self.unacked or self.waiting).popleft()[1]
+        number, stored, _ = (self.unacked or self.waiting).popleft()
         self.bytes -= stored.size
         if self.away:
             self._memory.let_go(stored)
         self.why = why
+        if self.may_repeat:
+            self._doubt(Hole(number, number, why, exact=False))
         if len(self.holes) > 1:
             self._join_holes()
+
+    def _doubt(self, dropped: Hole) -> None:
+        """What was dropped may be no loss; it was the oldest that was kept."""
+        place = bisect(self.holes, dropped.first, key=_first)
+        before = self.holes[place - 1] if place else None
+        if before is not None and before.last + 1 == dropped.first and before.last != self.sent:
+            self.holes[place - 1] = before.and_then(dropped)
+        else:
+            self.holes.insert(place, dropped)
 
     def _join_holes(self) -> None:
         """Holes between which nothing is kept any more are one, so that they are never too many."""

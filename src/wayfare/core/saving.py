@@ -69,6 +69,7 @@ class SavedBacklog(msgspec.Struct, array_like=True):
     unacked: list[tuple[int, int, int]]  # number, place of the notification, when
     waiting: list[tuple[int, int, int]]
     holes: list[tuple[int, int, str, bool]] = []  # first and last number, why, exact
+    may_repeat: bool = False
 
 
 class SavedOld(msgspec.Struct, array_like=True):
@@ -337,6 +338,7 @@ def saved_backlog(backlog: Backlog, places: Places) -> SavedBacklog:
         [(number, places.of(stored), put) for number, stored, put in backlog.unacked],
         [(number, places.of(stored), put) for number, stored, put in backlog.waiting],
         [(one.first, one.last, one.why, one.exact) for one in backlog.holes],
+        backlog.may_repeat,
     )
 
 
@@ -428,6 +430,7 @@ def loaded_backlog(
     backlog = Backlog(saved.acked, memory, owner)
     backlog.sent, backlog.last = saved.sent, saved.last
     backlog.why, backlog.holes = saved.why, [Hole(*one) for one in saved.holes]
+    backlog.may_repeat = saved.may_repeat
     for here, there in ((saved.unacked, backlog.unacked), (saved.waiting, backlog.waiting)):
         for number, place, put in here:
             there.append((number, stored[place], put))
