@@ -8,6 +8,7 @@ from wayfare.core.messages import Gap
 from wayfare.core.relocation import OUT_OF_STEP
 from wayfare.sim import Faults, Rollback, World, check
 from wayfare.sim.faults import Cut
+from wayfare.sim.fuzz import Job, fuzz
 from wayfare.sim.links import MS_NS, SECOND_NS
 from wayfare.sim.ownership import check_ownership
 
@@ -346,3 +347,19 @@ def test_a_hand_off_through_a_broker_that_loses_its_store_is_completed_or_report
     assert got(net, "bert")[-1] == 40
     assert unreported(net, "bert") == []
     assert check(net).violations == ()
+
+
+# Named for what was wrong: the window before subscriptions are back, sessions of nobody, an earlier
+# process that was forgotten to have ended, a store that is lost, and a rolled-back wait that ended.
+SEEDS = [
+    *((25, "covering"), (1043, "simple"), (1167, "merging"), (1178, "simple")),
+    *((28, "covering"), (34, "covering"), (37, "covering"), (1057, "simple"), (1262, "covering")),
+    *((1022, "merging"), (3055, "flooding"), (3214, "flooding"), (3322, "flooding")),
+    *((10, "covering"), (83, "covering"), (1300, "covering"), (1360, "covering")),
+    (20270, "covering"),
+]
+
+
+@pytest.mark.parametrize(("seed", "routing"), SEEDS)
+def test_random_runs_that_failed_once_do_not_fail_again(seed, routing):
+    assert fuzz(Job(seed, routing, rollbacks=True)).verdict.violations == ()

@@ -207,7 +207,7 @@ class Border:
             self.deadlines.disarm(BACKLOG, session.place)
         if session.wait is not None:
             self.deadlines.disarm(ANSWER, session.place)
-        partial = session.partial and moved_to is None  # else the next one knows
+        partial = session.is_partial() and moved_to is None  # else the next one knows
         self.bury(session.client, session.epoch, now, session.published, moved_to, partial=partial)
         return effects
 

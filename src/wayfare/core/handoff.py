@@ -310,7 +310,7 @@ class Handoff(Relocation):
             if session is not None and session.epoch < request.epoch:
                 if not session.orphan:
                     return effects + self._on_found(session, request, now)
-                forgotten |= session.partial
+                forgotten |= session.is_partial()
                 effects += self._end(session, now)
             previous = (*self._went_on(request, epoch), *request.previous[1:])
             request = replace(request, previous=previous, forgotten=forgotten)
@@ -632,7 +632,7 @@ def _replies(
         True,
         published=session.published,
         old_epoch=session.epoch,
-        partial=session.partial or bool(session.rolled_back),
+        partial=session.is_partial(),
     )
     for number, piece in enumerate(pieces, 1):
         yield replace(reply, **piece, more=number < len(pieces))

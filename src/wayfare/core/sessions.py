@@ -270,6 +270,11 @@ class Session:
         marks = len(self.marks.recent) + len(self.marks.older)
         return SESSION_BYTES + filters * FILTER_BYTES + marks * MARK_BYTES
 
+    def is_partial(self) -> bool:
+        """Whether older sessions of its client may be left elsewhere, to which nothing refers."""
+        repeated = self.wait is not None and self.wait.repeated
+        return self.partial or repeated or self.rolled_back > 0
+
     def is_awaited(self) -> bool:
         """Whether somebody waits for this session while it waits."""
         pending = self.wait is not None and self.wait.pending is not None
