@@ -350,13 +350,14 @@ def test_a_hand_off_through_a_broker_that_loses_its_store_is_completed_or_report
 
 
 # Named for what was wrong: the window before subscriptions are back, sessions of nobody, an earlier
-# process that was forgotten to have ended, a store that is lost, and a rolled-back wait that ended.
+# process that was forgotten to have ended, a store that is lost, a rolled-back wait that ended,
+# and an announcement that was lost.
 SEEDS = [
     *((25, "covering"), (1043, "simple"), (1167, "merging"), (1178, "simple")),
     *((28, "covering"), (34, "covering"), (37, "covering"), (1057, "simple"), (1262, "covering")),
     *((1022, "merging"), (3055, "flooding"), (3214, "flooding"), (3322, "flooding")),
     *((10, "covering"), (83, "covering"), (1300, "covering"), (1360, "covering")),
-    (20270, "covering"),
+    *((20270, "covering"), (30186, "simple")),
 ]
 
 

@@ -616,6 +616,8 @@ class Broker:
         if message.number != m.ONLY_NOTIFICATIONS:
             effects += self._take(self.relocation.on_gap(neighbour, now), now)
             effects += self._take(self.profiles.on_gap(now), now)
+            unclaimed = self._unclaimed()  # an announcement may be lost, too
+            effects += [Send(LinkId(to), one) for to in self.neighbours for one in unclaimed]
         effects += self.replicator.lose(message.reason)
         return effects + self.border.lose_from(neighbour, message.reason)
 
