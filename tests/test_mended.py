@@ -244,3 +244,10 @@ def test_what_is_dropped_after_a_time_out_is_not_counted(seed, mobile):
     """Found at random; a broker dropped a notification that its client had got elsewhere."""
     job = Job(seed, "flooding", faults=True, mobile=mobile)
     assert fuzz(job).verdict.violations == ()
+
+
+@pytest.mark.parametrize("mobile", ["subscribers", "both"])
+def test_what_was_reported_as_lost_may_come_after_a_time_out(mobile):
+    """Found at random; the oracle took the report for wrong when a late copy was delivered."""
+    job = Job(2002341, "simple", faults=True, mobile=mobile)
+    assert fuzz(job).verdict.violations == ()

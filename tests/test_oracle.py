@@ -1017,6 +1017,25 @@ def test_a_later_gap_may_be_of_the_same():
     assert story.lose(1300, 0).deliver(1301, 1).lose(1302, 0).deliver(1303, 3).broken() == []
 
 
+def recovered(*losses):
+    """1 is reported as lost, and comes nevertheless."""
+    story = Story().publish(1000).lose(1300, 1)
+    for loss in losses:
+        story.lose(1400, loss)
+    return story.deliver(1500, 1).broken()
+
+
+def test_what_was_reported_as_lost_may_come_behind_a_gap_of_unknown_size():
+    """Then a broker gave up asking for what the client got before, and does not know what it was told."""
+    assert recovered() == ["gap"]
+    assert recovered(0) == []
+
+
+def test_what_is_published_behind_a_gap_of_unknown_size_was_not_reported_before():
+    story = Story().lose(1300, 1).lose(1400, 0).publish(1500).deliver(1700, 1)
+    assert story.broken() == ["gap"]
+
+
 # Who owns a session, at any time
 
 

@@ -32,6 +32,7 @@ class Told(msgspec.Struct, frozen=True):
 
     time_ns: int
     place: int  # among all events
+    lost: int = 0  # how many were reported as lost before, with their number
 
     def covers(self, published: Event, before: int) -> bool:
         """Whether this publication may be among the lost ones.
@@ -65,6 +66,7 @@ def check_deliveries(events: list[Event], reach: Reach) -> Verdict:
     lost: dict[str, int] = {}
     forgotten: dict[str, Told] = {}  # when a client was last told of an unknown number
     got_at: dict[tuple[str, str], dict[int, int]] = {}  # (client, publisher) -> number -> place
+    late: dict[str, int] = {}  # what came behind a gap, although it was published before it
     violations: list[Violation] = []
     followed: set[tuple[str, str, int]] = set()  # client, publisher, number
     for place, event in enumerate(events):
@@ -76,12 +78,14 @@ def check_deliveries(events: list[Event], reach: Reach) -> Verdict:
             violations += _check_wanted(event, clients)
             delivered.setdefault((event.client, event.publisher), []).append(event.number)
             got_at.setdefault((event.client, event.publisher), {})[event.number] = place
+            if _is_late(event, clients, forgotten.get(event.client, NEVER_TOLD)):
+                late[event.client] = late.get(event.client, 0) + 1
         elif event.kind == "lost":
             assert event.client and event.count is not None
             if event.count:
                 lost[event.client] = lost.get(event.client, 0) + event.count
             else:
-                forgotten[event.client] = Told(event.time_ns, place)
+                forgotten[event.client] = Told(event.time_ns, place, lost.get(event.client, 0))
         elif event.kind == "replaced":
             for pair in [pair for pair in delivered if pair[0] == event.client]:
                 numbers = delivered.pop(pair)
@@ -110,6 +114,8 @@ def check_deliveries(events: list[Event], reach: Reach) -> Verdict:
                     possible += (
                         1  # what an earlier process had not confirmed is lost to the later one
                     )
+        # Who does not know what its client got does not know either what was reported as lost: it may come.
+        possible += min(late.get(name, 0), forgotten.get(name, NEVER_TOLD).lost)
         told = lost.get(name, 0)
         if len(missing) > told:
             but = f" (it was told of {told})" if told else ""
@@ -126,6 +132,14 @@ def check_deliveries(events: list[Event], reach: Reach) -> Verdict:
         required=required,
         lost=sum(event.count or 0 for event in events if event.kind == "lost"),
     )
+
+
+def _is_late(event: Event, clients: dict[str, History], told: Told) -> bool:
+    """Whether this was published before its client was told of the loss of an unknown number."""
+    assert event.publisher and event.number
+    publisher = clients.get(event.publisher)
+    published = publisher.published.get(event.number) if publisher else None
+    return published is not None and published.time_ns <= told.time_ns
 
 
 def _place_before(number: int, got_at: dict[int, int]) -> int:
