@@ -364,3 +364,8 @@ SEEDS = [
 @pytest.mark.parametrize(("seed", "routing"), SEEDS)
 def test_random_runs_that_failed_once_do_not_fail_again(seed, routing):
     assert fuzz(Job(seed, routing, rollbacks=True)).verdict.violations == ()
+
+
+@pytest.mark.parametrize(("seed", "routing"), [(513, "covering"), (536, "simple")])
+def test_what_was_asked_for_in_vain_is_sought_behind_a_link_that_began_from_nothing(seed, routing):
+    assert fuzz(Job(seed, routing, faults=True, rollbacks=True)).verdict.violations == ()

@@ -493,6 +493,7 @@ class Handoff(Relocation):
             return []
         if self.border.is_full(wait) or (wait.until <= now and session.is_awaited()):
             session.doubt = Doubt(now + self.border.limits.marks_age_ns)
+            session.sought = True  # if a link begins from nothing, the answer may never come
             return self._give_up(session, NO_ANSWER, now)
         if session.is_awaited():
             self.border.deadlines.arm(ANSWER, session.place, wait.until)

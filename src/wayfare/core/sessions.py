@@ -247,7 +247,7 @@ class Session:
         # Nobody knew its old session, and it has not said anything since: maybe a stale attachment.
         self.orphan = False
         self.partial = False  # older sessions may be left elsewhere: see Handoff._seek
-        self.sought = False  # they were sought for
+        self.sought = False  # they were sought for, or asked for in vain
         self.leaving = False  # it said goodbye for good while it waited
         # It came back with an old store, and its client has not come since: that may be elsewhere.
         self.rolled_back = 0  # the last number that it had given away then; 0: it is not so
