@@ -315,7 +315,7 @@ LAYOUT = [
     ),
     (
         m.Announce((), sought=(m.Request("porto", "anna", 3, 9, ()),)),
-        [31, [], [], [], [[40, "porto", "anna", 3, 9, [], 0, False, False]]],
+        [31, [], [], [], [[40, "porto", "anna", 3, 9, [], 0, False, False, False, False]]],
     ),
     (m.Tunnel("porto", "faro", "anna#2", m.Ack(4)), [32, "porto", "faro", "anna#2", [17, 4], ""]),
     (m.Tunnel("porto", "faro", "l", None, "gone"), [32, "porto", "faro", "l", None, "gone"]),
@@ -324,7 +324,7 @@ LAYOUT = [
         for errand, array in (
             (
                 m.Request("porto", "anna", 3, 9, (("faro", 2),), 77, True),
-                [40, "porto", "anna", 3, 9, [["faro", 2]], 77, True, False],
+                [40, "porto", "anna", 3, 9, [["faro", 2]], 77, True, False, False, False],
             ),
             (
                 m.Reply("porto", "anna", 3, found=False),

@@ -47,7 +47,7 @@ def test_a_move_is_one_round_trip():
     asked = digest([Filter.parse("x > 0")])
     net.attach("anna", "faro")
     net.step("anna", "faro")
-    request = Request("faro", "anna", 2, 0, (("porto", 1),), asked)
+    request = Request("faro", "anna", 2, 0, (("porto", 1),), asked, welcomed=True)
     assert net.on_the_way("faro", "anna") == [Welcome(2, 0)]
     assert net.on_the_way("faro", "lisbon") == [Update(add_subs=(entry,), errands=(request,))]
     net.step("faro", "lisbon")

@@ -274,7 +274,8 @@ def test_a_request_to_a_broker_that_nobody_knows_yet():
     wanted = Filter.parse("x > 0")
     attach = Attach("anna", 2, 0, (wanted,), (), (("porto", 1),), True)
     assert faro.step(Received("anna/2", attach), 0) == [Send("anna/2", Welcome(2, 0))]
-    request = Request("faro", "anna", 2, 0, (("porto", 1),), digest([wanted]))
+    asked = digest([wanted])
+    request = Request("faro", "anna", 2, 0, (("porto", 1),), asked, welcomed=True)
     assert faro.step(Received("lisbon", Announce(("lisbon",))), 1) == []
     assert faro.step(Received("lisbon", Announce(("porto",))), 2) == [
         Send("lisbon", Update(errands=(request,)))

@@ -251,3 +251,8 @@ def test_what_was_reported_as_lost_may_come_after_a_time_out(mobile):
     """Found at random; the oracle took the report for wrong when a late copy was delivered."""
     job = Job(2002341, "simple", faults=True, mobile=mobile)
     assert fuzz(job).verdict.violations == ()
+
+
+def test_nothing_is_sought_that_never_took_place():
+    """Found at random; a broker said that it forgot an attachment that had never reached it."""
+    assert fuzz(Job(4012023, "covering", faults=True)).verdict.violations == ()

@@ -104,19 +104,19 @@ class Border:
             (one for one in reversed(sessions) if one.rolled_back and one.opened <= epoch), None
         )
 
-    def remembers(self, client: ClientId, epoch: int, now: int) -> bool:
-        """Whether it is known what became of the session that the client had here at this epoch.
+    def forgot(self, client: ClientId, epoch: int, certain: bool, now: int) -> bool:
+        """Whether this broker does not know what became of the session of this attachment.
 
-        Its session or a tombstone tells. If there is neither, the client was away for too long, or the
-        store is younger than that, and has forgotten it.
+        Its session or a tombstone tells. If there is neither, then the attachment never took place here
+        unless that is certain, the client was away for too long, or the store is younger than that.
         """
         tombstone = self.tombstones.get(client)
         if tombstone is not None and tombstone.epoch >= epoch:
-            return not tombstone.partial
-        if self.at(client, epoch) is not None:
-            return True
+            return tombstone.partial
+        if not certain or self.at(client, epoch) is not None:
+            return False
         away_ns = self.limits.away_ns + self.limits.tombstone_ns
-        return self.since is not None and now - self.since > away_ns
+        return self.since is None or now - self.since <= away_ns
 
     def left_here(self, client: ClientId, epoch: int) -> Session | None:
         """The session that a client says it had here; with 0, it only knows that it had one.

@@ -124,6 +124,7 @@ class Handoff(Relocation):
             message.previous,
             digest(session.subscriptions),
             bool(session.advertisements),
+            welcomed=message.welcomed,
         )
         assert session.wait is not None
         session.wait.request = request
@@ -304,7 +305,8 @@ class Handoff(Relocation):
                 if not self.paths.send_to(broker, request):
                     self._astray.append(request)
                 return effects
-            forgotten = request.forgotten or not border.remembers(request.client, epoch, now)
+            certain = request.departed or (request.welcomed and len(request.previous) == 1)
+            forgotten = request.forgotten or border.forgot(request.client, epoch, certain, now)
             border.bury(request.client, request.epoch - 1, now, partial=forgotten)
             session = border.at(request.client, epoch)
             if session is not None and session.epoch < request.epoch:
@@ -312,8 +314,13 @@ class Handoff(Relocation):
                     return effects + self._on_found(session, request, now)
                 forgotten |= session.is_partial()
                 effects += self._end(session, now)
-            previous = (*self._went_on(request, epoch), *request.previous[1:])
-            request = replace(request, previous=previous, forgotten=forgotten)
+            stops = self._went_on(request, epoch)
+            request = replace(
+                request,
+                previous=(*stops, *request.previous[1:]),
+                forgotten=forgotten,
+                departed=bool(stops),
+            )
         return effects + self._refuse(request, now)
 
     def _went_on(self, request: Request, epoch: int) -> tuple[tuple[BrokerId, int], ...]:
@@ -443,6 +450,7 @@ class Handoff(Relocation):
             session.backlog.acked,
             previous,
             digest(session.subscriptions),
+            welcomed=True,
         )
 
     # Where the chain of hand-offs is broken

@@ -500,7 +500,12 @@ class Request(Message, frozen=True, tag=40):
     previous: Previous  # where to ask, the first one first
     digest: int = 0  # of its subscriptions there
     publishes: bool = False  # so what matches its advertisements has to go there, by the reply
-    forgotten: bool = False  # a broker on its way remembers nothing of an attachment in `previous`
+    forgotten: bool = (
+        False  # a broker on its way remembers nothing of an attachment that took place
+    )
+    # Of those in `previous`, these certainly took place; the others may never have reached their broker.
+    welcomed: bool = False  # the last one
+    departed: bool = False  # the first one: a session went there
 
 
 class Kept(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -98,46 +98,46 @@ def _is_simple(world: World, held: Held) -> bool:
 
 
 def _check_owned(world: World, client: ClientId, held: Held, about: Traffic) -> Iterator[Violation]:
-    owned = _owned(world, client, [*world.clients[client].core.previous, *about.leads_to])
+    leads = [*world.clients[client].core.previous, *about.leads_to]
+    reached = _reached(world, client, leads)
     for name, session in held:
-        if (session.place, name) not in owned and not _ends_by_itself(world, session, about):
-            if _is_forgotten(world, client, held):  # its client will seek it
-                continue
+        owned = any(
+            broker == name and session.opened <= epoch <= session.epoch for broker, epoch in reached
+        )
+        if not owned and not _ends_by_itself(world, session, about):
+            if _is_forgotten(world, client, held, [one for one in reached if one not in leads]):
+                continue  # its client will seek it
             yield Violation("owner", f"{name} has a session {_epochs(session)} of nobody")
 
 
-def _is_forgotten(world: World, client: ClientId, held: Held) -> bool:
-    """Whether a broker that will be asked, or was, remembers nothing of the client: who asks finds out."""
-    asked = [*world.clients[client].core.previous[:1]]
+def _is_forgotten(world: World, client: ClientId, held: Held, departures: list[Departure]) -> bool:
+    """Whether a broker forgot an attachment that certainly took place: a request finds that out."""
+    certain = [*world.clients[client].core.previous[-1:], *departures]
     for _, session in held:
-        if session.wait is not None and session.wait.request is not None:
-            asked += session.wait.request.previous[:1]
+        request = None if session.wait is None else session.wait.request
+        if request is not None and request.welcomed:
+            certain += request.previous[-1:]
     return any(
-        not world.brokers[broker].core.border.remembers(client, epoch, world.now)
-        for broker, epoch in asked
+        world.brokers[broker].core.border.forgot(client, epoch, True, world.now)
+        for broker, epoch in certain
         if broker in world.brokers
     )
 
 
-def _owned(world: World, client: ClientId, leads: Iterable[Departure]) -> set[tuple[int, str]]:
-    """The sessions that these lead to, and those that are reached from there; for membership only."""
-    owned: set[tuple[int, str]] = set()
-    seen: set[Departure] = set()
+def _reached(world: World, client: ClientId, leads: Iterable[Departure]) -> list[Departure]:
+    """These attachments, and those that tombstones lead to from there."""
+    reached: dict[Departure, None] = {}
     todo = [*leads]
     while todo:
         here = todo.pop()
-        if here in seen or here[0] not in world.brokers:
-            continue
-        seen.add(here)
         broker, epoch = here
-        border = world.brokers[broker].core.border
-        session = border.at(client, epoch)
-        if session is not None:
-            owned.add((session.place, broker))
-        tombstone = border.tombstones.get(client)
+        if here in reached or broker not in world.brokers:
+            continue
+        reached[here] = None
+        tombstone = world.brokers[broker].core.border.tombstones.get(client)
         if tombstone is not None:
             todo += [one for one in tombstone.departures_with(()) if one[1] > epoch]
-    return owned
+    return list(reached)
 
 
 def _ends_by_itself(world: World, session: Session, about: Traffic) -> bool:
