@@ -47,19 +47,26 @@ class Stalls:
 
 @asynccontextmanager
 async def running_timeout(seconds: float) -> AsyncIterator[None]:
-    """As `asyncio.timeout`, extended by the time for which the process did not run."""
+    """As `asyncio.timeout`, extended by the time for which the process did not run.
+
+    No timer is armed for the deadline itself: it would expire before anything notices that the process has
+    stalled. Each look extends the deadline first, and lets the timeout expire only if it has still passed.
+    """
     loop, stalls = asyncio.get_running_loop(), Stalls(time.monotonic_ns)
-    timer: asyncio.TimerHandle
-    async with asyncio.timeout(seconds) as limit:
+    timer: asyncio.Handle
+    deadline = loop.time() + seconds
+    async with asyncio.timeout(None) as limit:
 
         def watch() -> None:
-            nonlocal timer
-            due = limit.when()
-            if (gap_ns := stalls.come_by()) and due is not None:
-                limit.reschedule(due + gap_ns / 1e9)
-            timer = loop.call_later(WATCH_S, watch)
+            nonlocal deadline, timer
+            deadline += stalls.come_by() / 1e9
+            now = loop.time()
+            if now >= deadline:
+                limit.reschedule(now)  # it expires, and nothing looks at it again
+            else:
+                timer = loop.call_at(min(now + WATCH_S, deadline), watch)
 
-        timer = loop.call_later(WATCH_S, watch)
+        timer = loop.call_soon(watch)
         try:
             yield
         finally:
