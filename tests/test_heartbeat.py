@@ -105,3 +105,29 @@ def test_a_peer_that_is_gone_takes_no_more_turns():
         beats.stop()
 
     asyncio.run(check())
+
+
+def test_a_turn_in_which_all_connections_are_closed_is_not_the_last():
+    """A silent peer is disconnected, and because of that, the broker closes the other connection at once."""
+
+    async def check():
+        owner, beats = Owner(), Heartbeats(BEAT_S)
+        silent, other = Peer(owner), Peer(owner)
+        closed = asyncio.Event()
+
+        def close_both(_why):
+            beats.on_closed(silent)
+            beats.on_closed(other)
+            closed.set()
+
+        silent.speaks, silent.abort = False, close_both
+        beats.add(silent)
+        beats.add(other)
+        await asyncio.wait_for(closed.wait(), 30)
+        checked = len(owner.turns)
+        beats.add(Peer(owner))
+        await owner.run(1.5 * BEAT_S)
+        assert len(owner.turns) > checked
+        beats.stop()
+
+    asyncio.run(check())

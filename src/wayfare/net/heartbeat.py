@@ -40,8 +40,8 @@ class Heartbeats:
         loop, due = asyncio.get_running_loop(), self._due
         now = loop.time()
         for _ in range(min(TURN, len(due))):
-            connection = next(iter(due))
-            if due[connection] > now:
+            connection = next(iter(due), None)  # a check may have closed all others
+            if connection is None or due[connection] > now:
                 break
             if connection.closing:
                 del due[connection]
