@@ -330,7 +330,7 @@ LAYOUT = [
                 m.Reply("porto", "anna", 3, found=False),
                 [
                     *(41, "porto", "anna", 3, False, [], 0, "", True, 0, {}, 0, None, False, []),
-                    *([], False),
+                    *([], False, False),
                 ],
             ),
             (
@@ -343,7 +343,7 @@ LAYOUT = [
                 [
                     *(41, "porto", "anna", 3, True, [[NOTE_ON_WIRE, 5]], 2, "backlog_age", False),
                     *(8, {"ticker": 7}, 2, [[ON_WIRE]], True, [[0, [3, None, None, False]]]),
-                    *([[1, 2, "backlog_age", False]], True),
+                    *([[1, 2, "backlog_age", False]], True, False),
                 ],
             ),
             (

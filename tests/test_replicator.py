@@ -6,8 +6,9 @@ from itertools import pairwise
 
 import pytest
 
+from wayfare.core import virtual
 from wayfare.core.broker import Broker
-from wayfare.core.effects import Close, Posted, Received
+from wayfare.core.effects import Close, LinkDown, Posted, Received, Tick
 from wayfare.core.history import Limits
 from wayfare.core.messages import (
     Attach,
@@ -18,9 +19,11 @@ from wayfare.core.messages import (
     Forget,
     LinkId,
     Recall,
+    Request,
     Shadow,
     State,
     Terms,
+    Update,
 )
 from wayfare.core.places import EVERYWHERE, Place, Places, of_edges
 from wayfare.core.virtual import Ahead
@@ -585,3 +588,23 @@ def test_a_replicator_that_talks_nonsense_changes_nothing(followed: Follows) -> 
     )
     assert broker.step(Posted(BrokerId("b1"), shadow), 1) == []
     assert tables(broker) == (0, 0)
+
+
+def test_a_virtual_client_of_an_older_release_may_follow_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it follows is beyond the limit of today, but its timers run as those of others do."""
+    monkeypatch.setattr(virtual, "FOLLOWED_CHARACTERS_MAX", 10**9)
+    older = Broker(BrokerId("c"), [BrokerId("b")])
+    follows = tuple((f"location in myloc and x = '{'y' * 150}{i}'", None) for i in range(90))
+    attach = Attach(ClientId("car"), 1, 0, followed=Followed(follows, State("R1")))
+    older.step(Received(LinkId("car#1"), attach), 1)
+    monkeypatch.undo()
+    broker = Broker(BrokerId("c"), [BrokerId("b")])
+    broker.load(older.save())
+    broker.step(LinkDown(LinkId("car#1")), 2)
+    request = Request(BrokerId("b"), ClientId("car"), 2, 0, ((BrokerId("c"), 1),))
+    broker.step(Received(LinkId("b"), Update(errands=(request,))), 3)
+    due = broker.replicator.virtual[ClientId("car")].renew_at
+    broker.step(Tick(), due)
+    assert broker.replicator.virtual[ClientId("car")].until == due + broker.border.limits.lease_ns

@@ -1,10 +1,12 @@
 """A broker whose store goes back to an old copy, in the simulator: the oracle demands a report."""
 
 import pytest
+from msgspec.structs import replace
 
 from wayfare.core.broker import EVENTS, FROM_BROKER, Broker
-from wayfare.core.effects import RolledBack
-from wayfare.core.messages import Gap
+from wayfare.core.effects import Close, LinkUp, Received, RolledBack, Send, Tick
+from wayfare.core.filters import Filter
+from wayfare.core.messages import Ack, Announce, Attach, Entry, Gap, Reply, Update
 from wayfare.core.relocation import OUT_OF_STEP
 from wayfare.sim import Faults, Rollback, World, check
 from wayfare.sim.faults import Cut
@@ -369,3 +371,114 @@ def test_random_runs_that_failed_once_do_not_fail_again(seed, routing):
 @pytest.mark.parametrize(("seed", "routing"), [(513, "covering"), (536, "simple")])
 def test_what_was_asked_for_in_vain_is_sought_behind_a_link_that_began_from_nothing(seed, routing):
     assert fuzz(Job(seed, routing, faults=True, rollbacks=True)).verdict.violations == ()
+
+
+def sessions_of(net, client):
+    return [(n, one.epoch) for n in net.brokers for one in net.broker(n).core.border.of(client)]
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_request_that_is_lost_behind_a_time_out_is_made_again(moves):
+    """a - x - b - c: the request of b waits at x, whose store is lost; bert may be at c by then."""
+    net = World(seed=1)
+    net.add_brokers([("a", "x"), ("x", "b"), ("b", "c")])
+    net.add_client("tom", "c").advertise("x > 0")
+    net.add_client("bert", "a").subscribe("x > 0")
+    net.run_until(net.now + SECOND_NS)
+    net.cut(Cut("a", "x", net.now, None))
+    net.client("bert").attach("b")
+    net.run_until(net.now + net.limits.answer_ns + 2 * SECOND_NS)
+    if moves:
+        net.client("bert").attach("c")
+        net.run_until(net.now + 2 * SECOND_NS)
+    net.roll_back(Rollback("x", None, net.now, 100 * MS_NS))
+    net.heal(Cut("a", "x", net.now, None))
+    net.settle()
+    assert sessions_of(net, "bert") == ([("c", 3)] if moves else [("b", 2)])
+    assert check(net).violations == ()
+
+
+def test_older_sessions_are_sought_if_the_answer_comes_late():
+    """a - b - x - c: b has lost its store; bert waits at c, and does not hear of that in time."""
+    net = World(seed=1)
+    net.add_brokers([("a", "b"), ("b", "x"), ("x", "c")])
+    net.add_client("tom", "c").advertise("x > 0")
+    net.add_client("bert", "a").subscribe("x > 0")
+    net.run_until(net.now + SECOND_NS)
+    net.cut(Cut("a", "b", net.now, None))
+    net.client("bert").attach("b")
+    net.run_until(net.now + SECOND_NS)
+    net.client("bert").disconnect()
+    net.roll_back(Rollback("b", None, net.now, 100 * MS_NS))
+    net.run_until(net.now + SECOND_NS)
+    net.heal(Cut("a", "b", net.now, None))
+    net.run_until(net.now + 20 * SECOND_NS)
+    net.cut(Cut("b", "x", net.now, None))
+    net.client("bert").attach("c")
+    net.run_until(net.now + net.limits.answer_ns + 2 * SECOND_NS)
+    net.heal(Cut("b", "x", net.now, None))
+    net.settle()
+    assert sessions_of(net, "bert") == [("c", 3)]
+    assert check(net).violations == ()
+
+
+def repaired():
+    """A broker with 199 subscriptions of c for its neighbour a, whose link begins from nothing."""
+    broker = Broker("b", ["a", "c"])
+    for name in ("a", "c"):
+        broker.step(LinkUp(name), 1)
+        broker.step(Received(name, Announce((name,))), 2)
+    offered = Update(add_ads=(Entry(Filter.parse("x > 0")),))
+    entries = [Entry(Filter.parse(f"x > {i} and z = {i}")) for i in range(1, 200)]
+    for link, update in (("a", offered), ("c", Update(add_subs=tuple(entries)))):
+        broker.step(Received(link, update), 3)
+        work(broker)
+    broker.step(LinkUp("a"), 5)
+    broker.step(Received("a", Announce(("a",))), 6)
+    broker.step(Received("a", replace(offered, repairs=True)), 7)
+    return broker
+
+
+def work(broker):
+    """Let a broker do the work that it put off. Returns the updates that it sends."""
+    effects = broker.pay()
+    while broker.is_behind():
+        effects += broker.step(Tick(), 8)
+    return [one.message for one in effects if type(one) is Send and type(one.message) is Update]
+
+
+def test_a_broker_that_repairs_tables_is_not_saved_before_that_is_done():
+    """What it sends after a restart would not be marked as a repair, and nobody would report a loss."""
+    broker = repaired()
+    assert broker.is_behind()
+    assert not broker.is_quiet()
+    assert all(one.repairs for one in work(broker))
+    assert broker.is_quiet()
+
+
+def test_no_later_subscription_is_taken_for_a_repair():
+    broker = repaired()
+    work(broker)
+    attach = Attach("anna", 1, 0, (Filter.parse("x > 500"),))
+    effects = broker.step(Received("anna#1", attach), 9)
+    (update,) = [one.message for one in effects if type(one) is Send and one.link == "a"]
+    assert not update.repairs
+
+
+def test_what_is_sought_is_not_forgotten_when_the_client_makes_a_mistake():
+    """It is known to be there as soon as it speaks, but what it says is refused."""
+    broker = Broker("c", ["b"])
+    broker.step(LinkUp("b"), 1)
+    broker.step(Received("b", Announce(("b",))), 2)
+    attach = Attach("anna", 3, 0, (Filter.parse("x > 0"),), (), (("b", 2),), True)
+    broker.step(Received("anna#3", attach), 3)
+    nothing = Reply("c", "anna", 3, found=False, partial=True)
+    broker.step(Received("b", Update(errands=(nothing,))), 4)
+    (closed,) = broker.step(Received("anna#3", Ack(99)), 5)
+    assert type(closed) is Close
+    effects = broker.step(Received("anna#4", replace(attach, epoch=4, previous=(("c", 3),))), 6)
+    assert [one.message.sought[0].epoch for one in effects if is_announce(one)] == [4]
+
+
+def is_announce(effect):
+    return type(effect) is Send and type(effect.message) is Announce

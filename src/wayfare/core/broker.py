@@ -157,7 +157,9 @@ class Broker:
         self._owed: dict[BrokerId, int] = {}
         # Whose next update repairs its tables: until it arrives, notifications may be lost.
         self._repairing: set[BrokerId] = set()
-        self._routes_lost: set[BrokerId] = set()  # who repaired tables here, and is to be told so
+        self._routes_lost: set[BrokerId] = (
+            set()
+        )  # neighbours that repaired tables here: they get a gap
         # Updates of neighbours that take long, in slices, and those that came behind them.
         self._queued: dict[BrokerId, deque[Update]] = {}
 
@@ -456,6 +458,8 @@ class Broker:
             effects = effects + self._updates(mail)
         if self.is_behind():
             self.border.go_on_soon()
+        elif self._repairing:  # all of it was sent, unless it is put off
+            self._repairing &= self._owed.keys()
         self.routing.meter.reset()
         return effects
 
@@ -513,10 +517,9 @@ class Broker:
         self._repairing |= self.routing.touched
 
     def _mark_repairs(self, updates: dict[BrokerId, list[Update]]) -> None:
-        """Say which updates repair something; nobody's next one does, unless it is put off."""
+        """Mark the updates that repair tables."""
         for neighbour in self._repairing & updates.keys():
             updates[neighbour] = [replace(one, repairs=True) for one in updates[neighbour]]
-        self._repairing &= {*self.neighbours} if self.is_behind() else {*self._owed}
 
     def _settled_mail(self) -> dict[BrokerId, list[m.Errand]]:
         """The errands that may leave: not before what a neighbour has to know in front of them."""
@@ -533,7 +536,8 @@ class Broker:
 
     def is_quiet(self) -> bool:
         """Whether nothing is half done that cannot be saved."""
-        return not (self.routing.touched or self._owed or self.paths.mail or self._queued)
+        waiting = self.routing.touched or self._owed or self.paths.mail or self._queued
+        return not (waiting or self._repairing)
 
     def save(self) -> bytes:
         assert self.is_quiet()
@@ -583,8 +587,9 @@ class Broker:
             return self.relocation.on_stranger(link, message, now)
         if not session.orphan:
             return handler(self, session, message, now)
-        effects = self.relocation.on_spoken(session, now)
-        return effects + handler(self, session, message, now)
+        session.orphan = False  # its client is really there
+        effects = handler(self, session, message, now)
+        return effects + self.relocation.on_spoken(session, now)
 
     def _check_grants(self, link: LinkId, message: m.AnyMessage) -> None:
         grants = self.grants.get(link)

@@ -69,6 +69,7 @@ from wayfare.core.sessions import (
 )
 
 SESSIONS_MAX = 100  # of one client at one broker, while it moves fast
+SOUGHT_MAX = 100  # requests in one Announce
 ASTRAY_MAX = 1_000  # requests to brokers that nobody knows yet; the oldest are forgotten
 HELD_TOO_MUCH = (
     "it published more than is held back while it moves: attach again, and send the rest"
@@ -97,7 +98,7 @@ class Handoff(Relocation):
         if last is not None and not last.orphan:
             last.partial |= bool(last.rolled_back)
             if last.wait is None:
-                return self._renew(last, link, message, now) + self._seek(last, now)
+                return self._renew(last, link, message, now) + self._seek([last], now)
             if last.wait.pending is None:
                 return self._wait_on(last, last.wait, link, message, now)
         if len(border.of(message.client)) >= SESSIONS_MAX:
@@ -143,8 +144,7 @@ class Handoff(Relocation):
                 wait.repeated = True
                 effects += self._walk(wait.request, now)
             session.partial |= session.sought
-            effects += self._seek(session, now)
-        return effects
+        return [*effects, *self._seek(self.border.all(), now)]
 
     def _wait_on(
         self, session: Session, wait: Wait, link: LinkId, message: m.Attach, now: int
@@ -170,12 +170,15 @@ class Handoff(Relocation):
         if session is None:
             return self._send_after(reply, now)
         session.partial |= reply.partial
+        session.sought |= reply.sought
         if not reply.found:
-            return [] if session.wait is None else self._nothing(session, now)
+            waits = session.wait is not None
+            return self._nothing(session, now) if waits else self._seek([session], now)
         kept = _queue_of(reply, now)
         session.published = max(session.published, reply.published)
         if session.wait is None:
-            return self._take_late(session, kept, reply.marks, now)
+            late = self._take_late(session, kept, reply.marks, now)
+            return late if reply.more else late + self._seek([session], now)
         wait = session.wait
         old = wait.old.setdefault(reply.old_epoch, Old(wait.asked))
         old.kept += kept
@@ -267,7 +270,7 @@ class Handoff(Relocation):
             return effects + self._hand_over(session, wait.pending, now)
         if session.leaving:
             return effects + self._end(session, now)
-        return effects + self._seek(session, now)
+        return effects + self._seek([session], now)
 
     def _merged(self, session: Session, wait: Wait, lost: list[Queued], now: int) -> list[Queued]:
         """What older sessions had and what was held back, each once, in every publisher's order."""
@@ -455,19 +458,21 @@ class Handoff(Relocation):
 
     # Where the chain of hand-offs is broken
 
-    def _seek(self, session: Session, now: int) -> list[Effect]:
-        """Ask all brokers for older sessions of a client, if a broker forgot where they are.
+    def _seek(self, sessions: Iterable[Session], now: int) -> list[Effect]:
+        """Ask all brokers for older sessions of these clients, if a broker forgot where they are.
 
         That is so when its store was rolled back or lost, or when a link began from nothing while the
         session waited. Nobody else would ever request them. Only a client that is really there asks.
         """
-        if not session.partial or session.link is None or session.orphan or session.wait:
-            return []
-        session.partial, session.sought = False, True
-        sought = (self._request(session),)
-        effects: list[Effect] = [
-            Send(LinkId(one), m.Announce((), sought=sought)) for one in self.paths.neighbours
-        ]
+        sought: list[Request] = []
+        for session in sessions:
+            if session.partial and session.link and not (session.orphan or session.wait):
+                session.partial, session.sought = False, True
+                sought.append(self._request(session))
+        effects: list[Effect] = []
+        for start in range(0, len(sought), SOUGHT_MAX):
+            some = m.Announce((), sought=tuple(sought[start : start + SOUGHT_MAX]))
+            effects += [Send(LinkId(one), some) for one in self.paths.neighbours]
         return effects + self.on_sought(sought, now)
 
     def on_sought(self, sought: Sequence[Request], now: int) -> list[Effect]:
@@ -480,12 +485,11 @@ class Handoff(Relocation):
         return effects
 
     def on_spoken(self, session: Session, now: int) -> list[Effect]:
-        effects = super().on_spoken(session, now)
-        if not session.partial:
-            return effects
-        # It was told so before its subscriptions had crossed the tree again.
+        if not session.partial or self.border.get(session.client, session.epoch) is not session:
+            return []
+        # The client heard of the loss before its subscriptions had crossed the tree again.
         self.border.lose(session, NO_SESSION)
-        return effects + self.border.push(session) + self._seek(session, now)
+        return self.border.push(session) + self._seek([session], now)
 
     def astray(self) -> list[Request]:
         """Requests to brokers that nobody knows yet."""
@@ -642,6 +646,7 @@ def _replies(
         published=session.published,
         old_epoch=session.epoch,
         partial=session.is_partial(),
+        sought=session.sought,
     )
     for number, piece in enumerate(pieces, 1):
         yield replace(reply, **piece, more=number < len(pieces))

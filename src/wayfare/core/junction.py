@@ -18,6 +18,8 @@ What differs from the paper:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
 from wayfare.core import messages as m
@@ -119,7 +121,7 @@ class Junction(Handoff):
             return self._give_up(session, NO_SESSION, now)
         return self._release(session, now)  # what it holds may be all there is
 
-    def _seek(self, session: Session, now: int) -> list[Effect]:
+    def _seek(self, sessions: Iterable[Session], now: int) -> list[Effect]:
         return []  # its search found what there is
 
     # On the way, and at the old broker

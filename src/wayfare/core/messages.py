@@ -545,6 +545,9 @@ class Reply(Message, frozen=True, tag=41):
     losses: Annotated[tuple[Loss, ...], Meta(max_length=REPLY_KEPT_MAX + 1)] = ()
     # A broker forgot a part of the chain of hand-offs: older sessions may be left elsewhere.
     partial: bool = False
+    sought: bool = (
+        False  # ... or a link that begins from nothing may lose the answer: see Handoff._seek
+    )
 
 
 class Fetch(Message, frozen=True, tag=42):

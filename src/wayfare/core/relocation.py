@@ -114,8 +114,7 @@ class Relocation:
         return []
 
     def on_spoken(self, session: Session, now: int) -> list[Effect]:
-        """The client of an orphan has said something: it is really there."""
-        session.orphan = False
+        """The client of a session that was an orphan has said something: it is really there."""
         return []
 
     def on_errand(self, came_from: BrokerId, errand: m.Errand, now: int) -> list[Effect]:

@@ -85,6 +85,7 @@ class Replicator:
         if followed is None or not followed.follows:
             return [] if virtual is None else self._leave(virtual, message.epoch, now)
         follows, heard = parsed(followed.follows), followed.heard
+        check_length(follows, followed.state)
         expected = virtual is not None
         if virtual is None:
             virtual = self._add(message.client)
@@ -127,6 +128,7 @@ class Replicator:
             virtual.attached = now
         if len(virtual.follows) >= FOLLOWS_MAX and template not in virtual.follows:
             raise ProtocolError(f"a client follows at most {FOLLOWS_MAX} filters")
+        check_length({**virtual.follows, template: message.terms}, virtual.state)
         virtual.follows[template] = message.terms
         return self._changed(virtual, now)
 
@@ -143,6 +145,7 @@ class Replicator:
         virtual = self._served(session)
         if virtual is None:
             return []
+        check_length(virtual.follows, message)
         before, virtual.state = virtual.state, message
         self._listen(virtual)
         self._replay(virtual, _undelivered(virtual), now)
@@ -463,7 +466,6 @@ class Replicator:
         self, virtual: Virtual, before: Mapping[Template, Listened]
     ) -> dict[Template, Listened]:
         state, ahead = virtual.state, self.ahead
-        check_length(virtual.follows, state)
         now: dict[Template, Listened] = {}
         same_client = virtual.meant == (state, virtual.until is None)
         virtual.meant = state, virtual.until is None
