@@ -11,17 +11,20 @@ import pytest
 from live import HERE
 from test_live_cli import program, wayfare
 from test_service_live import next_of
+from test_service_trouble import until
 from test_service_wires import Talk
 from wayfare.errors import Refused, UsageError
 from wayfare.net import bans
 from wayfare.net.bans import Bans
 from wayfare.net.broker import BrokerHost
 from wayfare.service import Gap, claims, connect
+from wayfare.service import effects as e
 from wayfare.service import messages as m
 from wayfare.service.nodes import free_ports
 from wayfare.service.proxy_server import Server
 from wayfare.service.relays import TAKEN
 from wayfare.service.secret import DIFFERENT, UNPROVEN, Secret
+from wayfare.service.wire import Wires
 
 SECRET = "a secret of sufficient length, known to few"
 OTHER = "another one, as long, that nobody has told"
@@ -256,6 +259,79 @@ def test_a_proxy_whose_client_is_banned_keeps_its_connection_for_others(tmp_path
             talk.close()
         finally:
             await server.stop()
+
+    run(story())
+
+
+@asynccontextmanager
+async def called(serve):
+    """Call a proxy that does what `serve` says: its address, and the events of the caller in order."""
+    events, serving, ours = [], [], Secret(SECRET)
+    ours.address = "127.0.0.1:1"
+    wires = Wires(events.append, is_named=lambda _: True, secret=ours)
+    wires.dialled = lambda _, good: events.append(good)
+
+    async def accept(reader, writer):
+        serving.append(asyncio.current_task())
+        talk = Talk(reader, writer)
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            await serve(talk, at)
+            await talk.hear()  # until the caller is gone
+        talk.close()
+
+    listening = await asyncio.start_server(accept, "127.0.0.1", 0)
+    at = "{}:{}".format(*listening.sockets[0].getsockname())
+    wires.dial(at)
+    try:
+        yield at, events
+    finally:
+        wires.close()
+        listening.close()
+        await asyncio.gather(*serving)
+
+
+@pytest.mark.parametrize("injected", [m.Owned("ann", b"digest", 1), m.Refused("ann", TAKEN)])
+@pytest.mark.parametrize("challenged", [False, True])
+def test_a_called_proxy_says_nothing_about_clients_before_its_proof(injected, challenged, caplog):
+    """The called end sends both frames before the caller can read, so they are read at once."""
+    caplog.set_level(logging.WARNING)
+
+    async def serve(talk, at):
+        await talk.hear()
+        if not challenged:
+            talk.say(m.Welcome(at, NOWHERE))
+            talk.say(injected)
+            return
+        talk.say(m.Welcome(at, NOWHERE))
+        theirs = Secret(SECRET)
+        theirs.address = at
+        talk.say(theirs.answer("", await talk.hear()))
+        talk.say(injected)
+
+    async def story():
+        async with called(serve) as (_, events):
+            await until(lambda: len(events) >= 2)
+            assert events[0] is False
+            assert [type(one) for one in events[1:]] == [e.PeerGone]
+
+    run(story())
+    assert "not asked for during the greeting" in caplog.text
+
+
+def test_what_follows_the_proof_in_the_same_segment_is_received_afterwards():
+    async def serve(talk, at):
+        theirs = Secret(SECRET)
+        theirs.address = at
+        await talk.hear()
+        talk.say(m.Welcome(at, NOWHERE))
+        talk.say(theirs.answer("", await talk.hear()))
+        talk.say(theirs.answer("", await talk.hear()))
+        talk.say(m.Owned("ann"))
+
+    async def story():
+        async with called(serve) as (at, events):
+            await until(lambda: len(events) >= 2)
+            assert events == [True, e.Received(at, m.Owned("ann"))]
 
     run(story())
 

@@ -57,6 +57,7 @@ class Wire(asyncio.Protocol):
         self._gone = gone
         self._made = made
         self._was_heard = False
+        self._is_held = False  # what comes stays undecoded
         self._idle_s: float | None = None  # that it may say nothing; else as long as it likes
         self._paused = False  # the other end does not read on
         self._bytes = bytearray()
@@ -95,8 +96,20 @@ class Wire(asyncio.Protocol):
             return
         self._was_heard = True
         self._bytes += data
+        self._decode()
+
+    def hold(self) -> None:
+        """Decode nothing but the answers to the greeting, until `release`."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """The greeting is over: decode what followed its last answer, and what comes from now on."""
+        self._is_held = False
+        self._decode()
+
+    def _decode(self) -> None:
         at = 0
-        while len(self._bytes) - at >= 4 and not self._ended:
+        while len(self._bytes) - at >= 4 and not self._ended and not self._is_held:
             (length,) = _length.unpack_from(self._bytes, at)
             if length > m.FRAME_MAX:
                 self.abort(f"a frame of {length} bytes: there are at most {m.FRAME_MAX}")
@@ -116,7 +129,8 @@ class Wire(asyncio.Protocol):
     async def greeted(self, secret: Secret | None = None) -> None:
         """Say hello, and wait until it turns out to be a mobility proxy; ConnectionError if not.
 
-        With a secret, both ends have to prove that they know it.
+        With a secret, both ends have to prove that they know it. A held connection stays held: until the proof
+        was checked, only the answer to each question is decoded, and anything else ends the connection.
         """
         welcome = await self._answer_to(m.Hello("?"))
         if self._ended or not isinstance(welcome, m.Welcome):
@@ -127,20 +141,22 @@ class Wire(asyncio.Protocol):
             call.check(await self._answer_to(proof))
 
     async def _answer_to(self, question: m.Message) -> m.Message:
-        """Say that, and wait for what comes next; ConnectionError if nothing does."""
+        """Say that, and wait for what comes next; ConnectionError if nothing does, or if something came before."""
+        if self._bytes:
+            raise ConnectionError("it sent a message that it was not asked for during the greeting")
         answer: asyncio.Future[m.Message] = asyncio.get_running_loop().create_future()
-        received, gone = self._received, self._gone
+        received, gone, is_held = self._received, self._gone, self._is_held
 
         def on_gone(_: Wire, reason: str) -> None:
             if not answer.done():
                 answer.set_exception(ConnectionError(reason))
 
         def on_received(_: str, message: m.Message) -> None:
-            self._received, self._gone = received, gone
+            self._received, self._gone, self._is_held = received, gone, is_held
             if not answer.done():
                 answer.set_result(message)
 
-        self._received, self._gone = on_received, on_gone
+        self._received, self._gone, self._is_held = on_received, on_gone, False
         self.send(question)
         return await answer
 
@@ -308,6 +324,8 @@ class Wires:
         is_named = self._is_named is None or self._is_named(peer)
         most_s = DIAL_S if is_named else UNNAMED_S
         over_at = asyncio.get_running_loop().time() + most_s
+        if self._is_named is not None:
+            wire.hold()
         try:
             async with asyncio.timeout_at(over_at):
                 await call(wire, await self._permit(peer), self._trust)
@@ -328,6 +346,7 @@ class Wires:
         self.dialled(peer, True)
         self._wires[peer] = wire
         self._dialling.pop(peer).tell(wire)
+        wire.release()
 
     def send(self, peer: str, message: m.Message) -> None:
         if dialling := self._dialling.get(peer):
