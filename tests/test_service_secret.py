@@ -17,7 +17,7 @@ from wayfare.errors import Refused, UsageError
 from wayfare.net import bans
 from wayfare.net.bans import Bans
 from wayfare.net.broker import BrokerHost
-from wayfare.service import Gap, claims, connect
+from wayfare.service import Gap, admission, claims, connect
 from wayfare.service import effects as e
 from wayfare.service import messages as m
 from wayfare.service.nodes import free_ports
@@ -399,6 +399,128 @@ def test_a_client_may_come_although_a_proxy_does_not_answer(monkeypatch, caplog)
 
     run(story())
     assert "ann may come all the same" in caplog.text
+
+
+def owned(name, key):
+    return m.Owned(name, admission._digest(name, key), 2**62)
+
+
+@asynccontextmanager
+async def lying(secret, *lies):
+    """A proxy that proves the secret, if there is one, and then sends these messages once it is asked something.
+
+    Its address, and a list that gets an entry when it is disconnected.
+    """
+    disconnected, serving = [], []
+
+    async def accept(reader, writer):
+        serving.append(asyncio.current_task())
+        talk, theirs = Talk(reader, writer), Secret(secret)
+        theirs.address = at
+        await talk.hear()
+        talk.say(m.Welcome(at, NOWHERE))
+        for _ in range(2 if secret else 0):
+            talk.say(theirs.answer("", await talk.hear()))
+        await talk.hear()
+        for lie in lies:
+            talk.say(lie)
+        with suppress(ConnectionError):
+            await reader.read()
+        disconnected.append(True)
+        talk.close()
+
+    listening = await asyncio.start_server(accept, "127.0.0.1", 0)
+    at = "{}:{}".format(*listening.sockets[0].getsockname())
+    try:
+        yield at, disconnected
+    finally:
+        listening.close()
+        for one in serving:
+            one.cancel()
+
+
+def test_without_a_secret_no_proxy_says_whose_a_name_is(caplog):
+    """A client makes the proxy call another one, which claims a name for a key of its own."""
+    caplog.set_level(logging.WARNING)
+
+    async def story():
+        async with lying(None, owned("ann", "evil")) as (at, ended):
+            server = Server(NOWHERE)
+            try:
+                here = await server.start()
+                talk = await Talk.to(here)
+                talk.say(m.Reach("eve", at, "key"))
+                assert not (await talk.hear()).reached
+                talk.close()
+                await until(lambda: ended)
+                (got,) = await answers(here, register("ann", "key"))
+                assert isinstance(got, m.Registered)
+            finally:
+                await server.stop()
+
+    run(story())
+    assert "was not asked" in caplog.text
+
+
+@pytest.mark.parametrize("lie", [owned("ann", "evil"), owned("bob", "evil")])
+def test_a_proxy_with_the_secret_answers_what_it_was_asked_once(lie):
+    async def story():
+        async with lying(SECRET, m.Owned("bob"), lie) as (at, ended):
+            server = Server(NOWHERE, peers=[at], secret=SECRET)
+            try:
+                here = await server.start()
+                (got,) = await answers(here, m.Hello("bob", "key"))
+                assert isinstance(got, m.Welcome)
+                await until(lambda: ended)
+                assert not server.admission.knows(lie.client, 0)
+            finally:
+                await server.stop()
+
+    run(story())
+
+
+def test_a_client_that_says_whose_a_name_is_is_disconnected():
+    async def story():
+        async with proxies(SECRET) as (_, (here,)):
+            with pytest.raises(asyncio.IncompleteReadError):
+                await answers(here, owned("ann", "evil"))
+
+    run(story())
+
+
+def test_a_late_answer_counts_and_keeps_the_connection():
+    """The first proxy that knows the owner is enough; the answer of the other one is no offence."""
+
+    async def story():
+        async with proxies(SECRET, SECRET, SECRET) as (servers, (first, second, third)):
+            for where in (first, second):
+                await answers(where, register("ann", "key"))
+            for _ in range(3):
+                (got,) = await answers(third, register("ann", "guess"))
+                assert got == m.Refused("ann", TAKEN)
+            await asyncio.sleep(0.1)
+            assert {first, second} <= servers[2]._wires._wires.keys()
+
+    run(story())
+
+
+def test_names_that_others_own_do_not_displace_those_of_this_proxy(monkeypatch):
+    monkeypatch.setattr(admission, "OWNERS_MAX", 2)
+
+    async def story():
+        async with proxies(SECRET, SECRET) as (_, (first, second)):
+            await answers(first, register("ann", "key"))
+            talk = await Talk.to(first)
+            talk.say(m.Leave("ann", "key", 1))
+            for name in ("bob", "carl", "dora"):
+                await answers(second, register(name, "key"))
+                talk.say(m.Hello(name, "guess"))
+                assert await talk.hear() == m.Refused(name, TAKEN)
+            talk.say(register("ann", "guess", 2))
+            assert await talk.hear() == m.Refused("ann", TAKEN)
+            talk.close()
+
+    run(story())
 
 
 def test_too_many_new_names_at_once_have_to_try_again(monkeypatch):

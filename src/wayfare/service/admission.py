@@ -70,20 +70,27 @@ class Admission:
         self.keys = LoginLimits()
         self._proxy, self._audit = proxy, audit
         self._address_of, self._own, self._is_named = address_of, own, is_named
-        self._owners: dict[str, Owner] = {}
+        self._owners: dict[str, Owner] = {}  # registered here
+        self._learned: dict[str, Owner] = {}  # from other proxies; evicts none that registered here
         self._created: dict[str, set[str]] = {}  # by connection, the clients that it has brought
         self._dials = LoginLimits(DIALS_PER_MINUTE, 1_000 * DIALS_PER_MINUTE)
         self._dialling: dict[str, str] = {}  # proxies that are being called, and for which address
 
     def knows(self, client: str, now: int) -> bool:
         """Whether it is known here whose name that is."""
-        owner = self._owners.get(client)
-        return client in self._proxy.clients or (owner is not None and owner.until > now)
+        return client in self._proxy.clients or self._owner(client, now) is not None
+
+    def _owner(self, client: str, now: int) -> Owner | None:
+        for owners in (self._owners, self._learned):
+            owner = owners.get(client)
+            if owner is not None and owner.until > now:
+                return owner
+        return None
 
     def owned(self, client: str, now: int) -> m.Owned:
         """Whose name that is, for another proxy."""
-        known, owner = self._proxy.clients.get(client), self._owners.get(client)
-        if owner is not None and owner.until > now:
+        known, owner = self._proxy.clients.get(client), self._owner(client, now)
+        if owner is not None:
             return m.Owned(client, owner.digest, owner.until)
         if known is not None:
             return m.Owned(client, _digest(client, known.key), now + ASKED_NS)
@@ -93,13 +100,7 @@ class Admission:
         """Another proxy knows whose name that is."""
         if owned.digest and not self.knows(owned.client, now):
             owner = Owner(owned.client, owned.digest, min(owned.until, now + OWNED_NS))
-            self._remember(owner)
-
-    def _remember(self, owner: Owner) -> None:
-        self._owners.pop(owner.client, None)
-        self._owners[owner.client] = owner
-        if len(self._owners) > OWNERS_MAX:
-            del self._owners[next(iter(self._owners))]
+            _remember(self._learned, owner)
 
     def restore(self, owners: Iterable[Owner]) -> None:
         self._owners = {one.client: one for one in owners}
@@ -140,8 +141,8 @@ class Admission:
         known = self._proxy.clients.get(client)
         if known is not None:
             return hmac.compare_digest(known.key.encode(), key.encode())
-        owner = self._owners.get(client)
-        if owner is None or owner.until <= now:
+        owner = self._owner(client, now)
+        if owner is None:
             return None
         return hmac.compare_digest(owner.digest, _digest(client, key))
 
@@ -164,7 +165,8 @@ class Admission:
             return
         before = self._owners.get(message.client)
         owner = Owner(message.client, _digest(message.client, message.key), now + OWNED_NS)
-        self._remember(owner)
+        _remember(self._owners, owner)
+        self._learned.pop(message.client, None)
         if (
             before is None
             or before.digest != owner.digest
@@ -204,6 +206,14 @@ class Admission:
 
     def on_gone(self, peer: str) -> None:
         self._created.pop(peer, None)
+
+
+def _remember(owners: dict[str, Owner], owner: Owner) -> None:
+    """The entry becomes the latest; beyond the maximum, the oldest is forgotten."""
+    owners.pop(owner.client, None)
+    owners[owner.client] = owner
+    if len(owners) > OWNERS_MAX:
+        del owners[next(iter(owners))]
 
 
 def _digest(client: str, key: str) -> bytes:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from wayfare.net.logs import printable
@@ -24,6 +25,7 @@ CLAIMS_MAX = 1_000  # names that are asked about at a time: who comes with anoth
 HELD_MAX = 100  # messages that wait for one name: the next one is refused
 CHECKED_S = 60.0  # that a name counts as free once nobody has claimed it
 CHECKED_MAX = 10_000  # such names: then all are asked about again
+UNANSWERED_MAX = 10_000  # questions to one proxy without an answer; then the oldest are forgotten
 
 TOO_MANY = "too many new clients come at once: try again"
 
@@ -62,6 +64,9 @@ class Claims:
         self._claims: dict[str, Claim] = {}
         self._checked: dict[str, float] = {}  # names that are free, and until when that counts
         self._unreachable: dict[str, float] = {}  # proxies that are not asked, and until when
+        self._unanswered: dict[
+            str, Counter[str]
+        ] = {}  # by proxy, how often it was asked about a name
 
     def is_asking(self, peer: str) -> bool:
         """Whether an answer of this proxy is waited for."""
@@ -104,8 +109,25 @@ class Claims:
         loop = asyncio.get_running_loop()
         claim.timer = loop.call_later(CLAIM_S, self._give_up, client)
         for peer in asked:
+            self._count(peer, client)
             self._ask(peer, m.Whose(client))
         return claim
+
+    def _count(self, peer: str, client: str) -> None:
+        unanswered = self._unanswered.setdefault(peer, Counter())
+        unanswered[client] += 1
+        if len(unanswered) > UNANSWERED_MAX:
+            del unanswered[next(iter(unanswered))]
+
+    def accepts(self, peer: str, client: str) -> bool:
+        """Whether this proxy owes an answer about the name; if so, it owes one less. The claim may be over."""
+        unanswered = self._unanswered.get(peer, Counter())
+        if client not in unanswered:
+            return False
+        unanswered[client] -= 1
+        if not unanswered[client]:
+            del unanswered[client]
+        return True
 
     def on_answer(self, peer: str, client: str) -> None:
         """A proxy has said whose name it is, or cannot say."""
@@ -117,6 +139,7 @@ class Claims:
 
     def on_gone(self, peer: str) -> None:
         """A proxy cannot be asked; or the connection of a client is gone."""
+        self._unanswered.pop(peer, None)
         for client, claim in list(self._claims.items()):
             claim.held = [event for event in claim.held if event.peer != peer]
             if peer in claim.silent:

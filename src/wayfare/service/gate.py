@@ -4,6 +4,7 @@ banned, by address or by name         the peer is told so, and disconnected
 asks like a proxy, without a proof    refused, where proxies share a secret
 new name                              waits until other proxies have said whose it is
 wrong key, too many calls ...         refused: see `admission`
+owner of a name, unasked              dropped, and the peer is disconnected
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 from wayfare.errors import UsageError
 from wayfare.net.audit import Audit
 from wayfare.net.bans import Bans
+from wayfare.net.logs import printable
 from wayfare.service import effects as e
 from wayfare.service import messages as m
 from wayfare.service.admission import Admission
@@ -66,16 +68,15 @@ class Gate:
             case e.PeerGone(peer, _):
                 self._forget(peer)
                 self.claims.on_gone(peer)
+            case e.Received(peer, m.Owned() as owned):
+                self._on_owned(peer, owned)
+                return False
             case e.Received(peer, message) if peer.startswith(STRANGER):
                 client: str = getattr(message, "client", "")
                 if banned := self.banned(self._wires.address_of(peer), client):
                     self._turn_away(peer, client or "?", banned)
                     return False
                 return self._admits_stranger(event, message)
-            case e.Received(peer, m.Owned() as owned):
-                self._admission.learn(owned, self._now())
-                self.claims.on_answer(peer, owned.client)
-                return False
             case e.Received(peer, message):
                 if isinstance(message, m.Refused) and (asked := self._proxy.asked(peer, message)):
                     self._admission.answered(asked, message.client, message.reason)
@@ -99,6 +100,19 @@ class Gate:
         if refusal:
             self._say(peer, self._refused(message, refusal))
         return refusal is None
+
+    def _on_owned(self, peer: str, owned: m.Owned) -> None:
+        """A proxy says whose a name is: only an answer to our own question counts, once."""
+        if not self.claims.accepts(peer, owned.client):
+            log.warning(
+                "%s says whose name %s is, and was not asked: it is disconnected",
+                peer,
+                printable(owned.client),
+            )
+            self._disconnect(peer, "it answered a question that it was not asked")
+            return
+        self._admission.learn(owned, self._now())
+        self.claims.on_answer(peer, owned.client)
 
     def on_known(self, peer: str, client: str) -> None:
         """This peer has shown the key of the client."""
@@ -161,6 +175,10 @@ class Gate:
         self._say(peer, m.Refused(client, reason))
         if self._secret.has_proved(peer):
             return
+        self._disconnect(peer, reason)
+
+    def _disconnect(self, peer: str, reason: str) -> None:
+        self.claims.on_gone(peer)  # first: while an answer is waited for, nobody hangs up
         self._perform([e.Hang(peer)])
         self._forget(peer)
         self._step(e.PeerGone(peer, reason))
