@@ -338,7 +338,7 @@ class Broker:
         return []
 
     def _assign(self, link: LinkId, grants: Grants) -> None:
-        """What is kept for this client counts for its account. Nobody has to ask what it may do if that is all."""
+        """Charge what is kept for this client to its account, and drop grants that restrict nothing."""
         self.border.memory.assign(self.border.by_link[link], grants.account)
         if not grants.is_limited():
             del self.grants[link]

@@ -61,7 +61,10 @@ class Junction(Handoff):
     # At the new broker
 
     def _last_here(self, message: m.Attach) -> Session | None:
-        """Likewise, behind attachments here that nobody heard: a search for those would be in vain, and long."""
+        """The client's last session here, unless it attached elsewhere since then.
+
+        Attachments that never reached this broker are skipped: a search for them would take long and find nothing.
+        """
         tombstone = self.border.tombstones.get(message.client)
         for broker, epoch in message.previous:
             if broker != self.paths.name:
