@@ -232,7 +232,8 @@ async def test_publishers_go_on_without_a_neighbour_that_stays_away_and_who_miss
         await publish(tom, 201, 210)
         assert await numbers(far, 10) == list(range(201, 211))
         everybody = routing == "flooding"
-        assert lost == {"anna": [0], "bert": [0], "carla": [0] if everybody else []}
+        reported = {name: set(counts) for name, counts in lost.items()}  # maybe more than once
+        assert reported == {"anna": {0}, "bert": {0}, "carla": {0} if everybody else set()}
 
 
 @live

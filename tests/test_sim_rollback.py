@@ -358,7 +358,13 @@ SEEDS = [
     *((25, "covering"), (1043, "simple"), (1167, "merging"), (1178, "simple")),
     *((28, "covering"), (34, "covering"), (37, "covering"), (1057, "simple"), (1262, "covering")),
     *((1022, "merging"), (3055, "flooding"), (3214, "flooding"), (3322, "flooding")),
-    *((10, "covering"), (83, "covering"), (1300, "covering"), (1360, "covering")),
+    *(
+        (10, "covering"),
+        (83, "covering"),
+        (1300, "covering"),
+        (1360, "covering"),
+        (60032, "simple"),
+    ),
     *((20270, "covering"), (30186, "simple")),
 ]
 

@@ -530,8 +530,11 @@ class Border:
         effects: list[Effect] = []
         for session in list(self._by_place.values()):
             session.backlog.lose(1, why, exact=False)
-            if session.link is None and session.place != LISTENING_PLACE:
-                session.rolled_back = session.backlog.last
+            if session.place != LISTENING_PLACE:
+                if session.wait is not None:  # it may also be missing behind what is held
+                    session.wait.lose(Loss(1, why, exact=False))
+                if session.link is None:
+                    session.rolled_back = session.backlog.last
             effects += self.push(session)
         return effects
 

@@ -575,6 +575,16 @@ class Backlog:
             queue.append((self._loss(delivered, self.last), NEVER))
         return queue
 
-    def above(self, number: int) -> list[Kept]:
-        """What is kept with a number above this one, sent or not."""
-        return [(it, put) for mine, it, put in (*self.unacked, *self.waiting) if mine > number]
+    def above(self, number: int) -> list[Queued]:
+        """What is kept with a number above this one, sent or not, and the losses between."""
+        queue: list[Queued] = []
+        before = max(number, self.acked)
+        for mine, stored, put in (*self.unacked, *self.waiting):
+            if mine > before:
+                if mine > before + 1:
+                    queue.append((self._loss(before, mine - 1), put))
+                queue.append((stored, put))
+                before = mine
+        if self.last > before:
+            queue.append((self._loss(before, self.last), NEVER))
+        return queue
