@@ -351,9 +351,8 @@ def test_a_hand_off_through_a_broker_that_loses_its_store_is_completed_or_report
     assert check(net).violations == ()
 
 
-# Named for what was wrong: the window before subscriptions are back, sessions of nobody, an earlier
-# process that was forgotten to have ended, a store that is lost, a rolled-back wait that ended,
-# and an announcement that was lost.
+# The faults that these runs found: the window before subscriptions are back, unclaimed sessions, an earlier process
+# whose end a broker forgot, a lost store, a rolled-back wait that ended, and a lost announcement.
 SEEDS = [
     *((25, "covering"), (1043, "simple"), (1167, "merging"), (1178, "simple")),
     *((28, "covering"), (34, "covering"), (37, "covering"), (1057, "simple"), (1262, "covering")),
