@@ -17,14 +17,14 @@ from wayfare.errors import Refused, UsageError
 from wayfare.net import bans
 from wayfare.net.bans import Bans
 from wayfare.net.broker import BrokerHost
-from wayfare.service import Gap, admission, claims, connect
+from wayfare.service import Gap, admission, claims, connect, wire
 from wayfare.service import effects as e
 from wayfare.service import messages as m
 from wayfare.service.nodes import free_ports
 from wayfare.service.proxy_server import Server
 from wayfare.service.relays import TAKEN
 from wayfare.service.secret import DIFFERENT, UNPROVEN, Secret
-from wayfare.service.wire import Wires
+from wayfare.service.wire import NO_ANSWER, Wires
 
 SECRET = "a secret of sufficient length, known to few"
 OTHER = "another one, as long, that nobody has told"
@@ -435,8 +435,7 @@ async def lying(secret, *lies):
         yield at, disconnected
     finally:
         listening.close()
-        for one in serving:
-            one.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
 
 
 def test_without_a_secret_no_proxy_says_whose_a_name_is(caplog):
@@ -519,6 +518,49 @@ def test_names_that_others_own_do_not_displace_those_of_this_proxy(monkeypatch):
             talk.say(register("ann", "guess", 2))
             assert await talk.hear() == m.Refused("ann", TAKEN)
             talk.close()
+
+    run(story())
+
+
+def test_clients_that_leave_while_their_claim_waits_use_up_no_calls(monkeypatch):
+    monkeypatch.setattr(admission, "DIALS_MAX", 1)
+    monkeypatch.setattr(claims, "CLAIM_S", 60)
+    monkeypatch.setattr(wire, "UNNAMED_S", 0.1)
+
+    async def story():
+        async with silent() as frozen:
+            server = Server(NOWHERE, peers=[frozen], secret=SECRET)
+            try:
+                here = await server.start()
+                gone = await Talk.to(here)
+                gone.say(m.Download("ann", "key", 2, 1, "127.0.0.1:1", {}))
+                await until(lambda: server._gate.claims.is_asking(frozen))
+                gone.close()
+                (got,) = await answers(here, m.Reach("bob", "127.0.0.1:2", "key"))
+                assert NO_ANSWER in got.reason
+            finally:
+                await server.stop()
+
+    run(story())
+
+
+def test_questions_to_a_connected_proxy_use_up_no_calls(monkeypatch):
+    monkeypatch.setattr(admission, "DIALS_MAX", 1)
+    monkeypatch.setattr(wire, "UNNAMED_S", 0.1)
+
+    async def story():
+        async with lying(None) as (at, _):  # it answers nothing
+            server = Server(NOWHERE)
+            try:
+                talk = await Talk.to(await server.start())
+                for name in ("ann", "bob"):
+                    talk.say(m.Reach(name, at, "key"))
+                    await until(lambda: server._wires.is_connected(at))
+                talk.say(m.Reach("carl", "127.0.0.1:2", "key"))
+                assert NO_ANSWER in (await talk.hear()).reason
+                talk.close()
+            finally:
+                await server.stop()
 
     run(story())
 

@@ -195,8 +195,12 @@ class Admission:
         under_way = Counter(self._dialling.values())[address]
         if under_way >= DIALS_MAX or self._dials.wait_s("", address):
             return "too many proxies were to be called for this address: try again later"
-        self._dialling[at] = address
         return ""
+
+    def on_call(self, peer: str, at: str) -> None:
+        """A proxy is called for this peer; `on_dialled` follows."""
+        if not self._is_named(at):
+            self._dialling.setdefault(at, self._address_of(peer))
 
     def on_dialled(self, at: str, good: bool) -> None:
         """A proxy has answered, or cannot be reached."""

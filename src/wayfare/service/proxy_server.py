@@ -19,7 +19,7 @@ from wayfare.service import effects as e
 from wayfare.service import messages as m
 from wayfare.service.adapters import adapter, check
 from wayfare.service.addresses import ANYBODY, context_of
-from wayfare.service.admission import Admission, Owner
+from wayfare.service.admission import Admission, Owner, Question
 from wayfare.service.buffer import DEFAULT_LIMITS, Limits
 from wayfare.service.client_proxy import Record
 from wayfare.service.errands import Errand, Errands, name_of
@@ -338,8 +338,17 @@ class Server:
 
     def _step(self, event: e.Event) -> None:
         if self._over is not None and not self._over.done():
-            self._perform(self.proxy.step(event, now()))
+            effects = self.proxy.step(event, now())
+            if isinstance(event, e.Received) and isinstance(event.message, Question):
+                self._count_calls(event.peer, effects)
+            self._perform(effects)
             self._arm()
+
+    def _count_calls(self, peer: str, effects: Sequence[e.Effect]) -> None:
+        """Count the calls that are made for this peer, and no question that waits or needs no call."""
+        for effect in effects:
+            if isinstance(effect, e.Dial) and not self._wires.is_connected(effect.peer):
+                self.admission.on_call(peer, effect.peer)
 
     def _arm(self) -> None:
         if not self._stopping:

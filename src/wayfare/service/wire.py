@@ -311,6 +311,9 @@ class Wires:
         wire = self._wires.get(peer)
         return "" if wire is None else wire.address
 
+    def is_connected(self, peer: str) -> bool:
+        return peer in self._wires
+
     def be_patient(self, peer: str, patient: bool) -> None:
         if wire := self._wires.get(peer):
             wire.be_patient(patient)
