@@ -585,6 +585,53 @@ def test_too_many_new_names_at_once_have_to_try_again(monkeypatch):
     run(story())
 
 
+def test_one_address_does_not_use_up_the_claims_of_others(monkeypatch):
+    monkeypatch.setattr(claims, "CLAIMS_OF_ADDRESS_MAX", 2)
+
+    async def story():
+        async with silent() as frozen:
+            server = Server(NOWHERE, host="0.0.0.0", peers=[frozen], secret=SECRET)
+            try:
+                port = (await server.start()).rpartition(":")[2]
+                eve = await Talk.to(f"127.0.0.1:{port}")
+                for name in ("ann", "bob", "carl"):
+                    eve.say(register(name, "key"))
+                assert await eve.hear() == m.Refused("carl", claims.TOO_MANY)
+                dora = await Talk.to(f"127.0.0.1:{port}", ("127.0.0.2", 0))
+                dora.say(register("dora", "key"))
+                assert isinstance(await dora.hear(), m.Registered)
+                eve.close()
+                dora.close()
+            finally:
+                await server.stop()
+
+    run(story())
+
+
+def test_a_name_is_asked_about_again_when_a_proxy_that_was_missed_is_back(monkeypatch):
+    """Only the proxy that is down knows the name. It is back before a complete answer would have expired."""
+    monkeypatch.setattr(claims, "UNREACHABLE_S", 0.3)
+
+    async def story():
+        ports = free_ports(2)
+        at = [f"127.0.0.1:{port}" for port in ports]
+        here, there = (Server(NOWHERE, port=port, peers=at, secret=SECRET) for port in ports)
+        await here.start()
+        try:
+            (got,) = await answers(at[0], m.Hello("ann", "guess"))
+            assert isinstance(got, m.Welcome)
+            await there.start()
+            await answers(at[1], register("ann", "key"))
+            await asyncio.sleep(0.5)
+            (got,) = await answers(at[0], register("ann", "guess"))
+            assert got == m.Refused("ann", TAKEN)
+        finally:
+            await here.stop()
+            await there.stop()
+
+    run(story())
+
+
 # As processes
 
 

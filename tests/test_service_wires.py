@@ -92,8 +92,9 @@ class Talk:
         self.reader, self.writer = reader, writer
 
     @classmethod
-    async def to(cls, proxy: str) -> "Talk":
-        return cls(*await asyncio.open_connection(*proxy.split(":")))
+    async def to(cls, proxy: str, source: tuple[str, int] | None = None) -> "Talk":
+        host, port = proxy.split(":")
+        return cls(*await asyncio.open_connection(host, port, local_addr=source))
 
     def say(self, message: m.Message) -> None:
         frame = m.encode(message)

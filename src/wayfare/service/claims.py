@@ -16,14 +16,18 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from wayfare.net.logs import printable
+from wayfare.net.security import network_of
 from wayfare.service import effects as e
 from wayfare.service import messages as m
 
 CLAIM_S = 2.0  # that other proxies have to answer
 UNREACHABLE_S = 10.0  # that a proxy is not asked which did not answer
 CLAIMS_MAX = 1_000  # names that are asked about at a time: who comes with another one may try again
+CLAIMS_OF_ADDRESS_MAX = 100  # ... for one address, or one /64 of IPv6
 HELD_MAX = 100  # messages that wait for one name: the next one is refused
-CHECKED_S = 60.0  # that a name counts as free once nobody has claimed it
+CHECKED_S = (
+    60.0  # that a name counts as free once nobody has claimed it, if all proxies have answered
+)
 CHECKED_MAX = 10_000  # such names: then all are asked about again
 UNANSWERED_MAX = 10_000  # questions to one proxy without an answer; then the oldest are forgotten
 
@@ -37,7 +41,8 @@ Claiming = m.Hello | m.Register | m.MoveOut | m.Download  # what a name is taken
 class Claim:
     """One name that others are asked about."""
 
-    def __init__(self, asked: Sequence[str]) -> None:
+    def __init__(self, asked: Sequence[str], network: str) -> None:
+        self.network = network  # where the client is that comes with the name
         self.silent = set(asked)  # have not answered
         self.held: list[e.Received] = []
         self.timer: asyncio.TimerHandle | None = None
@@ -49,18 +54,21 @@ class Claims:
     def __init__(
         self,
         peers: Sequence[str],
+        address_of: Callable[[str], str],
         is_known: Callable[[str], bool],
         ask: Callable[[str, m.Whose], None],
         resume: Callable[[list[e.Received]], None],
     ) -> None:
         """
         peers      the proxies to ask; none: every name is free
+        address_of where a peer is
         is_known   whether this proxy knows whose name that is
         ask        sends a question
         resume     does what was said while it was not known whose name it is
         """
         self.peers = tuple(peers)
-        self._is_known, self._ask, self._resume = is_known, ask, resume
+        self._address_of, self._is_known = address_of, is_known
+        self._ask, self._resume = ask, resume
         self._claims: dict[str, Claim] = {}
         self._checked: dict[str, float] = {}  # names that are free, and until when that counts
         self._unreachable: dict[str, float] = {}  # proxies that are not asked, and until when
@@ -79,16 +87,22 @@ class Claims:
         if claim is None:
             if not self._is_claim(client, event.message):
                 return None
-            if len(self._claims) >= CLAIMS_MAX:
-                return TOO_MANY
-            asked = self._reachable()
+            asked, network = self._reachable(), network_of(self._address_of(event.peer))
             if not asked:
                 return None
-            claim = self._begin(client, asked)
+            if self._is_full(network):
+                return TOO_MANY
+            claim = self._begin(client, asked, network)
         if len(claim.held) >= HELD_MAX:
             return TOO_MANY
         claim.held.append(event)
         return ""
+
+    def _is_full(self, network: str) -> bool:
+        claims = self._claims.values()
+        if len(claims) >= CLAIMS_MAX:
+            return True
+        return sum(claim.network == network for claim in claims) >= CLAIMS_OF_ADDRESS_MAX
 
     def _is_claim(self, client: str, message: m.Message) -> bool:
         if not self.peers or not isinstance(message, Claiming) or not message.key:
@@ -104,8 +118,8 @@ class Claims:
     def _miss(self, peer: str) -> None:
         self._unreachable[peer] = asyncio.get_running_loop().time() + UNREACHABLE_S
 
-    def _begin(self, client: str, asked: Sequence[str]) -> Claim:
-        claim = self._claims[client] = Claim(asked)
+    def _begin(self, client: str, asked: Sequence[str], network: str) -> Claim:
+        claim = self._claims[client] = Claim(asked, network)
         loop = asyncio.get_running_loop()
         claim.timer = loop.call_later(CLAIM_S, self._give_up, client)
         for peer in asked:
@@ -148,9 +162,11 @@ class Claims:
                 self.on_answer(peer, client)
 
     def _give_up(self, client: str) -> None:
-        silent = sorted(self._claims[client].silent)
+        claim = self._claims[client]
+        silent = sorted(claim.silent)
         for peer in silent:
             self._miss(peer)
+        claim.silent.clear()
         log.warning(
             "no answer from %s: %s may come all the same", ", ".join(silent), printable(client)
         )
@@ -160,10 +176,17 @@ class Claims:
         claim = self._claims.pop(client)
         if claim.timer is not None:
             claim.timer.cancel()
+        if not claim.silent:
+            self._check(client)
+        self._resume(claim.held)
+
+    def _check(self, client: str) -> None:
+        """Nobody has claimed the name: that counts until a proxy that has not answered is asked again."""
+        now = asyncio.get_running_loop().time()
+        missed = [until for until in self._unreachable.values() if until > now]
         if len(self._checked) >= CHECKED_MAX:
             self._checked.clear()
-        self._checked[client] = asyncio.get_running_loop().time() + CHECKED_S
-        self._resume(claim.held)
+        self._checked[client] = min([now + CHECKED_S, *missed])
 
     def stop(self) -> None:
         for claim in self._claims.values():

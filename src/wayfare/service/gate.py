@@ -57,6 +57,7 @@ class Gate:
         self._names: dict[str, set[str]] = {}  # by connection, the clients that it has spoken for
         self.claims = Claims(
             [one for one in peers if one != proxy.address] if secret else (),
+            wires.address_of,
             lambda client: admission.knows(client, now()),
             self._ask_whose,
             self._resume,
