@@ -588,8 +588,12 @@ class Broker:
         if not session.orphan:
             return handler(self, session, message, now)
         session.orphan = False  # its client is really there
-        effects = handler(self, session, message, now)
-        return effects + self.relocation.on_spoken(session, now)
+        effects = self.relocation.on_spoken(session, now)
+        try:
+            return effects + handler(self, session, message, now)
+        except (ProtocolError, FilterError):
+            session.partial |= session.sought  # nobody hears of it now: seek at the next attachment
+            raise
 
     def _check_grants(self, link: LinkId, message: m.AnyMessage) -> None:
         grants = self.grants.get(link)

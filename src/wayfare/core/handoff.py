@@ -177,8 +177,7 @@ class Handoff(Relocation):
         kept = _queue_of(reply, now)
         session.published = max(session.published, reply.published)
         if session.wait is None:
-            late = self._take_late(session, kept, reply.marks, now)
-            return late if reply.more else late + self._seek([session], now)
+            return self._take_late(session, kept, reply.marks, now)
         wait = session.wait
         old = wait.old.setdefault(reply.old_epoch, Old(wait.asked))
         old.kept += kept
@@ -485,7 +484,7 @@ class Handoff(Relocation):
         return effects
 
     def on_spoken(self, session: Session, now: int) -> list[Effect]:
-        if not session.partial or self.border.get(session.client, session.epoch) is not session:
+        if not session.partial:
             return []
         # The client heard of the loss before its subscriptions had crossed the tree again.
         self.border.lose(session, NO_SESSION)
