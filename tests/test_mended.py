@@ -256,3 +256,10 @@ def test_what_was_reported_as_lost_may_come_after_a_time_out(mobile):
 def test_nothing_is_sought_that_never_took_place():
     """Found at random; a broker said that it forgot an attachment that had never reached it."""
     assert fuzz(Job(4012023, "covering", faults=True)).verdict.violations == ()
+
+
+@pytest.mark.parametrize(("seed", "mobile"), [(7000620, "subscribers"), (7000950, "both")])
+def test_an_orphan_of_a_stopped_broker_is_no_ghost(seed, mobile):
+    """Found at random; its broker had not heard yet that the connection was gone, with which it ends."""
+    job = Job(seed, "flooding", faults=True, mobile=mobile)
+    assert fuzz(job).verdict.violations == ()

@@ -362,6 +362,7 @@ SEEDS = [
         (1300, "covering"),
         (1360, "covering"),
         (60032, "simple"),
+        (50140, "simple"),
     ),
     *((20270, "covering"), (30186, "simple")),
 ]

@@ -144,6 +144,8 @@ def _ends_by_itself(world: World, session: Session, about: Traffic) -> bool:
     """Whether its connection still has to break for its broker, or a goodbye or a new life ends it."""
     if session.rolled_back:  # somebody may have a later one, and ask for it
         return True
+    if session.orphan and session.link is not None:  # its broker may be stopped, and hear it later
+        return True
     ends = session.epoch < max(about.began, about.sought)
     return session.link in world.connections or session.leaving or ends
 
