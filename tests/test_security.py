@@ -1,6 +1,7 @@
 """Who may come in, and what they may do: TLS, secrets, accounts and permissions, on real sockets."""
 
 import asyncio
+import hmac
 import logging
 import ssl
 import time
@@ -419,6 +420,15 @@ def test_a_link_with_a_secret_that_others_can_read_is_allowed_with_a_warning(cap
 def test_a_short_secret_is_refused():
     with pytest.raises(UsageError, match="a shared secret has at least 16 characters"):
         BrokerHost("porto", {}, secret="x" * 15)
+
+
+def test_the_proof_of_brokers_stays_the_same():
+    """Brokers of other releases compute the same digest."""
+    knows = security.Proving(SECRET, "porto", "lisbon")
+    knows.challenged(m.Challenge(b"c" * 32))
+    asked, own = b"c" * 32, knows.challenge().nonce
+    text = msgspec.msgpack.encode(["wayfare link", "porto", "lisbon", asked, own])
+    assert knows.proof().digest == hmac.digest(SECRET.encode(), text, "sha256")
 
 
 def test_the_secret_is_in_no_message():

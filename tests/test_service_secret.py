@@ -13,10 +13,12 @@ from test_live_cli import program, wayfare
 from test_service_live import next_of
 from test_service_trouble import until
 from test_service_wires import Talk
+from wayfare.core import messages as core
 from wayfare.errors import Refused, UsageError
 from wayfare.net import bans
 from wayfare.net.bans import Bans
 from wayfare.net.broker import BrokerHost
+from wayfare.net.security import Proving
 from wayfare.service import Gap, admission, claims, connect, wire
 from wayfare.service import effects as e
 from wayfare.service import messages as m
@@ -332,6 +334,21 @@ def test_what_follows_the_proof_in_the_same_segment_is_received_afterwards():
         async with called(serve) as (at, events):
             await until(lambda: len(events) >= 2)
             assert events == [True, e.Received(at, m.Owned("ann"))]
+
+    run(story())
+
+
+def test_the_proof_of_a_broker_with_the_same_secret_is_none_of_a_proxy():
+    """Whoever can make a broker prove the secret to it learns nothing that a proxy accepts."""
+
+    async def story():
+        async with proxies(SECRET) as (_, (here,)):
+            broker, talk = Proving(SECRET, "127.0.0.1:1", here), await Talk.to(here)
+            talk.say(m.Challenge(broker.challenge().nonce, "127.0.0.1:1"))
+            broker.challenged(core.Challenge((await talk.hear()).nonce))
+            talk.say(m.Proof(broker.proof().digest))
+            assert await talk.hear() == m.Refused("?", DIFFERENT)
+            talk.close()
 
     run(story())
 

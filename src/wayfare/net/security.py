@@ -35,6 +35,7 @@ CRL_TROUBLE = {  # codes of OpenSSL
 }
 NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME of OpenSSL, which the ssl module does not name
 SECRET_MIN = 16  # characters: a proof tells whoever sees it whether a guess is right
+LINK = "wayfare link"  # label of the proofs between brokers
 
 
 class Tls(msgspec.Struct, frozen=True):
@@ -189,10 +190,14 @@ def check_secret(secret: str | None) -> None:
 
 
 class Proving:
-    """One end of a connection between brokers that share a secret."""
+    """One end of a connection between brokers, or mobility proxies, that share a secret.
 
-    def __init__(self, secret: str, me: str, peer: str) -> None:
+    A proof counts only for its label, so the proofs of brokers are worth nothing to proxies with the same secret.
+    """
+
+    def __init__(self, secret: str, me: str, peer: str, label: str = LINK) -> None:
         self.done = False  # the peer has proved it
+        self._label = label
         self._secret, self._me, self._peer = secret.encode(), me, peer
         self._mine = secrets.token_bytes(PROOF_BYTES)
         self._theirs = b""
@@ -204,14 +209,18 @@ class Proving:
         self._theirs = challenge.nonce
 
     def proof(self) -> Proof:
-        return Proof(_digest(self._secret, self._me, self._peer, self._theirs, self._mine))
+        return Proof(self._digest(self._me, self._peer, self._theirs, self._mine))
 
     def check(self, proof: Proof) -> bool:
         """Whether the peer knows the secret. It has to have sent its challenge before."""
         if self._theirs:
-            expected = _digest(self._secret, self._peer, self._me, self._mine, self._theirs)
+            expected = self._digest(self._peer, self._me, self._mine, self._theirs)
             self.done = hmac.compare_digest(expected, proof.digest)
         return self.done
+
+    def _digest(self, sender: str, receiver: str, asked: bytes, own: bytes) -> bytes:
+        what = msgspec.msgpack.encode([self._label, sender, receiver, asked, own])
+        return hmac.digest(self._secret, what, "sha256")
 
 
 def vouch(secret: str, account: str, password: str, address: str) -> bytes:
@@ -233,8 +242,3 @@ def is_vouched(secret: str | None, login: Login) -> bool:
         return False
     expected = vouch(secret, login.name, login.password, login.address)
     return hmac.compare_digest(expected, login.proof)
-
-
-def _digest(secret: bytes, who: str, to: str, asked: bytes, own: bytes) -> bytes:
-    what = msgspec.msgpack.encode(["wayfare link", who, to, asked, own])
-    return hmac.digest(secret, what, "sha256")

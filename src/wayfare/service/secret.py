@@ -26,6 +26,8 @@ NO_SECRET = (
 )
 DIFFERENT = "the two proxies have different secrets: give all of them the same --secret-file"
 
+LABEL = "wayfare mobility proxy"  # of the proofs: those of brokers have another one
+
 OfProxies = m.Reach | m.Download | m.Release | m.Whose
 
 
@@ -62,7 +64,9 @@ class Secret:
         if self._secret is None:
             return m.Refused("?", NO_SECRET)
         if isinstance(message, m.Challenge):
-            proving = self._proving[peer] = Proving(self._secret, self.address, message.proxy)
+            proving = self._proving[peer] = Proving(
+                self._secret, self.address, message.proxy, LABEL
+            )
             proving.challenged(core.Challenge(message.nonce))
             return m.Challenge(proving.challenge().nonce, self.address)
         known = self._proving.get(peer)
@@ -75,7 +79,7 @@ class Secret:
 
     def call(self, at: str) -> Call:
         assert self._secret is not None
-        return Call(self.address, at, Proving(self._secret, self.address, at))
+        return Call(self.address, at, Proving(self._secret, self.address, at, LABEL))
 
 
 class Call:
