@@ -826,12 +826,14 @@ def test_flooding_takes_errands_but_no_tables():
     ]
 
 
-def test_an_errand_for_a_session_that_is_nowhere_is_answered():
+@pytest.mark.parametrize("welcomed", [False, True])
+def test_an_errand_for_a_session_that_is_nowhere_is_answered(welcomed):
+    """If the client was welcomed here, this broker has forgotten it; else it may never have come."""
     here = broker("faro")
     tell(here, "faro", Announce(("faro",)))
-    request = Request("faro", "anna", 2, 0, (("lisbon", 1),))
+    request = Request("faro", "anna", 2, 0, (("lisbon", 1),), welcomed=welcomed)
     assert tell(here, "faro", Update(errands=(request,))) == [
-        Send("faro", Update(errands=(Reply("faro", "anna", 2, found=False, partial=True),)))
+        Send("faro", Update(errands=(Reply("faro", "anna", 2, found=False, partial=welcomed),)))
     ]
 
 
