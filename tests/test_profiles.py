@@ -84,7 +84,7 @@ def test_the_new_broker_asks_the_old_one():
     net.step("lisbon", "faro")
     assert net.on_the_way("faro", "anna") == [Welcome(2, 0)]
     assert errands(net, "faro", "lisbon") == [
-        Request("faro", "anna", 2, 0, (("porto", 1),), digest([X]))
+        Request("faro", "anna", 2, 0, (("porto", 1),), digest([X]), welcomed=True)
     ]
     net.settle()
     publish(net, 1)
