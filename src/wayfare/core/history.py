@@ -565,26 +565,21 @@ class Backlog:
         """
         if not self.resume(delivered):
             return None
-        queue: list[Queued] = []
-        for number, stored, put in self.waiting:
-            if number > delivered + 1:
-                queue.append((self._loss(delivered, number - 1), put))
-            queue.append((stored, put))
-            delivered = number
-        if self.last > delivered:
-            queue.append((self._loss(delivered, self.last), NEVER))
-        return queue
+        return self._with_losses(delivered, self.waiting)
 
     def above(self, number: int) -> list[Queued]:
         """What is kept with a number above this one, sent or not, and the losses between."""
+        kept = (one for one in (*self.unacked, *self.waiting) if one[0] > number)
+        return self._with_losses(max(number, self.acked), kept)
+
+    def _with_losses(self, before: int, kept: Iterable[tuple[int, Stored, int]]) -> list[Queued]:
+        """What is kept behind a delivery, and a loss in each place where numbers are missing."""
         queue: list[Queued] = []
-        before = max(number, self.acked)
-        for mine, stored, put in (*self.unacked, *self.waiting):
-            if mine > before:
-                if mine > before + 1:
-                    queue.append((self._loss(before, mine - 1), put))
-                queue.append((stored, put))
-                before = mine
+        for number, stored, put in kept:
+            if number > before + 1:
+                queue.append((self._loss(before, number - 1), put))
+            queue.append((stored, put))
+            before = number
         if self.last > before:
             queue.append((self._loss(before, self.last), NEVER))
         return queue
