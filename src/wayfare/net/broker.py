@@ -86,7 +86,7 @@ from wayfare.net.pauses import Pauses
 from wayfare.net.peers import PeerNet
 from wayfare.net.revocation import Revocation
 from wayfare.net.security import Tls
-from wayfare.net.stalls import WATCH_S, Stalls, uptime_ns
+from wayfare.net.stalls import Stalls, uptime_ns, watch
 from wayfare.net.store import GaveUp, Out, Resumed, Started, Store
 from wayfare.net.strangers import Strangers
 
@@ -222,7 +222,7 @@ class BrokerHost:
         self.address = Address(host, port, address.tls)
         self.started_s = time.monotonic()
         self._stalls.come_by()
-        work = (self._beat(), self._watch(), self._bans.watch(self._mind_bans))
+        work = (self._beat(), watch(self._mind_stall), self._bans.watch(self._mind_bans))
         self._tasks += [loop.create_task(one) for one in work]
         if self._enforcement is not None:
             self._tasks.append(loop.create_task(self._enforcement.watch()))
@@ -830,12 +830,6 @@ class BrokerHost:
         if self._store is not None:
             self._store.append(GaveUp(now, link.name))
             self._turn.ask()
-
-    async def _watch(self) -> None:
-        """Come by so often that a stall of the process is noticed."""
-        while True:
-            await asyncio.sleep(WATCH_S)
-            self._mind_stall()
 
     def _mind_stall(self) -> None:
         """If this process did not run for a while, extend the time-outs that judge others.

@@ -45,6 +45,13 @@ class Stalls:
         return gap if gap > STALL_S * 1e9 else 0
 
 
+async def watch(look: Callable[[], None]) -> None:
+    """Look for stalls often enough to notice each of them, until this is cancelled."""
+    while True:
+        await asyncio.sleep(WATCH_S)
+        look()
+
+
 @asynccontextmanager
 async def running_timeout(seconds: float) -> AsyncIterator[None]:
     """As `asyncio.timeout`, extended by the time for which the process did not run.
@@ -57,16 +64,16 @@ async def running_timeout(seconds: float) -> AsyncIterator[None]:
     deadline = loop.time() + seconds
     async with asyncio.timeout(None) as limit:
 
-        def watch() -> None:
+        def on_timer() -> None:
             nonlocal deadline, timer
             deadline += stalls.come_by() / 1e9
             now = loop.time()
             if now >= deadline:
                 limit.reschedule(now)  # it expires, and nothing looks at it again
             else:
-                timer = loop.call_at(min(now + WATCH_S, deadline), watch)
+                timer = loop.call_at(min(now + WATCH_S, deadline), on_timer)
 
-        timer = loop.call_soon(watch)
+        timer = loop.call_soon(on_timer)
         try:
             yield
         finally:

@@ -24,7 +24,7 @@ import msgspec
 
 from wayfare.errors import CannotConnect, Closed, Refused, UsageError
 from wayfare.net.alarm import Alarm
-from wayfare.net.stalls import WATCH_S, Stalls
+from wayfare.net.stalls import Stalls, watch
 from wayfare.net.unrecorded import Unrecorded
 from wayfare.service import effects as e
 from wayfare.service import messages as m
@@ -130,7 +130,7 @@ class Client:
             await self._recorder.open()
         self._begun = True
         self._stalls.come_by()
-        self._watching = asyncio.create_task(self._watch())
+        self._watching = asyncio.create_task(watch(self._mind_stall))
         known = self._answers.wait("known")
         try:
             await self.move_in(self._first)
@@ -341,12 +341,6 @@ class Client:
             self._arm()
             if isinstance(event, e.AccessGone):
                 self._settle()
-
-    async def _watch(self) -> None:
-        """Come by so often that a stall of the process is noticed."""
-        while True:
-            await asyncio.sleep(WATCH_S)
-            self._mind_stall()
 
     def _mind_stall(self) -> None:
         """If this process did not run for a while, its proxy gets that much more time to answer."""

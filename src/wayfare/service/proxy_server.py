@@ -14,7 +14,7 @@ from wayfare.net.alarm import Alarm
 from wayfare.net.audit import Audit
 from wayfare.net.bans import Bans
 from wayfare.net.security import Tls, reload, server_context
-from wayfare.net.stalls import WATCH_S, Stalls
+from wayfare.net.stalls import Stalls, watch
 from wayfare.service import effects as e
 from wayfare.service import messages as m
 from wayfare.service.adapters import adapter, check
@@ -165,7 +165,7 @@ class Server:
                 await self.stop()
                 raise
         self._stalls.come_by()
-        watches = (self._bans.watch(self._gate.mind_bans), self._watch())
+        watches = (self._bans.watch(self._gate.mind_bans), watch(self._mind_stall))
         self._watching = [asyncio.create_task(one) for one in watches]
         self._arm()
         if self._system.traits.advertises:
@@ -241,12 +241,6 @@ class Server:
         self._audit.reopen()
         self._audit.record("reloaded", what="certificates", ok=True)
         self._gate.mind_bans()
-
-    async def _watch(self) -> None:
-        """Come by so often that a stall of the process is noticed."""
-        while True:
-            await asyncio.sleep(WATCH_S)
-            self._mind_stall()
 
     def _mind_stall(self) -> None:
         """If this process did not run for a while, clients and proxies get that much more time."""
