@@ -291,12 +291,12 @@ LAYOUT = [
     (m.Resend(3), [24, 3]),
     (m.Interest(X, True), [25, [ON_WIRE], True]),
     (
-        m.Update((m.Entry(X),), (m.Entry(X, "anna"),), repairs=True),
-        [30, [[[ON_WIRE], "", []]], [[[ON_WIRE], "anna", []]], [], [], [], True],
+        m.Update((m.Entry(X),), (m.Entry(X, "anna"),), repairs=True, repair=7),
+        [30, [[[ON_WIRE], "", []]], [[[ON_WIRE], "anna", []]], [], [], [], True, 7],
     ),
     (
         m.Update(remove_subs=(m.Entry(X, "", (X, EVERYTHING)),)),
-        [30, [], [], [[[ON_WIRE], "", [[ON_WIRE], [[[]]]]]], [], [], False],
+        [30, [], [], [[[ON_WIRE], "", [[ON_WIRE], [[[]]]]]], [], [], False, 0],
     ),
     (m.Join(7, 8, 9, 6), [3, 7, 8, 9, 6]),
     (m.Took(9), [4, 9]),
@@ -320,7 +320,7 @@ LAYOUT = [
     (m.Tunnel("porto", "faro", "anna#2", m.Ack(4)), [32, "porto", "faro", "anna#2", [17, 4], ""]),
     (m.Tunnel("porto", "faro", "l", None, "gone"), [32, "porto", "faro", "l", None, "gone"]),
     *(
-        (m.Update(errands=(errand,)), [30, [], [], [], [], [array], False])
+        (m.Update(errands=(errand,)), [30, [], [], [], [], [array], False, 0])
         for errand, array in (
             (
                 m.Request("porto", "anna", 3, 9, (("faro", 2),), 77, True),

@@ -72,8 +72,8 @@ class Border:
         self.next_place = len(self._links)
         self.deadlines = Deadlines()  # of everything at this broker
         self.since: int | None = None  # the store is complete from this time on; None: it is new
-        # Sessions got filters in this event that a broker had forgotten: neighbours should know them.
-        self.repairs = False
+        # Sessions that got filters in this event which a broker had forgotten: see repairs.Origins.
+        self.repaired: set[tuple[ClientId, int]] = set()
         self.handovers = Histogram(HANDOVERS_NS)  # how long sessions waited for their old broker
 
     # Sessions

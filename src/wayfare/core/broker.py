@@ -70,6 +70,7 @@ from wayfare.core.publishers import (
 )
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.relocation import BEGAN_ANEW, Naive, Relocation, began
+from wayfare.core.repairs import EVERYBODY, Origins, Repairs
 from wayfare.core.replicator import Replicator
 from wayfare.core.sessions import Session
 from wayfare.core.shedding import Shedding
@@ -155,11 +156,9 @@ class Broker:
         self.costs = self.border.costs
         # Whom to tell later how the tables changed: with the next message, or then at the latest.
         self._owed: dict[BrokerId, int] = {}
-        # Whose next update repairs its tables: until it arrives, notifications may be lost.
-        self._repairing: set[BrokerId] = set()
-        self._routes_lost: set[BrokerId] = (
-            set()
-        )  # neighbours that repaired tables here: they get a gap
+        self.repairs = Repairs()
+        # Neighbours that repaired tables here, and the numbers of their repairs: they get a gap.
+        self._routes_lost: dict[BrokerId, set[int]] = {}
         # Updates of neighbours that take long, in slices, and those that came behind them.
         self._queued: dict[BrokerId, deque[Update]] = {}
 
@@ -291,9 +290,11 @@ class Broker:
             effects = self.on_gap(neighbour, m.Gap(0, LINK_LOST, exact=False), now)
         for update in self._queued.pop(neighbour, ()):  # of its tables, it tells everything anew
             effects += self._apply(neighbour, Update(errands=update.errands), now)
+        self._routes_lost.pop(neighbour, None)
+        self.repairs.start_over(neighbour)
         self.routing.start_over(neighbour)
         if known_before:
-            self._repair()
+            self.repairs.mark([neighbour], EVERYBODY)
         known, begun = self.paths.known_beyond(neighbour), self.border.begun()
         for start in range(0, len(begun), ANNOUNCE_MAX):  # it may have forgotten, or never heard it
             known.append(Announce((), tuple(begun[start : start + ANNOUNCE_MAX])))
@@ -450,16 +451,18 @@ class Broker:
         if self.watches.sessions:
             effects = effects + self.watches.tell()
         effects = self.relocation.outward(effects)
-        if self.border.repairs:
-            self.border.repairs = False
-            self._repair()
+        if self.border.repaired:
+            origins = Origins(sessions=tuple(sorted(self.border.repaired)))
+            self.border.repaired.clear()
+            self.repairs.mark(self._changed(), self.repairs.begin(origins))
         mail = self._settled_mail()
         if mail or self.routing.touched:
             effects = effects + self._updates(mail)
         if self.is_behind():
             self.border.go_on_soon()
-        elif self._repairing:  # all of it was sent, unless it is put off
-            self._repairing &= self._owed.keys()
+        elif self.repairs.pending:  # all of it was sent, unless it is put off
+            for neighbour in self.repairs.pending.keys() - self._owed.keys():
+                del self.repairs.pending[neighbour]
         self.routing.meter.reset()
         return effects
 
@@ -500,8 +503,12 @@ class Broker:
         updates: dict[BrokerId, list[Update]] = {}
         for neighbour, update in self.routing.updates():
             updates.setdefault(neighbour, []).append(update)
-        if self._repairing:
-            self._mark_repairs(updates)
+        for neighbour, number in self.repairs.pending.items():
+            if neighbour in updates:
+                repairing = [
+                    replace(one, repairs=True, repair=number) for one in updates[neighbour]
+                ]
+                updates[neighbour] = repairing
         for neighbour, errands in mail.items():
             _put_behind(updates.setdefault(neighbour, []), errands)
         return [
@@ -510,16 +517,9 @@ class Broker:
             for update in updates[neighbour]
         ]
 
-    def _repair(self) -> None:
-        """What changed in this event repairs the tables of neighbours, and what follows from it there does."""
-        if self.is_behind():
-            self._repairing.update(self.neighbours)
-        self._repairing |= self.routing.touched
-
-    def _mark_repairs(self, updates: dict[BrokerId, list[Update]]) -> None:
-        """Mark the updates that repair tables."""
-        for neighbour in self._repairing & updates.keys():
-            updates[neighbour] = [replace(one, repairs=True) for one in updates[neighbour]]
+    def _changed(self) -> set[BrokerId]:
+        """The neighbours that have to hear of what changed in this event, now or as soon as that is clear."""
+        return {*self.neighbours} if self.is_behind() else self.routing.touched
 
     def _settled_mail(self) -> dict[BrokerId, list[m.Errand]]:
         """The errands that may leave: not before what a neighbour has to know in front of them."""
@@ -537,13 +537,19 @@ class Broker:
     def is_quiet(self) -> bool:
         """Whether nothing is half done that cannot be saved."""
         waiting = self.routing.touched or self._owed or self.paths.mail or self._queued
-        return not (waiting or self._repairing)
+        return not (waiting or self.repairs.pending)
 
     def save(self) -> bytes:
         assert self.is_quiet()
         virtual = saving_virtual.save(self.replicator)
         return saving.save(
-            self.border, self.paths, self.relocation, self.profiles, self.grants, virtual
+            self.border,
+            self.paths,
+            self.relocation,
+            self.profiles,
+            self.grants,
+            self.repairs,
+            virtual,
         )
 
     def load(self, saved: bytes) -> None:
@@ -555,6 +561,7 @@ class Broker:
             self.relocation,
             self.profiles,
             self.grants,
+            self.repairs,
             lambda virtual: saving_virtual.load(virtual, self.replicator),
         )
 
@@ -619,16 +626,35 @@ class Broker:
         return self.border.route_uncertain(message, LinkId(neighbour), now)
 
     def on_gap(self, neighbour: BrokerId, message: m.Gap, now: int) -> list[Effect]:
-        """Something that was to come from there is lost, for all who are behind this broker."""
+        """Something that was to come from there is lost, for all who are behind this broker.
+
+        If it answers a repair, then only for those that the repair came from.
+        """
+        origins = self.repairs.origins(message.number)
+        if origins is not None:
+            return self._on_answer(neighbour, origins, message, now)
         others = [one for one in self.neighbours if one != neighbour]
-        effects: list[Effect] = [Send(LinkId(one), message) for one in others]
-        if message.number != m.ONLY_NOTIFICATIONS:
+        on = replace(message, number=min(message.number, EVERYBODY))
+        effects: list[Effect] = [Send(LinkId(one), on) for one in others]
+        if not message.number:
             effects += self._take(self.relocation.on_gap(neighbour, now), now)
             effects += self._take(self.profiles.on_gap(now), now)
             unclaimed = self._unclaimed()  # an announcement may be lost, too
             effects += [Send(LinkId(to), one) for to in self.neighbours for one in unclaimed]
         effects += self.replicator.lose(message.reason)
         return effects + self.border.lose_from(neighbour, message.reason)
+
+    def _on_answer(
+        self, neighbour: BrokerId, origins: Origins, message: m.Gap, now: int
+    ) -> list[Effect]:
+        effects: list[Effect] = [
+            Send(LinkId(one), replace(message, number=number))
+            for one, number in origins.repairs
+            if one != neighbour
+        ]
+        for client, epoch in origins.sessions:
+            effects += self.relocation.lose(client, epoch, message.reason, now)
+        return effects
 
     def on_announce(self, neighbour: BrokerId, message: Announce, now: int) -> list[Effect]:
         told = self.paths.learn(neighbour, message.brokers)
@@ -687,19 +713,21 @@ class Broker:
 
     def _report_routes(self) -> list[Effect]:
         """Tell neighbours whose subscriptions are complete again that some may have been missing."""
-        gap = m.Gap(m.ONLY_NOTIFICATIONS, ROUTES_LOST, exact=False)
-        done = [one for one in self.neighbours if one in self._routes_lost - self._queued.keys()]
-        self._routes_lost.difference_update(done)
-        return [Send(LinkId(one), gap) for one in done]
+        done = [one for one in self._routes_lost if one not in self._queued]
+        effects: list[Effect] = []
+        for neighbour in done:
+            numbers = self._routes_lost.pop(neighbour)
+            for number in [EVERYBODY] if EVERYBODY in numbers else sorted(numbers):
+                gap = m.Gap(number, ROUTES_LOST, exact=False)
+                effects.append(Send(LinkId(neighbour), gap))
+        return effects
 
     def _apply(self, neighbour: BrokerId, message: Update, now: int) -> list[Effect]:
         if _filters(message):
             self.routing.apply(neighbour, message)
         effects: list[Effect] = []
         if message.repairs:
-            self._repair()
-            if message.add_subs:  # from now on, what they ask for is on its way behind this
-                self._routes_lost.add(neighbour)
+            self._pass_repair_on(neighbour, message)
         for errand in message.errands:
             if isinstance(errand, m.Ask):
                 effects += self._take(self.profiles.on_ask(errand, now), now)
@@ -715,6 +743,17 @@ class Broker:
         ):
             self._put_off(neighbour, now)
         return effects
+
+    def _pass_repair_on(self, neighbour: BrokerId, message: Update) -> None:
+        """What changed because of this update repairs the tables of others, too."""
+        number, changed = message.repair or EVERYBODY, self._changed()
+        if message.add_subs:  # from now on, what they ask for is on its way behind this
+            self._routes_lost.setdefault(neighbour, set()).add(number)
+        if message.add_subs or message.add_ads:
+            follows = self.repairs.begin(Origins(repairs=((neighbour, number),)))
+            self.repairs.mark(changed - {neighbour}, follows)
+        if message.add_ads and neighbour in changed:  # it gets subscriptions of anybody
+            self.repairs.mark([neighbour], EVERYBODY)
 
     def _put_off(self, neighbour: BrokerId, now: int) -> None:
         """Subscriptions that match the advertisements of a publisher go to it with the reply.

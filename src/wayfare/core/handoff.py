@@ -33,6 +33,7 @@ from wayfare.core.history import (
     apart,
     in_order,
     inexact,
+    is_unsure,
     size_of,
     thinned,
     together,
@@ -157,7 +158,8 @@ class Handoff(Relocation):
             self.border.put(session, left)
         if session.rolled_back and session.subscriptions.keys() != {*message.subscriptions}:
             wait.lose(Loss(1, SUBSCRIPTIONS_FORGOTTEN, exact=False))
-        self.border.repairs |= bool(session.rolled_back)
+        if session.rolled_back:
+            self.border.repaired.add((session.client, session.opened))
         self.border.renew(session, message, link)
         self.border.memory.publications -= wait.publications_bytes()
         wait.forget_publications()  # they are sent again
@@ -219,6 +221,13 @@ class Handoff(Relocation):
             return []
         return self._answer(replace(reply, broker=broker, epoch=epoch), now)
 
+    def lose(self, client: ClientId, epoch: int, why: str, now: int) -> list[Effect]:
+        if self.border.knows(client):
+            return super().lose(client, epoch, why, now)
+        loss = m.Loss(0, 1, why, exact=False)
+        reply = Reply(self.paths.name, client, epoch, True, old_epoch=epoch, losses=(loss,))
+        return self._send_after(replace(reply, lost=1, why=why, exact=False), now)
+
     def _nothing(self, session: Session, now: int) -> list[Effect]:
         """Nobody has a session of this client."""
         assert session.wait is not None
@@ -230,7 +239,8 @@ class Handoff(Relocation):
         if session.link is None:
             return self._end(session, now)
         session.orphan = True
-        self.border.repairs |= session.partial
+        if session.partial:
+            self.border.repaired.add((session.client, session.opened))
         return self._give_up(session, NO_SESSION, now)
 
     def _give_up(self, session: Session, why: str, now: int) -> list[Effect]:
@@ -246,11 +256,12 @@ class Handoff(Relocation):
         assert wait is not None
         session.partial |= wait.repeated
         self.border.handovers.add(now - (wait.until - self.border.limits.answer_ns))
-        session.backlog.may_repeat = loss is not None or any(map(_is_unsure, wait.old.values()))
+        olds = wait.old.values()
+        session.backlog.may_repeat = loss is not None or any(is_unsure(old.kept) for old in olds)
         queue = self._merged(session, wait, [] if loss is None else [(loss, NEVER)], now)
         self.border.put(session, queue)
         self.border.let_go(wait)
-        for old in wait.old.values():
+        for old in olds:
             session.marks.raise_to(old.marks)
         kept, _ = apart(queue)
         numbers = {one.notification.publisher: one.notification.number for one, _ in kept}
@@ -521,11 +532,6 @@ class Handoff(Relocation):
         if session.wait.pending is not None:
             effects += self._ask_on(session.wait.pending, now)
         return effects
-
-
-def _is_unsure(old: Old) -> bool:
-    """Whether an old session may not have known what its client got before."""
-    return any(isinstance(one, Loss) and not one.exact for one, _ in old.kept)
 
 
 def _add_once(unclaimed: list[m.Unclaimed], one: m.Unclaimed) -> None:

@@ -189,6 +189,11 @@ def inexact(queue: list[Queued]) -> list[Queued]:
     ]
 
 
+def is_unsure(queue: Iterable[Queued]) -> bool:
+    """Whether whoever kept this may not have known what its client got before."""
+    return any(isinstance(one, Loss) and not one.exact for one, _ in queue)
+
+
 def apart(queue: list[Queued]) -> tuple[list[Kept], list[m.Loss]]:
     """What is kept, and what is lost in between, as messages say it."""
     kept: list[Kept] = []

@@ -47,16 +47,17 @@ def takes_long(update: Update, limit: int) -> bool:
 
 def in_slices(update: Update, limit: int) -> Iterator[Update]:
     """The same as several updates of about so many units, the errands in the last one."""
+    empty = Update(repairs=update.repairs, repair=update.repair)
     for kind in KINDS:
         slice, left = list[Entry](), limit
         for entry in getattr(update, kind):
             slice.append(entry)
             left -= _entry_units(entry)
             if left <= 0:
-                yield replace(Update(repairs=update.repairs), **{kind: tuple(slice)})
+                yield replace(empty, **{kind: tuple(slice)})
                 slice, left = [], limit
         if slice:
-            yield replace(Update(repairs=update.repairs), **{kind: tuple(slice)})
+            yield replace(empty, **{kind: tuple(slice)})
     if update.errands:
         yield Update(errands=update.errands)
 

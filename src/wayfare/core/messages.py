@@ -367,7 +367,8 @@ class Gap(Message, frozen=True, tag=22):
     """Deliveries up to this number that have not arrived are lost.
 
     Between brokers: something that was to come from the direction of the sender is lost. With the
-    number 0 any message may be, with `ONLY_NOTIFICATIONS` nothing else: no request has to be repeated.
+    number 0 any message may be, otherwise nothing else, and no request has to be repeated. A number above
+    `ONLY_NOTIFICATIONS` is that of a repair which the receiver sent: only its origins may miss something.
     """
 
     number: Number
@@ -624,6 +625,8 @@ class Update(Message, frozen=True, tag=30):
     errands: Annotated[tuple[Errand, ...], Meta(max_length=ERRANDS_MAX)] = ()
     # These entries should have been there before: what they ask for may have been lost so far.
     repairs: bool = False
+    # Of the repair that it is part of, for the `Gap` that answers it; 0: by a release that numbers none.
+    repair: Number = 0
 
 
 FromClient = (

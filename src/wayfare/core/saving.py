@@ -50,6 +50,7 @@ from wayfare.core.messages import (
 from wayfare.core.paths import Paths
 from wayfare.core.profiles import Asking, Profiles
 from wayfare.core.relocation import Naive, Relocation
+from wayfare.core.repairs import EVERYBODY, Origins, Repairs
 from wayfare.core.sessions import Doubt, Old, Session, Tombstone, Wait, Wanted
 from wayfare.errors import UsageError
 
@@ -161,6 +162,8 @@ class Saved(msgspec.Struct, array_like=True):
     told: list[tuple[list[Entry], list[Entry]]] = []
     taking: list[SavedAsking] = []  # attachments whose filters are being taken in
     since: int | None = 0  # when the store began; 0: before that was saved, long ago
+    last_repair: int = EVERYBODY
+    repairs: list[tuple[int, Origins]] = []  # with their numbers
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -182,6 +185,7 @@ def save(
     relocation: Relocation,
     profiles: Profiles,
     grants: dict[LinkId, Grants],
+    repairs: Repairs,
     virtual: bytes,
 ) -> bytes:
     places = Places()
@@ -208,6 +212,8 @@ def save(
         [] if routing.is_reduced() and not border.intakes else routing.told(),
         [_saved_taking(link, one) for link, one in border.intakes.taking.items()],
         border.since,
+        repairs.last,
+        repairs.known(),
     )
     return _encoder.encode(saved)
 
@@ -219,6 +225,7 @@ def load(
     relocation: Relocation,
     profiles: Profiles,
     grants: dict[LinkId, Grants],
+    repairs: Repairs,
     load_virtual: Callable[[bytes], None],
 ) -> None:
     """Make the parts of a new broker what they were; UsageError if they are another one's."""
@@ -249,6 +256,7 @@ def load(
     for one in saved.sessions:
         _load_session(border, one, stored)
     border.next_place, border.since = saved.next_place, saved.since
+    repairs.load(saved.last_repair, saved.repairs)
     for account, clients in saved.payers.items():
         for client in clients:
             border.costs.know(account, client)
