@@ -17,6 +17,7 @@ from wayfare.core.history import (
     Stored,
     size_of,
     thinned,
+    with_loss_between,
 )
 from wayfare.core.messages import Deliver, Gap, Notification, Terms
 from wayfare.errors import ProtocolError, UsageError
@@ -335,6 +336,41 @@ def test_a_loss_counts_in_the_window():
     assert backlog.take(window=2) == [Gap(5, "gone")]
     backlog.acknowledge(5)
     assert backlog.take(window=2) == deliveries(6, 6)
+
+
+# Losses of what nobody matched
+
+
+DOUBT = Loss(1, "forgotten", exact=False)
+
+
+def doubted(*queue):
+    """Letters are notifications of that publisher, numbers are losses."""
+    queued = [
+        (Loss(one, "lost") if type(one) is int else Stored(Notification(one, 1, {}), 1), 7)
+        for one in queue
+    ]
+    return [
+        one if isinstance(one, Loss) else one.notification.publisher
+        for one, _ in with_loss_between(queued, DOUBT)
+    ]
+
+
+def test_behind_the_first_loss_anything_may_be_missing_between_two_of_one_publisher():
+    lost = Loss(1, "lost")
+    assert doubted("a", "a", 1, "a", "a", "b") == ["a", "a", lost, "a", DOUBT, "a", "b", DOUBT]
+    assert doubted(1, "a", "b", "a", "b") == [lost, "a", "b", DOUBT, "a", "b", DOUBT]
+
+
+def test_a_loss_with_a_number_does_not_stand_for_another_one():
+    """Next to each other, both are one gap of unknown size."""
+    lost = Loss(1, "lost")
+    assert doubted(1, "a", 1, "a") == [lost, "a", lost, DOUBT, "a", DOUBT]
+
+
+@pytest.mark.parametrize("queue", [[], [1], ["a", "a"], ["a", "a", 1]])
+def test_where_nothing_is_queued_behind_the_first_loss_there_is_no_other_one(queue):
+    assert doubted(*queue) == [Loss(1, "lost") if one == 1 else one for one in queue]
 
 
 # What is left, to be continued elsewhere

@@ -37,6 +37,8 @@ from wayfare.core.history import (
     size_of,
     thinned,
     together,
+    with_loss_behind,
+    with_loss_between,
 )
 from wayfare.core.messages import (
     REPLY_BYTES_MAX,
@@ -157,7 +159,7 @@ class Handoff(Relocation):
             self.border.begin_backlog(session, message.delivered)
             self.border.put(session, left)
         if session.rolled_back and session.subscriptions.keys() != {*message.subscriptions}:
-            wait.lose(Loss(1, SUBSCRIPTIONS_FORGOTTEN, exact=False))
+            wait.held = with_loss_between(wait.held, SUBSCRIPTIONS_FORGOTTEN)
         if session.rolled_back:
             self.border.repaired.add((session.client, session.opened))
         self.border.renew(session, message, link)
@@ -232,8 +234,9 @@ class Handoff(Relocation):
         """Nobody has a session of this client."""
         assert session.wait is not None
         if not session.welcomed:
-            lost = Loss(1, REPLY_LOST, exact=False) if session.wait.repeated else None
-            return self._release(session, now, lost)
+            if not session.wait.repeated:
+                return self._release(session, now)
+            return self._miss(session, session.wait, REPLY_LOST, now)
         if session.wait.pending is None and session.leaving:
             return self._release(session, now)
         if session.link is None:
@@ -241,7 +244,17 @@ class Handoff(Relocation):
         session.orphan = True
         if session.partial:
             self.border.repaired.add((session.client, session.opened))
-        return self._give_up(session, NO_SESSION, now)
+        return self._miss(session, session.wait, NO_SESSION, now)
+
+    def _miss(self, session: Session, wait: Wait, why: str, now: int) -> list[Effect]:
+        """Open a session whose client misses what older sessions had.
+
+        What came here before the answer may have gone there, too, and something else in between only there.
+        """
+        loss = Loss(1, why, exact=False)
+        held = {one for one, _ in wait.held if isinstance(one, Stored)}
+        wait.held = with_loss_behind(wait.held, loss, held)
+        return self._release(session, now, loss)
 
     def _give_up(self, session: Session, why: str, now: int) -> list[Effect]:
         """Wait no longer, and say that something may be missing."""
@@ -300,7 +313,7 @@ class Handoff(Relocation):
         merged = in_order([*queue, *lost, *news])
         behind = _loss_behind(queue, news, wait.old.values(), session.subscriptions)
         if behind is not None:
-            merged = _insert_behind(merged, *behind)
+            merged = with_loss_behind(merged, *behind)
         return merged if counts else inexact(merged)
 
     def _is_last(self, session: Session, wait: Wait) -> bool:
@@ -383,7 +396,7 @@ class Handoff(Relocation):
                 one: terms if terms and terms.local else None for one, terms in wanted.items()
             }
             if session.rolled_back:
-                left.append((Loss(1, SUBSCRIPTIONS_FORGOTTEN, exact=False), NEVER))
+                left = with_loss_between(left, SUBSCRIPTIONS_FORGOTTEN)
         left = thinned(left, wanted, now, moved=True)
         replies = list(_replies(request, session, left, now))
         effects = self.border.end(session, now, (request.broker, request.epoch))
@@ -601,12 +614,6 @@ def _loss_behind(
 
 def _is_wanted(stored: Stored, wanted: Wanted) -> bool:
     return any(filter.matches(stored.notification.attributes) for filter in wanted)
-
-
-def _insert_behind(queue: list[Queued], loss: Loss, some: set[Stored]) -> list[Queued]:
-    """The same queue, with a loss behind the last one of these."""
-    place = 1 + max(at for at, (one, _) in enumerate(queue) if one in some)
-    return [*queue[:place], (loss, queue[place - 1][1]), *queue[place:]]
 
 
 def _came(notification: Notification, old: Old, wanted: Wanted) -> bool:

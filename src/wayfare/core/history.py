@@ -9,9 +9,10 @@ shows: the client gets a `Gap` in place of what is gone, and counts exactly what
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -192,6 +193,28 @@ def inexact(queue: list[Queued]) -> list[Queued]:
 def is_unsure(queue: Iterable[Queued]) -> bool:
     """Whether whoever kept this may not have known what its client got before."""
     return any(isinstance(one, Loss) and not one.exact for one, _ in queue)
+
+
+def with_loss_behind(queue: list[Queued], loss: Loss, some: Container[Stored]) -> list[Queued]:
+    """The same, with a loss behind each of these notifications, before the next one of its publisher."""
+    out: list[Queued] = []
+    doubtful: set[ClientId] = set()  # publishers of these since the last loss
+    for one, put in queue:
+        if isinstance(one, Stored):
+            publisher = one.notification.publisher
+            if publisher in doubtful:
+                out.append((loss, put))
+                doubtful.clear()
+            if one in some:
+                doubtful.add(publisher)
+        out.append((one, put))
+    return [*out, (loss, NEVER)] if doubtful else out
+
+
+def with_loss_between(queue: list[Queued], loss: Loss) -> list[Queued]:
+    """The same, where anything may be missing between two notifications behind the first loss."""
+    lost = itertools.dropwhile(lambda queued: isinstance(queued[0], Stored), queue)
+    return with_loss_behind(queue, loss, {one for one, _ in lost if isinstance(one, Stored)})
 
 
 def apart(queue: list[Queued]) -> tuple[list[Kept], list[m.Loss]]:

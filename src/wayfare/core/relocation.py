@@ -16,7 +16,7 @@ from wayfare.core import messages as m
 from wayfare.core.border import Border
 from wayfare.core.deadlines import AWAY
 from wayfare.core.effects import Effect, LinkDown, Received, Send
-from wayfare.core.history import NEVER, Loss, Queued, is_unsure, thinned
+from wayfare.core.history import NEVER, Loss, Queued, is_unsure, thinned, with_loss_between
 from wayfare.core.messages import BrokerId, ClientId, LinkId
 from wayfare.core.paths import Paths
 from wayfare.core.sessions import Session
@@ -29,8 +29,10 @@ OUT_OF_STEP = (
     " rolled back"
 )
 
-SUBSCRIPTIONS_FORGOTTEN = (
-    "the store of its broker was rolled back, to other subscriptions of the client than the latest"
+SUBSCRIPTIONS_FORGOTTEN = Loss(
+    1,
+    "the store of its broker was rolled back, to other subscriptions of the client than the latest",
+    exact=False,
 )
 
 
@@ -180,7 +182,7 @@ class Relocation:
         effects = border.disconnect(session, f"{message.client} attached again", now)
         left = left_of(session, message.delivered)
         if session.rolled_back and session.subscriptions.keys() != {*message.subscriptions}:
-            left.append((Loss(1, SUBSCRIPTIONS_FORGOTTEN, exact=False), NEVER))
+            left = with_loss_between(left, SUBSCRIPTIONS_FORGOTTEN)
         if session.rolled_back:
             border.repaired.add((session.client, session.opened))
         border.renew(session, message, link)
