@@ -263,3 +263,9 @@ def test_an_orphan_of_a_stopped_broker_is_no_ghost(seed, mobile):
     """Found at random; its broker had not heard yet that the connection was gone, with which it ends."""
     job = Job(seed, "flooding", faults=True, mobile=mobile)
     assert fuzz(job).verdict.violations == ()
+
+
+@pytest.mark.parametrize(("seed", "routing"), [(95118, "covering"), (96529, "merging")])
+def test_every_gap_is_at_its_place_after_a_rollback(seed, routing):
+    """Found at random; one gap came behind, or in front of, several notifications between which there were losses."""
+    assert fuzz(Job(seed, routing, rollbacks=True)).verdict.violations == ()

@@ -5,6 +5,7 @@ from random import Random
 import pytest
 
 from wayfare.core.client import ACK_DELAY_NS
+from wayfare.core.effects import Received
 from wayfare.core.filters import Filter
 from wayfare.core.handoff import HELD_TOO_MUCH, NO_ANSWER
 from wayfare.core.history import Marks, Stored
@@ -12,6 +13,7 @@ from wayfare.core.messages import (
     Attach,
     ClientId,
     Entry,
+    Gap,
     LinkId,
     Notification,
     Publish,
@@ -416,8 +418,7 @@ def test_a_loss_that_was_told_is_no_violation():
 
 def test_a_gap_that_tells_too_little_is_found():
     (found,) = Story().publish(1000).publish(1001).lose(1200, 1).verdict().violations
-    assert found.rule == "complete"
-    assert found.what == "anna did not get ticker 1, ticker 2 (it was told of 1)"
+    assert found == Violation("complete", "anna did not get ticker 2 (no gap is at its place)")
 
 
 def test_a_gap_that_tells_too_much_is_found():
@@ -983,6 +984,27 @@ def test_what_was_overtaken_and_not_delivered_is_found():
     assert with_an_overtaking() == (Violation("complete", "anna did not get ticker 2"),)
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_gap_that_a_link_passes_on_too_late_is_found(late):
+    """The link loses 2, and says so before 3, or behind it."""
+    world = settled_world()
+    pipe = world.pipes["lisbon", "porto"]
+    honest, lost = pipe.receive, Received("lisbon", Gap(1, "the link was broken"))
+    pipe.receive = lambda _: None
+    world.clients["ticker"].publish({"price": 20})
+    world.settle()
+    pipe.receive = honest
+    if not late:
+        world.broker("porto").receive(lost)
+    world.clients["ticker"].publish({"price": 21})
+    world.settle()
+    if late:
+        world.broker("porto").receive(lost)
+        world.settle()
+    missing = Violation("complete", "anna did not get ticker 2 (no gap is at its place)")
+    assert check(world).violations == ((missing,) if late else ())
+
+
 # What a broker refuses
 
 
@@ -997,24 +1019,138 @@ def test_what_a_broker_refused_to_hold_is_published_with_the_next_attachment(rea
 # The place of a gap
 
 
-def test_a_gap_before_what_was_published_earlier_is_in_the_wrong_place():
-    """2 is missing; the gap that may be of it has to come behind 1."""
-    story = Story().publish(1000).publish(1001).publish(1002)
-    story.lose(1300, 0).deliver(1301, 1).deliver(1302, 3)
-    (found,) = story.verdict().violations
-    assert found == Violation("complete", "anna did not get ticker 2")
-    story = Story().publish(1000).publish(1001).publish(1002)
-    assert story.deliver(1300, 1).lose(1301, 0).deliver(1302, 3).broken() == []
+def stream(*told, published=3):
+    """Anna is told this in order: "1" is the first notification, "gap" a loss of unknown size, "gap 2" of two.
+
+    And "unanswered" is the loss of an unknown number because her old broker did not answer in time.
+    """
+    story = Story()
+    for time in range(1000, 1000 + published):
+        story.publish(time)
+    for time, one in enumerate(told, start=1300):
+        word, _, count = one.partition(" ")
+        if word == "gap":
+            story.lose(time, int(count or 0))
+        elif word == "unanswered":
+            story.tell(time, "lost", "anna", count=0, reason=NO_ANSWER)
+        else:
+            story.deliver(time, int(word))
+    return story
+
+
+MISPLACED = Violation("complete", "anna did not get ticker 2 (no gap is at its place)")
+
+
+@pytest.mark.parametrize("gap", ["gap", "gap 1"], ids=["unknown size", "one"])
+def test_a_gap_reports_a_loss_only_at_its_place(gap):
+    """2 is missing: the gap has to come behind 1 and before 3."""
+    assert stream("1", gap, "3").broken() == []
+    too_early = stream(gap, "1", "3").verdict().violations
+    too_late = stream("1", "3", gap).verdict().violations
+    assert too_early == too_late == (MISPLACED,)
+
+
+def test_a_loss_without_any_gap_is_named_alone():
+    assert stream("1", "3").verdict().violations == (
+        Violation("complete", "anna did not get ticker 2"),
+    )
+
+
+def test_a_gap_that_is_too_late_for_one_loss_may_report_another():
+    story = stream("1", "3", "gap", "5", published=5)
+    assert story.verdict().violations == (MISPLACED,)
+
+
+def test_each_loss_needs_a_gap_of_its_own_place():
+    assert stream("1", "gap", "3", "gap", "5", published=5).broken() == []
+    assert stream("1", "gap", "3", "5", published=5).broken() == ["complete"]
+
+
+def test_deliveries_of_another_publisher_do_not_limit_the_place_of_a_gap():
+    story = Story().tell(0, "attached", "gas")
+    story.tell(0, "advertised", "gas", filter=Filter.parse("price > 0"))
+    story.publish(1000).publish(1001, client="gas").publish(1002, client="gas").publish(1003)
+    story.deliver(1300, 1).deliver(1301, 2, publisher="gas").lose(1302, 0).deliver(1303, 2)
+    assert story.verdict().violations == (
+        Violation("complete", "anna did not get gas 1 (no gap is at its place)"),
+    )
 
 
 def test_a_gap_may_be_of_what_nothing_came_before():
-    story = Story().publish(1000).publish(1001)
-    assert story.lose(1300, 0).deliver(1301, 2).broken() == []
+    assert stream("gap", "2", published=2).broken() == []
+
+
+def test_a_gap_may_be_of_what_nothing_comes_behind():
+    assert stream("1", "gap", published=2).broken() == []
 
 
 def test_a_later_gap_may_be_of_the_same():
-    story = Story().publish(1000).publish(1001).publish(1002)
-    assert story.lose(1300, 0).deliver(1301, 1).lose(1302, 0).deliver(1303, 3).broken() == []
+    assert stream("gap", "1", "gap", "3").broken() == []
+
+
+def test_a_gap_with_a_number_reports_no_more_losses_than_that():
+    assert stream("1", "gap 2", "4", published=4).broken() == []
+    (found,) = stream("1", "gap 1", "4", published=4).verdict().violations
+    assert found == Violation("complete", "anna did not get ticker 3 (no gap is at its place)")
+
+
+def test_numbers_of_gaps_at_other_places_do_not_make_up_for_one_that_is_too_low():
+    """2 and 3 are missing behind 1, and 5 behind 4; three are reported, but not where they are missing."""
+    assert stream("1", "gap 2", "4", "gap 1", "6", published=6).broken() == []
+    assert stream("1", "gap 1", "4", "gap 2", "6", published=6).broken() == ["complete"]
+
+
+def test_losses_are_assigned_to_gaps_so_that_as_many_as_possible_are_reported():
+    """gas 1 may be reported by either gap, and ticker 1 only by the first one."""
+    story = Story().tell(0, "attached", "gas")
+    story.tell(0, "advertised", "gas", filter=Filter.parse("price > 0"))
+    story.publish(1000, client="gas").publish(1001).publish(1002)
+    assert story.lose(1300, 1).deliver(1301, 2).lose(1302, 1).broken() == []
+
+
+def test_behind_a_time_out_the_gap_of_a_late_reply_may_come_later():
+    """What the reply brings was overtaken: 2 is missing between the two gaps."""
+    assert stream("unanswered", "1", "3", "unanswered").broken() == []
+    assert stream("1", "unanswered", "3", "4", "unanswered", published=4).broken() == []
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        ("1", "3", "unanswered"),  # there was no time-out before
+        ("1", "3", "unanswered", "4", "unanswered"),  # 2 was overdue before the time-out
+        ("unanswered", "1", "3", "gap"),  # another gap than that of a late reply
+        ("gap", "1", "3", "unanswered"),
+        ("unanswered", "unanswered", "1", "3"),  # both come too early
+    ],
+)
+def test_no_other_gap_may_come_later(told):
+    assert stream(*told, published=4 if "4" in told else 3).verdict().violations == (MISPLACED,)
+
+
+def test_a_late_reply_reports_only_what_was_published_before_it():
+    story = stream("unanswered", "1", "unanswered", published=1).publish(1400).publish(1401)
+    assert story.deliver(1500, 3).broken() == ["complete"]
+
+
+def test_a_gap_for_another_process_reports_nothing_to_the_first_one():
+    def story(gap_at):
+        wanted = Filter.parse("price > 40")
+        out = Story().publish(1000).deliver(1200, 1).publish(1201)
+        out.tell(LATE, "detached", "anna").tell(LATE, "replaced", "anna")
+        out.tell(LATE + 1, "attached", "anna").tell(LATE + 1, "subscribed", "anna", filter=wanted)
+        return out.lose(gap_at, 0).broken()
+
+    assert story(LATE - 1) == []
+    assert story(LATE + 2) == ["complete"]
+
+
+def test_what_another_process_gets_again_does_not_limit_the_place_of_a_gap():
+    """2 is missing to the first process, which was told of it behind 1."""
+    wanted = Filter.parse("price > 40")
+    story = stream("1", "gap").tell(1350, "replaced", "anna")
+    story.tell(1360, "attached", "anna").tell(1360, "subscribed", "anna", filter=wanted)
+    assert story.deliver(1400, 1).deliver(1401, 3).broken() == []
 
 
 def recovered(*losses):

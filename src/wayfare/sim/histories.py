@@ -90,6 +90,10 @@ class History:
                 self._held[key] = count, again
                 (self.subscribed if key[0] == "sub" else self.advertised).append(again)
 
+    def process(self, time: int) -> int:
+        """Which process had the client's name at this time, counted from 0."""
+        return sum(replaced <= time for replaced in self.replaced)
+
     def contact(self, time: float, needs_ns: int, until: float = inf) -> float:
         """When the client has next been attached for so long, counted from this time; or never."""
         for (

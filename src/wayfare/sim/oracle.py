@@ -20,6 +20,7 @@ from wayfare.core.relocation import Naive
 from wayfare.core.templates import Mine
 from wayfare.eventlog import Event
 from wayfare.sim import interest
+from wayfare.sim.gap_places import Stream
 from wayfare.sim.histories import History, Span, histories, matches
 from wayfare.sim.quiet import check_quiet
 from wayfare.sim.reach import Reach, reach
@@ -27,23 +28,14 @@ from wayfare.sim.verdict import Verdict, Violation
 from wayfare.sim.world import World
 
 
-class Told(msgspec.Struct, frozen=True):
-    """That a client was told of the loss of an unknown number, when and at which place."""
+class Forgotten(msgspec.Struct, frozen=True):
+    """That a client was told of the loss of an unknown number."""
 
     time_ns: int
-    place: int  # among all events
     lost: int = 0  # how many were reported as lost before, with their number
 
-    def covers(self, published: Event, before: int) -> bool:
-        """Whether this publication may be among the lost ones.
 
-        Then it was published before, and the gap comes behind what its publisher had published earlier:
-        not in front of what a broker still had for the client when the loss happened.
-        """
-        return published.time_ns <= self.time_ns and before < self.place
-
-
-NEVER_TOLD = Told(-1, -1)
+NEVER_TOLD = Forgotten(-1)
 
 
 def check(world: World) -> Verdict:
@@ -61,11 +53,9 @@ def _check_early(world: World) -> Iterator[Violation]:
 
 def check_deliveries(events: list[Event], reach: Reach) -> Verdict:
     clients = histories(events)
-    delivered: dict[tuple[str, str], list[int]] = {}  # (client, publisher) -> numbers
-    earlier: dict[tuple[str, str], list[int]] = {}  # likewise, to earlier processes of the client
+    streams = {name: [Stream()] for name in clients}  # one for each process of the client
+    forgotten: dict[str, Forgotten] = {}  # when a client was last told of an unknown number
     lost: dict[str, int] = {}
-    forgotten: dict[str, Told] = {}  # when a client was last told of an unknown number
-    got_at: dict[tuple[str, str], dict[int, int]] = {}  # (client, publisher) -> number -> place
     late: dict[str, int] = {}  # what came behind a gap, although it was published before it
     violations: list[Violation] = []
     followed: set[tuple[str, str, int]] = set()  # client, publisher, number
@@ -76,51 +66,46 @@ def check_deliveries(events: list[Event], reach: Reach) -> Verdict:
                 violations += _check_once(event, followed)
                 continue
             violations += _check_wanted(event, clients)
-            delivered.setdefault((event.client, event.publisher), []).append(event.number)
-            got_at.setdefault((event.client, event.publisher), {})[event.number] = place
+            streams[event.client][-1].deliver(event.publisher, event.number, place)
             if _is_late(event, clients, forgotten.get(event.client, NEVER_TOLD)):
                 late[event.client] = late.get(event.client, 0) + 1
         elif event.kind == "lost":
             assert event.client and event.count is not None
-            if event.count:
-                lost[event.client] = lost.get(event.client, 0) + event.count
-            else:
-                forgotten[event.client] = Told(event.time_ns, place, lost.get(event.client, 0))
+            streams[event.client][-1].lose(event, place)
+            lost[event.client] = lost.get(event.client, 0) + event.count
+            if not event.count:
+                forgotten[event.client] = Forgotten(event.time_ns, lost[event.client])
         elif event.kind == "replaced":
-            for pair in [pair for pair in delivered if pair[0] == event.client]:
-                numbers = delivered.pop(pair)
-                violations += _check_order(pair, numbers)
-                earlier.setdefault(pair, []).extend(numbers)
-    for pair, numbers in delivered.items():
-        violations += _check_order(pair, numbers)
+            assert event.client
+            streams[event.client].append(Stream())
+    for name, processes in streams.items():
+        for stream in processes:
+            for publisher_name in stream.delivered:
+                violations += _check_order(name, publisher_name, stream.numbers(publisher_name))
     required = 0
     published = sum(len(client.published) for client in clients.values())
     for name, client in clients.items():
-        missing = []
+        *earlier, now = streams[name]
+        missing: list[Event] = []
         possible = 0
         for publisher_name, publisher in clients.items():
-            pair = name, publisher_name
-            got_now = set(delivered.get(pair, []))
-            got = got_now.union(earlier.get(pair, []))
+            got_now = set(now.numbers(publisher_name))
+            got = got_now.union(*(stream.numbers(publisher_name) for stream in earlier))
             for number, event in publisher.published.items():
                 must = _required(event, client, publisher, reach, published)
                 required += must
                 if number not in got:
                     possible += _possible(event, client, reach)
-                    before = _place_before(number, got_at.get(pair, {}))
-                    if must and not forgotten.get(name, NEVER_TOLD).covers(event, before):
-                        missing.append(f"{publisher_name} {number}")
+                    if must:
+                        missing.append(event)
                 elif number not in got_now:
                     possible += (
                         1  # what an earlier process had not confirmed is lost to the later one
                     )
         # Who does not know what its client got does not know either what was reported as lost: it may come.
         possible += min(late.get(name, 0), forgotten.get(name, NEVER_TOLD).lost)
+        violations += _check_reported(name, client, streams[name], missing)
         told = lost.get(name, 0)
-        if len(missing) > told:
-            but = f" (it was told of {told})" if told else ""
-            listed = ", ".join(missing[:5])
-            violations.append(Violation("complete", f"{name} did not get {listed}{but}"))
         if told > possible:
             violations.append(
                 Violation("gap", f"{name} was told of {told} lost, but misses {possible} at most")
@@ -128,23 +113,37 @@ def check_deliveries(events: list[Event], reach: Reach) -> Verdict:
     return Verdict(
         tuple(violations),
         published=published,
-        delivered=sum(map(len, [*delivered.values(), *earlier.values(), followed])),
+        delivered=len(followed)
+        + sum(
+            len(some)
+            for processes in streams.values()
+            for stream in processes
+            for some in stream.delivered.values()
+        ),
         required=required,
-        lost=sum(event.count or 0 for event in events if event.kind == "lost"),
+        lost=sum(lost.values()),
     )
 
 
-def _is_late(event: Event, clients: dict[str, History], told: Told) -> bool:
+def _check_reported(
+    name: str, client: History, streams: list[Stream], missing: list[Event]
+) -> Iterator[Violation]:
+    """Every loss has to be reported at its place, to the process that wanted the notification."""
+    for process, stream in enumerate(streams):
+        its_own = [one for one in missing if client.process(one.time_ns) == process]
+        unreported = stream.unreported(its_own)
+        if unreported:
+            listed = ", ".join(f"{one.publisher} {one.number}" for one in unreported[:5])
+            but = " (no gap is at its place)" if stream.gaps else ""
+            yield Violation("complete", f"{name} did not get {listed}{but}")
+
+
+def _is_late(event: Event, clients: dict[str, History], told: Forgotten) -> bool:
     """Whether this was published before its client was told of the loss of an unknown number."""
     assert event.publisher and event.number
     publisher = clients.get(event.publisher)
     published = publisher.published.get(event.number) if publisher else None
     return published is not None and published.time_ns <= told.time_ns
-
-
-def _place_before(number: int, got_at: dict[int, int]) -> int:
-    """Where among all events the last one came that the same publisher had published before."""
-    return max((place for one, place in got_at.items() if one < number), default=-1)
 
 
 def _is_followed(event: Event, client: History) -> bool:
@@ -195,8 +194,7 @@ def _check_wanted(event: Event, clients: dict[str, History]) -> Iterator[Violati
         yield Violation("wanted", f"{what}, which it does not want")
 
 
-def _check_order(pair: tuple[str, str], numbers: list[int]) -> Iterator[Violation]:
-    client, publisher = pair
+def _check_order(client: str, publisher: str, numbers: list[int]) -> Iterator[Violation]:
     seen: set[int] = set()
     last = 0
     for number in numbers:

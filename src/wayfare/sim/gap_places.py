@@ -1,0 +1,90 @@
+"""Whether a client was told of each loss at its place.
+
+A notification that is missing has a place in what its client got: behind the earlier notifications of the same
+publisher and before the later ones. A gap reports the loss only if it is between the two, and not before the
+notification was published:
+
+    got 1    gap      got 3       2 is reported
+    gap      got 1    got 3       the gap comes too early
+    got 1    got 3    gap         the gap comes too late
+
+A gap with a number reports at most that many losses, a gap of unknown size (0) any number.
+
+There is one exception. When the old broker of a client did not answer in time, its reply may come late, and what of it was overtaken
+is dropped, with another gap. What is lost like that is missing anywhere between the gap of the time-out and the gap of the late reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+
+import msgspec
+
+from wayfare.core.handoff import NO_ANSWER
+from wayfare.eventlog import Event
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """The report of a loss that reached an application."""
+
+    place: int  # among all events
+    time_ns: int
+    count: int  # 0: nobody knows how many
+    since: int  # the place from which on it reports losses: its own, unless a reply came late
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """A notification that did not come, and between which places of a stream a gap reports it."""
+
+    publisher: str
+    number: int
+    published_ns: int
+    behind: int
+    before: float
+
+    def is_reported_by(self, gap: Gap) -> bool:
+        at_its_place = self.behind < gap.place and gap.since < self.before
+        return at_its_place and self.published_ns <= gap.time_ns
+
+
+class Stream:
+    """What one process of a client got, and the gaps between that."""
+
+    def __init__(self) -> None:
+        self.delivered: dict[str, list[tuple[int, int]]] = {}  # publisher -> number, place
+        self.gaps: list[Gap] = []
+        self._unanswered: int | None = None  # the place of the last gap because of a time-out
+
+    def deliver(self, publisher: str, number: int, place: int) -> None:
+        self.delivered.setdefault(publisher, []).append((number, place))
+
+    def lose(self, event: Event, place: int) -> None:
+        assert event.count is not None
+        since = place
+        if event.reason == NO_ANSWER:
+            since = place if self._unanswered is None else self._unanswered
+            self._unanswered = place
+        self.gaps.append(Gap(place, event.time_ns, event.count, since))
+
+    def numbers(self, publisher: str) -> list[int]:
+        """What came from this publisher, in the order in which it came."""
+        return [number for number, _ in self.delivered.get(publisher, [])]
+
+    def unreported(self, missing: Iterable[Event]) -> list[Missing]:
+        """Which of these publications, none of which came, no gap reports at its place."""
+        left = sorted(map(self._missing, missing), key=lambda one: one.before)
+        for gap in self.gaps:
+            # The first to be overdue go first, so no other assignment of losses to gaps reports more.
+            reported = [one for one in left if one.is_reported_by(gap)]
+            reported = reported[: gap.count or None]
+            left = [one for one in left if one not in reported]
+        return sorted(left, key=lambda one: (one.published_ns, one.publisher, one.number))
+
+    def _missing(self, published: Event) -> Missing:
+        assert published.client and published.number
+        number = published.number
+        delivered = self.delivered.get(published.client, [])
+        behind = max((place for one, place in delivered if one < number), default=-1)
+        before = min((place for one, place in delivered if one > number), default=inf)
+        return Missing(published.client, number, published.time_ns, behind, before)
