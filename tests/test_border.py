@@ -218,7 +218,7 @@ def test_a_session_that_ends_leaves_a_tombstone_and_nothing_else(here):
     assert (here.by_link, here._sessions) == ({}, {})
     assert here.route(news(1), "lisbon", 6) == []
     assert here.routing.destinations.counts() == {}
-    assert here.tombstones == {"anna": Tombstone(105, 1, 7, ("faro", 2))}
+    assert here.tombstones == {"anna": Tombstone(105, 1, 7, ("faro", 2), known_since=1)}
 
 
 def test_a_session_that_is_away_is_not_closed(here):

@@ -7,7 +7,7 @@ from wayfare.core.effects import LinkUp, Received, Send
 from wayfare.core.filters import Filter
 from wayfare.core.messages import Announce, Attach, Entry, Gap, Update
 from wayfare.core.repairs import EVERYBODY, ORIGINS_MAX, REPAIRS_MAX, Origins, Repairs
-from wayfare.sim import World, check
+from wayfare.sim import World
 from wayfare.sim.faults import Rollback
 from wayfare.sim.links import MS_NS, SECOND_NS
 
@@ -75,10 +75,25 @@ def publish(net, numbers):
         net.run_until(net.now + 2 * MS_NS)
 
 
+def silent(net, client, published):
+    """What the client misses without any gap behind the notifications before it."""
+    stream = [
+        (one.kind, one.number or 0)
+        for one in net.events
+        if one.client == client and one.kind in ("delivered", "lost")
+    ]
+    last_gap = max(at for at, (kind, _) in enumerate(stream) if kind == "lost")
+    behind = [number for kind, number in stream[last_gap:] if kind == "delivered"]
+    return sorted({*range(behind[0], published + 1)} - {*behind})
+
+
 @pytest.mark.parametrize("routing", ROUTINGS)
 @pytest.mark.parametrize("to", ["b", "c", "m", "k"])
 def test_the_answer_to_a_repair_follows_its_session(routing, to):
-    """Bert subscribes to something else at once, so his session is handed over, and moves on."""
+    """Bert subscribes to something else at once, so his session is handed over, and moves on.
+
+    The gap may come behind notifications that others get at the new broker, but it has to come.
+    """
     net = returning(routing)
     publish(net, [1, 2, 3])
     net.client("bert").subscribe("q > 0")
@@ -86,7 +101,7 @@ def test_the_answer_to_a_repair_follows_its_session(routing, to):
     net.client("bert").attach(to)
     publish(net, range(10, 80))
     net.settle()
-    assert check(net).violations == ()
+    assert silent(net, "bert", published=79) == []
 
 
 def link_up(name, neighbours):

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from wayfare.core.broker import EVENTS, FROM_BROKER, Broker
 from wayfare.core.effects import Close, LinkUp, Received, RolledBack, Send, Tick
 from wayfare.core.filters import Filter
-from wayfare.core.messages import Ack, Announce, Attach, Entry, Gap, Reply, Update
+from wayfare.core.handoff import Handoff
+from wayfare.core.messages import Ack, Announce, Attach, Entry, Gap, Reply, Request, Update
 from wayfare.sim import Faults, Rollback, World, check
 from wayfare.sim.faults import Cut
 from wayfare.sim.fuzz import Job, fuzz
@@ -395,7 +396,10 @@ def test_random_runs_that_failed_once_do_not_fail_again(seed, routing):
     assert fuzz(Job(seed, routing, rollbacks=True)).verdict.violations == ()
 
 
-@pytest.mark.parametrize(("seed", "routing"), [(513, "covering"), (536, "simple")])
+@pytest.mark.parametrize(
+    ("seed", "routing"),
+    [(513, "covering"), (536, "simple"), (570, "flooding"), (585, "flooding"), (588, "covering")],
+)
 def test_what_was_asked_for_in_vain_is_sought_behind_a_link_that_began_from_nothing(seed, routing):
     assert fuzz(Job(seed, routing, faults=True, rollbacks=True)).verdict.violations == ()
 
@@ -404,9 +408,8 @@ def sessions_of(net, client):
     return [(n, one.epoch) for n in net.brokers for one in net.broker(n).core.border.of(client)]
 
 
-@pytest.mark.parametrize("moves", [False, True])
-def test_a_request_that_is_lost_behind_a_time_out_is_made_again(moves):
-    """a - x - b - c: the request of b waits at x, whose store is lost; bert may be at c by then."""
+def lost_behind_a_time_out(*, moves):
+    """a - x - b - c: the request of b waits at x, whose store is lost now; bert may be at c by then."""
     net = World(seed=1)
     net.add_brokers([("a", "x"), ("x", "b"), ("b", "c")])
     net.add_client("tom", "c").advertise("x > 0")
@@ -420,9 +423,31 @@ def test_a_request_that_is_lost_behind_a_time_out_is_made_again(moves):
         net.run_until(net.now + 2 * SECOND_NS)
     net.roll_back(Rollback("x", None, net.now, 100 * MS_NS))
     net.heal(Cut("a", "x", net.now, None))
+    return net
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_request_that_is_lost_behind_a_time_out_is_made_again(moves):
+    net = lost_behind_a_time_out(moves=moves)
     net.settle()
     assert sessions_of(net, "bert") == ([("c", 3)] if moves else [("b", 2)])
     assert check(net).violations == ()
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_session_is_owned_while_the_gap_is_under_way_that_makes_others_seek_it(moves):
+    net = lost_behind_a_time_out(moves=moves)
+    for _ in range(200):
+        net.run_until(net.now + MS_NS)
+        assert list(check_ownership(net)) == []
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_session_is_a_ghost_if_the_gap_makes_nobody_seek_it(monkeypatch, moves):
+    monkeypatch.setattr(Handoff, "on_gap", lambda *_: [])
+    net = lost_behind_a_time_out(moves=moves)
+    net.run_until(net.now + SECOND_NS)
+    assert "a has a session bert:1-1 of nobody" in [one.what for one in check_ownership(net)]
 
 
 def test_older_sessions_are_sought_if_the_answer_comes_late():
@@ -509,3 +534,39 @@ def test_what_is_sought_is_not_forgotten_when_the_client_makes_a_mistake():
 
 def is_announce(effect):
     return type(effect) is Send and type(effect.message) is Announce
+
+
+def requests(broker, *some):
+    """Let requests for sessions of anna pass by. Returns the replies to them."""
+    effects = []
+    for now, request in enumerate(some, 10):
+        effects += broker.step(Received("a", Update(errands=(request,))), now)
+    updates = [one.message for one in effects if type(one) is Send and type(one.message) is Update]
+    return [one for update in updates for one in update.errands if type(one) is Reply]
+
+
+def test_a_tombstone_of_a_passing_request_does_not_hide_a_forgotten_session():
+    """The store is new. Nobody knows whether anna's attachment 30 reached its broker, but 8 did."""
+    broker = Broker("b", ["a"])
+    broker.step(LinkUp("a"), 1)
+    broker.step(Received("a", Announce(("a",))), 2)
+    passing = Request("a", "anna", 31, 0, (("b", 30), ("a", 29)), welcomed=True)
+    certain = Request("a", "anna", 12, 0, (("b", 8),), welcomed=True)
+    (reply,) = requests(broker, passing, certain)
+    assert (reply.epoch, reply.found, reply.partial) == (12, False, True)
+
+
+@pytest.mark.parametrize("rolled_back", [False, True])
+def test_a_tombstone_of_a_session_tells_what_became_of_it(rolled_back):
+    broker = Broker("b", ["a"])
+    broker.step(LinkUp("a"), 1)
+    broker.step(Received("a", Announce(("a",))), 2)
+    broker.step(Received("anna#8", Attach("anna", 8, 0)), 3)
+    first = Request("a", "anna", 9, 0, (("b", 8),), welcomed=True)
+    assert requests(broker, first)[0].found
+    if rolled_back:
+        broker.step(RolledBack(), 9)
+    passing = Request("a", "anna", 31, 0, (("b", 30), ("a", 29)), welcomed=True)
+    later = Request("a", "anna", 12, 0, (("b", 11),), welcomed=True)
+    (reply,) = requests(broker, passing, later)
+    assert (reply.found, reply.partial) == (False, rolled_back)

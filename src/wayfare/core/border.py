@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from weakref import WeakValueDictionary
 
+from msgspec.structs import replace
+
 from wayfare.core import messages as m
 from wayfare.core.costs import Costs
 from wayfare.core.counts import MILLISECOND_NS, Histogram
@@ -107,11 +109,11 @@ class Border:
     def forgot(self, client: ClientId, epoch: int, certain: bool, now: int) -> bool:
         """Whether this broker does not know what became of the session of this attachment.
 
-        Its session or a tombstone tells. If there is neither, then the attachment never took place here
-        unless that is certain, the client was away for too long, or the store is younger than that.
+        Its session or the tombstone of a session tells. If there is neither, then the attachment never took
+        place here unless that is certain, the client was away for too long, or the store is younger than that.
         """
         tombstone = self.tombstones.get(client)
-        if tombstone is not None and tombstone.epoch >= epoch:
+        if tombstone is not None and tombstone.tells_of(epoch):
             return tombstone.partial
         if not certain or self.at(client, epoch) is not None:
             return False
@@ -208,7 +210,15 @@ class Border:
         if session.wait is not None:
             self.deadlines.disarm(ANSWER, session.place)
         partial = session.is_partial() and moved_to is None  # else the next one knows
-        self.bury(session.client, session.epoch, now, session.published, moved_to, partial=partial)
+        self.bury(
+            session.client,
+            session.epoch,
+            now,
+            session.published,
+            moved_to,
+            partial=partial,
+            opened=0 if session.rolled_back else session.opened,
+        )
         return effects
 
     def _vacate(self, place: int) -> None:
@@ -271,17 +281,24 @@ class Border:
         began: int = 0,
         *,
         partial: bool = False,
+        opened: int = 0,
     ) -> None:
-        """No attachment up to this epoch opens a session any more."""
+        """No attachment up to this epoch opens a session any more.
+
+        With `opened`, because a session has ended that was opened at that epoch.
+        """
         departures: tuple[Departure, ...] = () if moved_to is None else (moved_to,)
         old = self.tombstones.pop(client, None)
         if old is not None:
             epoch, departures = max(epoch, old.epoch), old.departures_with(departures)
             published, began = max(published, old.published), max(began, old.began)
             partial |= old.partial
+            opened = old.known_since or opened
         until = now + self.limits.tombstone_ns
         last, earlier = (departures[0], departures[1:]) if departures else (None, ())
-        self.tombstones[client] = Tombstone(until, epoch, published, last, began, earlier, partial)
+        self.tombstones[client] = Tombstone(
+            until, epoch, published, last, began, earlier, partial, opened
+        )
         self.deadlines.arm(TOMBSTONE, client, until)
         if len(self.tombstones) > TOMBSTONES_MAX:
             oldest = next(iter(self.tombstones))
@@ -528,6 +545,8 @@ class Border:
     def roll_back(self, why: str) -> list[Effect]:
         """All sessions are as they once were: report that, and know those again that went on since."""
         effects: list[Effect] = []
+        for client, tombstone in self.tombstones.items():
+            self.tombstones[client] = replace(tombstone, known_since=0)
         for session in list(self._by_place.values()):
             session.backlog.lose(1, why, exact=False)
             if session.place != LISTENING_PLACE:

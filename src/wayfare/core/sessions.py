@@ -291,6 +291,8 @@ class Tombstone(msgspec.Struct, frozen=True, gc=False):
     began: int = 0  # the epoch at which the client last began anew; what was before is another life
     earlier: tuple[Departure, ...] = ()  # the departures before that, the latest first
     partial: bool = False  # a part of the chain of hand-offs is unknown here
+    # The first attachment that this store knows of: all later ones here are known, too. 0: there is none.
+    known_since: int = 0
 
     def departures_with(self, more: tuple[Departure, ...]) -> tuple[Departure, ...]:
         """All departures by epoch, the latest first: requests overtake each other, and so do these."""
@@ -299,6 +301,10 @@ class Tombstone(msgspec.Struct, frozen=True, gc=False):
             return known
         # Two processes under one name may use one epoch: then the names of the brokers decide.
         return tuple(sorted({*known, *more}, key=itemgetter(1, 0), reverse=True)[:DEPARTURES_MAX])
+
+    def tells_of(self, epoch: int) -> bool:
+        """Whether it says what became of the session of this attachment, or that nobody knows."""
+        return epoch <= self.epoch and (self.partial or 0 < self.known_since <= epoch)
 
     def next_stop(self, epoch: int, before: int) -> Departure | None:
         """Where the session of this epoch was last, as far as it left from here before that attachment."""

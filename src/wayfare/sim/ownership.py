@@ -187,15 +187,16 @@ def traffic_of(world: World) -> dict[ClientId, Traffic]:
             announce(one)
         for request in message.sought if isinstance(message, Announce) else ():
             seek(request.client, request.epoch)
+    restoring = _is_restoring(world)
     for host in world.brokers.values():
         core = host.core
         for session in core.border.all():
-            if session.partial or session.rolled_back:
+            if session.partial or session.rolled_back or (session.sought and restoring):
                 seek(session.client, session.epoch)
             if session.wait is not None:
                 if session.wait.repeated:
                     seek(session.client, session.epoch)
-                if _is_restoring(world):
+                if restoring:
                     add(session.wait.request)
                 add(session.wait.pending)
                 for one in session.wait.unclaimed:
@@ -208,7 +209,10 @@ def traffic_of(world: World) -> dict[ClientId, Traffic]:
 
 
 def _is_restoring(world: World) -> bool:
-    """Whether a link begins from nothing: requests that were lost with it will be repeated."""
+    """Whether a link begins from nothing: requests that were lost with it will be repeated.
+
+    What was sought, or asked for in vain, will be sought again.
+    """
     gaps = (one for one in world.in_flight() if isinstance(one, Gap) and not one.number)
     return bool(world.stopped) or any(True for _ in gaps)
 
