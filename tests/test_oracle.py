@@ -1,7 +1,5 @@
 """The oracle can fail: for every rule there is a story that breaks it, and one that only just does not."""
 
-from random import Random
-
 import pytest
 
 from wayfare.core.client import ACK_DELAY_NS
@@ -17,9 +15,6 @@ from wayfare.core.messages import (
     LinkId,
     Notification,
     Publish,
-    Reply,
-    Request,
-    Update,
 )
 from wayfare.core.sessions import Wait
 from wayfare.eventlog import Event
@@ -28,7 +23,6 @@ from wayfare.sim.histories import histories
 from wayfare.sim.interest import early
 from wayfare.sim.links import MS_NS
 from wayfare.sim.oracle import check_deliveries
-from wayfare.sim.ownership import Watch, check_ownership
 from wayfare.sim.quiet import check_outlived, check_quiet, tables_of
 from wayfare.sim.reach import Reach, reach
 from wayfare.sim.verdict import Violation
@@ -1170,108 +1164,3 @@ def test_what_was_reported_as_lost_may_come_behind_a_gap_of_unknown_size():
 def test_what_is_published_behind_a_gap_of_unknown_size_was_not_reported_before():
     story = Story().lose(1300, 1).lose(1400, 0).publish(1500).deliver(1700, 1)
     assert story.broken() == ["gap"]
-
-
-# Who owns a session, at any time
-
-
-GHOST_AT_FARO = Violation("owner", "faro has a session anna:7-7 of nobody")
-TWO_OPEN = Violation("owner", "anna has several open sessions: porto anna:1-1, faro anna:7-7")
-
-
-def with_ghost(wait=None):
-    """Anna is at porto since epoch 1, and faro has a session of hers, too."""
-    world = settled_world()
-    border = world.broker("faro").core.border
-    session = border.open(Attach("anna", 7, 0, ()), None)
-    session.wait = wait
-    return world
-
-
-def ownership(world):
-    return list(check_ownership(world))
-
-
-def test_a_session_that_nobody_owns_is_found_and_so_are_two_open_ones():
-    assert ownership(settled_world()) == []
-    assert ownership(with_ghost()) == [GHOST_AT_FARO, TWO_OPEN]
-
-
-def test_a_session_that_waits_is_not_open_but_needs_an_owner():
-    assert ownership(with_ghost(Wait({}, 0))) == [GHOST_AT_FARO]
-
-
-def test_a_single_session_needs_an_owner_too():
-    world = with_ghost()
-    border = world.broker("porto").core.border
-    border.end(border.of("anna")[0], 0)
-    assert ownership(world) == [GHOST_AT_FARO]
-
-
-REQUEST = Request("lisbon", "anna", 9, 0, (("faro", 7),))
-REPLY = Reply("faro", "anna", 7, False)
-
-
-@pytest.mark.parametrize("errand", [REQUEST, REPLY], ids=["request", "reply"])
-@pytest.mark.parametrize("cut", [False, True])
-def test_what_is_under_way_owns_a_session(errand, cut):
-    world = with_ghost()
-    pipe, _ = world.link("lisbon", "faro")
-    if cut:
-        pipe.cut()
-    pipe.send(Update(errands=(errand,)))
-    assert ownership(world) == []
-
-
-def test_a_request_for_another_session_owns_none():
-    world = with_ghost()
-    pipe, _ = world.link("lisbon", "faro")
-    pipe.send(Update(errands=(Request("lisbon", "anna", 9, 0, (("faro", 6),)),)))
-    assert ownership(world) == [GHOST_AT_FARO]  # but it explains that two are open
-
-
-def test_a_request_that_waits_at_a_session_owns_one():
-    world = with_ghost()
-    (session,) = world.broker("porto").core.border.of("anna")
-    session.wait = Wait({}, 0)
-    session.wait.pending = Request("faro", "anna", 7, 0, (("porto", 1),))
-    assert ownership(world) == []
-
-
-def test_a_departure_leads_to_a_session_but_does_not_explain_two_open_ones():
-    world = with_ghost()
-    world.broker("porto").core.border.bury("anna", 0, 0, moved_to=("faro", 7))
-    assert ownership(world) == [TWO_OPEN]
-
-
-def test_a_departure_before_the_attachment_leads_nowhere():
-    world = with_ghost()
-    world.broker("lisbon").core.border.bury("anna", 0, 0, moved_to=("faro", 7))
-    assert ownership(world) == [GHOST_AT_FARO, TWO_OPEN]
-
-
-def test_a_broker_may_not_have_noticed_that_a_connection_broke():
-    world = settled_world()
-    world.clients["anna"].attach("faro")
-    world.run_until(world.now + 15 * MS_NS)
-    sessions = [one for host in world.brokers.values() for one in host.core.border.of("anna")]
-    assert len(sessions) == 2
-    assert ownership(world) == []
-    world.settle()
-    assert ownership(world) == []
-
-
-def test_a_ghost_is_seen_though_it_is_gone_when_all_is_quiet():
-    world = settled_world()
-    watch = Watch(world, Random(0))
-    border = world.broker("lisbon").core.border
-    world.clients["bert"].attach("faro")
-    ghost = border.open(Attach("anna", 7, 0, ()), None)
-    world.run_until(world.now + 600 * MS_NS)
-    border.end(ghost, world.now)
-    world.settle()
-    assert check(world).violations == ()
-    assert [one.what for one in watch.found] == [
-        "lisbon has a session anna:7-7 of nobody",
-        "anna has several open sessions: porto anna:1-1, lisbon anna:7-7",
-    ]

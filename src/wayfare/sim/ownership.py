@@ -105,7 +105,9 @@ def _check_owned(world: World, client: ClientId, held: Held, about: Traffic) -> 
             broker == name and session.opened <= epoch <= session.epoch for broker, epoch in reached
         )
         if not owned and not _ends_by_itself(world, session, about):
-            if _is_forgotten(world, client, held, [one for one in reached if one not in leads]):
+            is_older = session.epoch <= world.clients[client].core.epoch
+            departures = [one for one in reached if one not in leads]
+            if is_older and _is_forgotten(world, client, held, departures):
                 continue  # its client will seek it
             yield Violation("owner", f"{name} has a session {_epochs(session)} of nobody")
 
