@@ -7,7 +7,7 @@ So faro may get the odd ones before it can get what only anna wants.
 from itertools import groupby
 
 from wayfare.core.history import Limits
-from wayfare.sim import World, check
+from wayfare.sim import Rollback, World, check
 from wayfare.sim.faults import Cut
 from wayfare.sim.links import MS_NS, SECOND_NS
 
@@ -94,4 +94,23 @@ def test_a_loss_is_reported_between_older_news_of_a_new_subscription():
     of_tom = [one for one in net.events if one.client == "anna" and one.publisher in (None, "tom")]
     told = [one.number or "gap" for one in of_tom if one.kind in ("delivered", "lost")]
     assert told == ["gap", 1, "gap", 3, "gap"]
+    assert check(net).violations == ()
+
+
+def test_without_a_session_anything_may_be_missing_between_what_is_remembered_of_the_past():
+    """Porto lost its store: what is even is lost with anna's session, what is odd is of the past that she asks for."""
+    net = World(seed=1, limits=Limits(past_count=50))
+    net.add_brokers([], alone="porto")
+    net.add_client("tom", "porto").advertise("x > 0")
+    net.add_client("anna", "porto").subscribe("odd = 0")
+    net.run_until(SECOND_NS)
+    net.client("anna").detach()
+    net.roll_back(Rollback("porto", None, net.now, 10 * MS_NS))
+    net.run_until(net.now + SECOND_NS)
+    publish(net, 1, 2, 3, 4)
+    net.run_until(net.now + SECOND_NS)
+    net.client("anna").attach("porto")
+    net.client("anna").subscribe("odd = 1", None, SECOND_NS)
+    net.settle()
+    assert stream(net) == ["gap", 1, "gap", 3, "gap"]
     assert check(net).violations == ()

@@ -22,7 +22,16 @@ from wayfare.core.deadlines import ANSWER, AWAY, BACKLOG, TOMBSTONE, WORK, Deadl
 from wayfare.core.effects import Close, Effect, Send
 from wayfare.core.filters import Filter
 from wayfare.core.grants import Grants
-from wayfare.core.history import Backlog, Limits, Loss, Past, Queued, Stored, size_of
+from wayfare.core.history import (
+    Backlog,
+    Limits,
+    Loss,
+    Past,
+    Queued,
+    Stored,
+    size_of,
+    with_loss_behind,
+)
 from wayfare.core.intake import Intakes
 from wayfare.core.matching import FilterIndex
 from wayfare.core.memory import Memory
@@ -508,12 +517,17 @@ class Border:
         """Send a session what came by before it subscribed, as far as that is in order."""
         if self.past.forgotten > now - since_ns or not self._remembers:
             self.lose(session, FORGOTTEN_PAST)
+        queue: list[Queued] = []
         for notification, came in self.past.since(now - since_ns, filter):
             stored = Stored(notification, size_of(notification))
             if session.wait is not None:
                 self._hold(session, stored, now)
             elif session.marks.pass_on(notification, now):
-                self.put(session, [(stored, came)])
+                queue.append((stored, came))
+        if session.backlog.may_repeat:  # what an older session had may be missing in between
+            recalled = {one for one, _ in queue if isinstance(one, Stored)}
+            queue = with_loss_behind(queue, Loss(1, FORGOTTEN_PAST, exact=False), recalled)
+        self.put(session, queue)
         return self.push(session)
 
     def route_uncertain(
