@@ -277,3 +277,8 @@ def test_an_orphan_of_a_stopped_broker_is_no_ghost(seed, mobile):
 def test_every_gap_is_at_its_place_after_a_rollback(job):
     """Found at random; one gap came behind, or in front of, several notifications between which there were losses."""
     assert fuzz(job).verdict.violations == ()
+
+
+def test_nobody_misses_what_a_broker_forgot_before_it_could_welcome_a_client():
+    """Found at random; the oracle took subscriptions for settled that the client could not know to be heard."""
+    assert fuzz(Job(96325, "flooding", rollbacks=True)).verdict.violations == ()

@@ -287,6 +287,36 @@ def test_a_full_window_is_given_its_time():
     assert stays(at_once + 2 * one_wait - 1, window=1) == []
 
 
+def test_what_a_broker_forgot_before_it_welcomed_a_client_is_not_required():
+    """If a store was lost, a client that was never welcomed cannot know that it had been heard."""
+
+    def attached_for(duration, first_ns=0, **reach):
+        story = Story(subscribed_at=None).tell(first_ns, "detached", "anna")
+        story.tell(1000, "attached", "anna")
+        story.tell(1000, "subscribed", "anna", filter=Filter.parse("price > 40"))
+        story.publish(1000 + 2 * NEAR + TREE).tell(1000 + duration, "detached", "anna")
+        return story.tell(LATE, "attached", "anna").broken(Reach(TREE, NEAR, **reach))
+
+    outage = {"outage_ns": 1}
+    assert attached_for(2 * NEAR - 1) == ["complete"]
+    assert attached_for(2 * NEAR - 1, **outage) == []
+    assert attached_for(2 * NEAR, **outage) == ["complete"]
+    assert attached_for(2 * NEAR - 1, first_ns=2 * NEAR, **outage) == ["complete"]
+    assert attached_for(2 * NEAR - 1, first_ns=2 * NEAR - 1, **outage) == []
+
+
+def test_who_left_is_welcomed_anew():
+    def story(kind):
+        out = Story().tell(500, kind, "anna").tell(500, "detached", "anna")
+        out.tell(1000, "attached", "anna")
+        out.tell(1000, "subscribed", "anna", filter=Filter.parse("price > 40"))
+        out.publish(1000 + 2 * NEAR + TREE).tell(1000 + 2 * NEAR - 1, "detached", "anna")
+        return out.tell(LATE, "attached", "anna").broken(Reach(TREE, NEAR, outage_ns=1))
+
+    assert story("left") == story("replaced") == []
+    assert story("became") == ["complete"]
+
+
 # Once, in order
 
 

@@ -105,6 +105,14 @@ class History:
                 return end
         return inf
 
+    def welcomed(self, time: int, trip_ns: int) -> float:
+        """When the client that holds something since this time had first been welcomed; or never.
+
+        That is a round trip after an attachment. Who left, or began anew, is welcomed anew.
+        """
+        anew = [one for one in (*self.left, *self.replaced) if one <= time]
+        return self.contact(max(anew, default=0), 2 * trip_ns)
+
     def accepted(self, time: int, needs_ns: int, held_ns: int, until: float) -> float:
         """When a broker has accepted what was published at this time, if it holds it for so long; or never.
 

@@ -249,6 +249,8 @@ def _required(
 
     def settled(span: Span, spoken: History, trips: int) -> bool:
         contact = spoken.contact(span.start, reach.client_ns, span.end)
+        if reach.outage_ns:  # nobody misses what a broker forgot before it could welcome the client
+            contact = max(contact, spoken.welcomed(span.start, reach.client_ns))
         return contact + trips * reach.tree_ns <= event.time_ns
 
     for span in client.subscribed:
