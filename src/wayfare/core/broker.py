@@ -460,9 +460,8 @@ class Broker:
             effects = effects + self._updates(mail)
         if self.is_behind():
             self.border.go_on_soon()
-        elif self.repairs.pending:  # all of it was sent, unless it is put off
-            for neighbour in self.repairs.pending.keys() - self._owed.keys():
-                del self.repairs.pending[neighbour]
+        elif self.repairs.pending:
+            self.repairs.end(but=self._owed)
         self.routing.meter.reset()
         return effects
 

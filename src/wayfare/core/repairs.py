@@ -10,7 +10,7 @@ nothing, or an advertisement was repaired. So does the answer to a number that i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Self
 
 import msgspec
@@ -48,6 +48,8 @@ class Repairs:
         self.last = EVERYBODY  # the number of the latest
         # Neighbours whose next update is part of a repair, and its number.
         self.pending: dict[BrokerId, int] = {}
+        # While a journal is played again, nobody knows whether all of a repair was sent.
+        self.is_replaying = False
         self._origins: dict[int, Origins] = {}  # by number, the oldest first
 
     def begin(self, origins: Origins) -> int:
@@ -81,6 +83,11 @@ class Repairs:
         """The origins of a repair; None: everybody."""
         return self._origins.get(number)
 
+    def end(self, but: Container[BrokerId]) -> None:
+        """All updates of pending repairs were sent, but for those to some neighbours."""
+        if not self.is_replaying:
+            self.pending = {n: number for n, number in self.pending.items() if n in but}
+
     def start_over(self, neighbour: BrokerId) -> None:
         """The link to a neighbour begins from nothing: numbers of either end mean nothing to the other."""
         self.pending.pop(neighbour, None)
@@ -93,7 +100,3 @@ class Repairs:
     def load(self, last: int, known: Iterable[tuple[int, Origins]]) -> None:
         self.last = last
         self._origins.update(known)
-
-    def forget(self) -> None:
-        """Answer everybody who may be concerned, whatever was repaired so far."""
-        self._origins.clear()
