@@ -330,7 +330,7 @@ LAYOUT = [
                 m.Reply("porto", "anna", 3, found=False),
                 [
                     *(41, "porto", "anna", 3, False, [], 0, "", True, 0, {}, 0, None, False, []),
-                    *([], False, False),
+                    *([], False, False, 0),
                 ],
             ),
             (
@@ -339,11 +339,13 @@ LAYOUT = [
                     *({"ticker": 7}, 2, (X,), True, ((0, m.Terms(last=3)),)),
                     losses=(m.Loss(1, 2, "backlog_age", False),),
                     partial=True,
+                    sought=True,
+                    sought_age_ns=9,
                 ),
                 [
                     *(41, "porto", "anna", 3, True, [[NOTE_ON_WIRE, 5]], 2, "backlog_age", False),
                     *(8, {"ticker": 7}, 2, [[ON_WIRE]], True, [[0, [3, None, None, False]]]),
-                    *([[1, 2, "backlog_age", False]], True, False),
+                    *([[1, 2, "backlog_age", False]], True, True, 9),
                 ],
             ),
             (

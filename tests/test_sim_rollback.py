@@ -5,11 +5,23 @@ from itertools import groupby
 import pytest
 from msgspec.structs import replace
 
-from wayfare.core.broker import EVENTS, FROM_BROKER, Broker
-from wayfare.core.effects import Close, LinkUp, Received, RolledBack, Send, Tick
+from wayfare.core.broker import DEFAULT_LIMITS, EVENTS, FROM_BROKER, Broker
+from wayfare.core.effects import Close, LinkDown, LinkUp, Received, RolledBack, Send, Tick
 from wayfare.core.filters import Filter
 from wayfare.core.handoff import Handoff
-from wayfare.core.messages import Ack, Announce, Attach, Entry, Gap, Reply, Request, Update
+from wayfare.core.history import Limits
+from wayfare.core.messages import (
+    Ack,
+    Announce,
+    Attach,
+    Entry,
+    Gap,
+    Kept,
+    Notification,
+    Reply,
+    Request,
+    Update,
+)
 from wayfare.sim import Faults, Rollback, World, check
 from wayfare.sim.faults import Cut
 from wayfare.sim.fuzz import Job, fuzz
@@ -536,6 +548,44 @@ def is_announce(effect):
     return type(effect) is Send and type(effect.message) is Announce
 
 
+def seeking(limits=DEFAULT_LIMITS, **reply):
+    """A broker whose client anna is back with epoch 3; the answer says this of her older sessions."""
+    broker = Broker("c", ["b"], limits=limits)
+    broker.step(LinkUp("b"), 1)
+    broker.step(Received("b", Announce(("b",))), 2)
+    attach = Attach("anna", 3, 0, (Filter.parse("x > 0"),), (), (("b", 2),), True)
+    broker.step(Received("anna#3", attach), 3)
+    found = Reply("c", "anna", 3, found=True, old_epoch=2, **reply)
+    broker.step(Received("b", Update(errands=(found,))), 4)
+    return broker
+
+
+def loaded(broker):
+    again = Broker("c", ["b"])
+    again.load(broker.save())
+    return again
+
+
+def sought_at(broker, now):
+    """The epochs before which sessions are sought when a link begins from nothing."""
+    announced = [one.message for one in broker.step(LinkUp("b"), now) if is_announce(one)]
+    return [request.epoch for one in announced for request in one.sought]
+
+
+AWAY_NS = DEFAULT_LIMITS.away_ns
+
+
+@pytest.mark.parametrize("change", [lambda broker: broker, loaded])
+@pytest.mark.parametrize(
+    "reply", [{"partial": True}, {"sought": True}, {"sought": True, "sought_age_ns": 1_000}]
+)
+def test_nobody_is_sought_for_longer_than_sessions_live(reply, change):
+    broker = change(seeking(**reply))
+    begun = 4 - reply.get("sought_age_ns", 0)
+    assert sought_at(broker, begun + AWAY_NS) == [3]
+    assert sought_at(broker, begun + AWAY_NS + 1) == []
+
+
 def requests(broker, *some):
     """Let requests for sessions of anna pass by. Returns the replies to them."""
     effects = []
@@ -570,3 +620,16 @@ def test_a_tombstone_of_a_session_tells_what_became_of_it(rolled_back):
     later = Request("a", "anna", 12, 0, (("b", 11),), welcomed=True)
     (reply,) = requests(broker, passing, later)
     assert (reply.found, reply.partial) == (False, rolled_back)
+
+
+def test_what_is_dropped_of_a_late_reply_is_not_counted():
+    """Anna's broker does not know what she got from a session that was sought: some may be no loss."""
+    broker = seeking(Limits(backlog_count=2), partial=True)
+    broker.step(LinkDown("anna#3"), 5)
+    kept = tuple(Kept(Notification("tom", number, {"x": number}), 0) for number in (1, 2, 3))
+    late = Reply("c", "anna", 3, found=True, old_epoch=1, kept=kept)
+    broker.step(Received("b", Update(errands=(late,))), 6)
+    attach = Attach("anna", 4, 0, (Filter.parse("x > 0"),), (), (("c", 3),), True)
+    effects = broker.step(Received("anna#4", attach), 7)
+    gaps = [one.message for one in effects if type(one) is Send and type(one.message) is Gap]
+    assert [(one.reason, one.exact) for one in gaps] == [("backlog_count", False)]

@@ -598,7 +598,9 @@ class Broker:
         try:
             return effects + handler(self, session, message, now)
         except (ProtocolError, FilterError):
-            session.partial |= session.sought  # nobody hears of it now: seek at the next attachment
+            session.partial |= (
+                session.sought_since is not None
+            )  # nobody hears of it now: seek at the next attachment
             raise
 
     def _check_grants(self, link: LinkId, message: m.AnyMessage) -> None:

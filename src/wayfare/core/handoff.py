@@ -99,7 +99,8 @@ class Handoff(Relocation):
             return super().on_attach(link, message, now)
         last = self._last_here(message)
         if last is not None and not last.orphan:
-            last.partial |= bool(last.rolled_back)
+            if last.rolled_back:
+                last.miss_sessions()
             if last.wait is None:
                 return self._renew(last, link, message, now) + self._seek([last], now)
             if last.wait.pending is None:
@@ -146,7 +147,7 @@ class Handoff(Relocation):
             if wait is not None and wait.request is not None:
                 wait.repeated = True
                 effects += self._walk(wait.request, now)
-            session.partial |= session.sought
+            session.partial |= self._is_sought(session, now)
         return [*effects, *self._seek(self.border.all(), now)]
 
     def _wait_on(
@@ -173,8 +174,11 @@ class Handoff(Relocation):
         session = self.border.at(reply.client, reply.epoch)
         if session is None:
             return self._send_after(reply, now)
-        session.partial |= reply.partial
-        session.sought |= reply.sought
+        if reply.partial:
+            session.miss_sessions()
+        elif reply.sought and not session.partial:
+            since = now - reply.sought_age_ns
+            session.sought_since = max(since, session.sought_since or since)
         if not reply.found:
             waits = session.wait is not None
             return self._nothing(session, now) if waits else self._seek([session], now)
@@ -202,6 +206,7 @@ class Handoff(Relocation):
         self, session: Session, kept: list[Queued], marks: dict[ClientId, int], now: int
     ) -> list[Effect]:
         """The session did not wait any more: take what is still in order."""
+        session.backlog.may_repeat |= bool(kept)
         news = [
             (one, put)
             for one, put in kept
@@ -267,7 +272,8 @@ class Handoff(Relocation):
         """
         wait, session.wait = session.wait, None
         assert wait is not None
-        session.partial |= wait.repeated
+        if wait.repeated:
+            session.miss_sessions()
         self.border.handovers.add(now - (wait.until - self.border.limits.answer_ns))
         olds = wait.old.values()
         session.backlog.may_repeat = loss is not None or any(is_unsure(old.kept) for old in olds)
@@ -397,6 +403,8 @@ class Handoff(Relocation):
             }
             if session.rolled_back:
                 left = with_loss_between(left, SUBSCRIPTIONS_FORGOTTEN)
+        if not self._is_sought(session, now):
+            session.sought_since = None
         left = thinned(left, wanted, now, moved=True)
         replies = list(_replies(request, session, left, now))
         effects = self.border.end(session, now, (request.broker, request.epoch))
@@ -490,13 +498,20 @@ class Handoff(Relocation):
         sought: list[Request] = []
         for session in sessions:
             if session.partial and session.link and not (session.orphan or session.wait):
-                session.partial, session.sought = False, True
+                session.partial = False
+                if session.sought_since is None:
+                    session.sought_since = now
                 sought.append(self._request(session))
         effects: list[Effect] = []
         for start in range(0, len(sought), SOUGHT_MAX):
             some = m.Announce((), sought=tuple(sought[start : start + SOUGHT_MAX]))
             effects += [Send(LinkId(one), some) for one in self.paths.neighbours]
         return effects + self.on_sought(sought, now)
+
+    def _is_sought(self, session: Session, now: int) -> bool:
+        """Whether older sessions may still be left that were sought for: after `away_ns` they have ended."""
+        since = session.sought_since
+        return since is not None and now - since <= self.border.limits.away_ns
 
     def on_sought(self, sought: Sequence[Request], now: int) -> list[Effect]:
         effects: list[Effect] = []
@@ -528,7 +543,7 @@ class Handoff(Relocation):
             return []
         if self.border.is_full(wait) or (wait.until <= now and session.is_awaited()):
             session.doubt = Doubt(now + self.border.limits.marks_age_ns)
-            session.sought = True  # if a link begins from nothing, the answer may never come
+            session.sought_since = now  # if a link begins from nothing, the answer may never come
             return self._give_up(session, NO_ANSWER, now)
         if session.is_awaited():
             self.border.deadlines.arm(ANSWER, session.place, wait.until)
@@ -658,7 +673,8 @@ def _replies(
         published=session.published,
         old_epoch=session.epoch,
         partial=session.is_partial(),
-        sought=session.sought,
+        sought=session.sought_since is not None,
+        sought_age_ns=now - (session.sought_since or now),
     )
     for number, piece in enumerate(pieces, 1):
         yield replace(reply, **piece, more=number < len(pieces))

@@ -549,6 +549,7 @@ class Reply(Message, frozen=True, tag=41):
     sought: bool = (
         False  # ... or a link that begins from nothing may lose the answer: see Handoff._seek
     )
+    sought_age_ns: Number = 0  # how long ago
 
 
 class Fetch(Message, frozen=True, tag=42):

@@ -122,7 +122,8 @@ class SavedSession(msgspec.Struct, array_like=True):
     rolled_back: int = 0
     account: str = ""
     partial: bool = False
-    sought: bool = False
+    sought: bool = False  # as earlier versions have it
+    sought_since: int | None = None
 
 
 class SavedAsking(msgspec.Struct, array_like=True):
@@ -332,7 +333,8 @@ def _saved_session(session: Session, places: Places) -> SavedSession:
         session.rolled_back,
         session.account,
         session.partial,
-        session.sought,
+        session.sought_since is not None,
+        session.sought_since,
     )
 
 
@@ -417,7 +419,9 @@ def _load_session(border: Border, saved: SavedSession, stored: list[Stored]) -> 
     session.published, session.welcomed = saved.published, saved.welcomed
     session.orphan, session.leaving = saved.orphan, saved.leaving
     session.rolled_back = saved.rolled_back
-    session.partial, session.sought = saved.partial, saved.sought
+    session.partial, session.sought_since = saved.partial, saved.sought_since
+    if saved.sought and saved.sought_since is None:
+        session.sought_since = border.since
     session.doubt = None if saved.doubt is None else Doubt(*saved.doubt)
     session.backlog = loaded_backlog(saved.backlog, stored, border.memory, session)
     session.backlog.go_away(saved.link is None)

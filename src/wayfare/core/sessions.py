@@ -207,7 +207,7 @@ class Session:
         "profile",
         "published",
         "rolled_back",
-        "sought",
+        "sought_since",
         "subscriptions",
         "wait",
         "watched",
@@ -247,7 +247,8 @@ class Session:
         # Nobody knew its old session, and it has not said anything since: maybe a stale attachment.
         self.orphan = False
         self.partial = False  # older sessions may be left elsewhere: see Handoff._seek
-        self.sought = False  # they were sought for, or asked for in vain
+        # When they were sought for, or asked for in vain: again behind each link that begins from nothing.
+        self.sought_since: int | None = None
         self.leaving = False  # it said goodbye for good while it waited
         # It came back with an old store, and its client has not come since: that may be elsewhere.
         self.rolled_back = 0  # the last number that it had given away then; 0: it is not so
@@ -274,6 +275,10 @@ class Session:
         """Whether older sessions of its client may be left elsewhere, to which nothing refers."""
         repeated = self.wait is not None and self.wait.repeated
         return self.partial or repeated or self.rolled_back > 0
+
+    def miss_sessions(self) -> None:
+        """Older sessions of its client may be left elsewhere, as is known only now."""
+        self.partial, self.sought_since = True, None
 
     def is_awaited(self) -> bool:
         """Whether somebody waits for this session while it waits."""

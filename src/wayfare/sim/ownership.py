@@ -193,7 +193,11 @@ def traffic_of(world: World) -> dict[ClientId, Traffic]:
     for host in world.brokers.values():
         core = host.core
         for session in core.border.all():
-            if session.partial or session.rolled_back or (session.sought and restoring):
+            if (
+                session.partial
+                or session.rolled_back
+                or (session.sought_since is not None and restoring)
+            ):
                 seek(session.client, session.epoch)
             if session.wait is not None:
                 if session.wait.repeated:
