@@ -199,3 +199,24 @@ def test_origins_are_few():
     assert repairs.origins(repairs.begin(Origins(sessions=crowd))) is None
     numbers = [repairs.begin(Origins(sessions=(("a", 1),))) for _ in range(REPAIRS_MAX + 1)]
     assert [repairs.origins(one) is None for one in numbers[:2]] == [True, False]
+
+
+@pytest.mark.parametrize("routing", ["simple", "identity", "covering"])
+def test_a_forged_publisher_reports_no_gap_to_those_who_want_nothing_of_it(routing):
+    """m - a - b: eve pretends to be back at b, and advertises x; anna at a and mia at m want y, ida and mo x."""
+    net = World(seed=1, routing=routing)
+    net.add_brokers([("m", "a"), ("a", "b")])
+    net.add_client("tim", "b").advertise("topic = 'y'")
+    wanted = {"anna": ("a", "y"), "mia": ("m", "y"), "ida": ("a", "x"), "mo": ("m", "x")}
+    for name, (broker, topic) in wanted.items():
+        net.add_client(name, broker).subscribe(f"topic = '{topic}'")
+    net.run_until(SECOND_NS)
+    for number in range(20):
+        eve = forge(net, f"eve{number}", "b")
+        eve.advertise("topic = 'x'")
+        eve.attach("b")
+        net.run_until(net.now + 100 * MS_NS)
+        eve.disconnect()
+        net.run_until(net.now + 100 * MS_NS)
+    net.settle()
+    assert {name for name in wanted if reports(net, name)} == {"ida", "mo"}

@@ -577,6 +577,11 @@ class Border:
         """The session whose notifications go to this place; None if it has ended."""
         return self._by_place.get(place)
 
+    def at_places(self, places: Iterable[int]) -> list[Session]:
+        """The sessions at these places, without those that ended while their filters still count."""
+        found = map(self._by_place.__getitem__, places)
+        return [session for session in found if session is not self._ended]
+
     def _time_backlog(self, session: Session, put: int) -> None:
         """Expire what was put into the backlog at this time when it is too old."""
         session.ages = True

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from wayfare.core import deadlines, saving, saving_virtual
 from wayfare.core import messages as m
-from wayfare.core.border import Border
+from wayfare.core.border import LISTENING_PLACE, Border
 from wayfare.core.buffers import Buffer
 from wayfare.core.deadlines import UPDATE
 from wayfare.core.effects import (
@@ -750,11 +750,26 @@ class Broker:
         number, changed = message.repair or EVERYBODY, self._changed()
         if message.add_subs:  # from now on, what they ask for is on its way behind this
             self._routes_lost.setdefault(neighbour, set()).add(number)
+        if message.add_ads and number == EVERYBODY:  # of a link that began from nothing
+            self.repairs.mark(changed, EVERYBODY)
+            return
         if message.add_subs or message.add_ads:
             follows = self.repairs.begin(Origins(repairs=((neighbour, number),)))
             self.repairs.mark(changed - {neighbour}, follows)
-        if message.add_ads and neighbour in changed:  # it gets subscriptions of anybody
-            self.repairs.mark([neighbour], EVERYBODY)
+        if message.add_ads:
+            back = self._begin_repair_for(neighbour, message.add_ads)
+            self.repairs.mark({neighbour} & changed, back)
+
+    def _begin_repair_for(self, neighbour: BrokerId, ads: Sequence[m.Entry]) -> int:
+        """Number the repair of subscriptions that go to a neighbour because of these advertisements of it."""
+        audience = self.routing.audience_of(ads)
+        if audience is None or LISTENING_PLACE in audience[1]:
+            return EVERYBODY
+        near, here = audience
+        others = [self.neighbours[place] for place in near]
+        repairs = [(one, EVERYBODY) for one in sorted(others) if one != neighbour]
+        sessions = [(one.client, one.opened) for one in self.border.at_places(here)]
+        return self.repairs.begin(Origins(tuple(sorted(sessions)), tuple(repairs)))
 
     def _put_off(self, neighbour: BrokerId, now: int) -> None:
         """Subscriptions that match the advertisements of a publisher go to it with the reply.

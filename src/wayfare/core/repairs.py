@@ -4,8 +4,11 @@ Until they have crossed the tree, notifications may be lost, so each neighbour t
 answers with a `Gap`. A repair has a number. Under it the broker remembers the origins: the sessions whose filters are
 repaired, and the repairs of neighbours that this one follows from. The answer goes back to them, and to nobody else.
 
+An advertisement that is repaired brings subscriptions back, and these are a repair, too. Its origins are those who want
+something of what is advertised.
+
 With the number `EVERYBODY` the answer goes to everybody who hears something from its direction: a link began from
-nothing, or an advertisement was repaired. So does the answer to a number that is forgotten.
+nothing. So does the answer to a number that is forgotten.
 """
 
 from __future__ import annotations
