@@ -190,7 +190,7 @@ def traffic_of(world: World) -> dict[ClientId, Traffic]:
         for request in message.sought if isinstance(message, Announce) else ():
             seek(request.client, request.epoch)
     restoring = _is_restoring(world)
-    for host in world.brokers.values():
+    for name, host in world.brokers.items():
         core = host.core
         for session in core.border.all():
             if (
@@ -198,7 +198,7 @@ def traffic_of(world: World) -> dict[ClientId, Traffic]:
                 or session.rolled_back
                 or (session.sought_since is not None and restoring)
             ):
-                seek(session.client, session.epoch)
+                seek(session.client, _sought_before(world, name, session))
             if session.wait is not None:
                 if session.wait.repeated:
                     seek(session.client, session.epoch)
@@ -212,6 +212,21 @@ def traffic_of(world: World) -> dict[ClientId, Traffic]:
         for request in core.relocation.astray() if isinstance(core.relocation, Handoff) else ():
             add(request)
     return out
+
+
+def _sought_before(world: World, broker: str, session: Session) -> int:
+    """The epoch of the attachment that will seek all sessions before it.
+
+    A session that came back with an old store may be older than others that its client had since then. If
+    the client asks for it, that is at its next attachment.
+    """
+    client = world.clients[session.client].core
+    border = world.brokers[broker].core.border
+    is_next = session.rolled_back and any(
+        name == broker and border.at(session.client, epoch) is session
+        for name, epoch in client.previous
+    )
+    return client.epoch + 1 if is_next else session.epoch
 
 
 def _is_restoring(world: World) -> bool:
