@@ -282,3 +282,9 @@ def test_every_gap_is_at_its_place_after_a_rollback(job):
 def test_nobody_misses_what_a_broker_forgot_before_it_could_welcome_a_client():
     """Found at random; the oracle took subscriptions for settled that the client could not know to be heard."""
     assert fuzz(Job(96325, "flooding", rollbacks=True)).verdict.violations == ()
+
+
+@pytest.mark.parametrize("seed", [81, 170])
+def test_a_loss_of_one_old_session_is_reported_around_what_another_one_kept(seed):
+    """Found at random; junction merged two old sessions, and what one had kept moved in front of the gap."""
+    assert fuzz(Job(seed, "simple", "junction")).verdict.violations == ()

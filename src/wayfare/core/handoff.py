@@ -320,6 +320,10 @@ class Handoff(Relocation):
         behind = _loss_behind(queue, news, wait.old.values(), session.subscriptions)
         if behind is not None:
             merged = with_loss_behind(merged, *behind)
+        if len(wait.old) > 1 and (losses := [one for one, _ in queue if isinstance(one, Loss)]):
+            # Sorting moves what one old session kept across the losses of another one.
+            loss = replace(losses[-1], count=1, exact=False)
+            merged = with_loss_between([(loss, NEVER), *merged], loss)
         return merged if counts else inexact(merged)
 
     def _is_last(self, session: Session, wait: Wait) -> bool:
