@@ -4,6 +4,7 @@
     delivered      client, publisher, number, delivery, epoch, attributes; reason "past"
     lost           client, count, reason            (a Gap reached the application)
     subscribed, unsubscribed, advertised, unadvertised     client, filter
+    confirmed      client, filter, since_ns         (a subscription of then is in effect in the whole tree)
     followed, unfollowed                            client, follows
     became         client, location, attributes     (where it is, and what it is like)
     attached, detached, left, replaced              client, broker, epoch

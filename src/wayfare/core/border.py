@@ -16,9 +16,10 @@ from weakref import WeakValueDictionary
 from msgspec.structs import replace
 
 from wayfare.core import messages as m
+from wayfare.core.convergence import Convergence
 from wayfare.core.costs import Costs
 from wayfare.core.counts import MILLISECOND_NS, Histogram
-from wayfare.core.deadlines import ANSWER, AWAY, BACKLOG, TOMBSTONE, WORK, Deadlines
+from wayfare.core.deadlines import ANSWER, AWAY, BACKLOG, CONFIRM, TOMBSTONE, WORK, Deadlines
 from wayfare.core.effects import Close, Effect, Send
 from wayfare.core.filters import Filter
 from wayfare.core.grants import Grants
@@ -57,10 +58,19 @@ HANDOVERS_NS = [
 class Border:
     """All sessions of one broker."""
 
-    def __init__(self, neighbours: Sequence[BrokerId], routing: str, limits: Limits) -> None:
+    def __init__(
+        self,
+        neighbours: Sequence[BrokerId],
+        routing: str,
+        limits: Limits,
+        *,
+        eager: bool = True,
+    ) -> None:
         self.limits = limits
         self.memory = Memory(limits.account_memory_bytes)
         self.routing = Routing(neighbours, STRATEGIES[routing], limits.slice_units)
+        self.convergence = Convergence(neighbours, eager=eager)
+        self._provisional = self.convergence.provisional
         self.watches = Watches(self.routing)
         self.intakes = Intakes(self.routing, limits)
         self.past = Past()
@@ -213,7 +223,9 @@ class Border:
         if not sessions:
             del self._sessions[session.client]
         self._vacate(session.place)
+        self.convergence.forget(session.place)
         self.deadlines.disarm(AWAY, session.place)
+        self.deadlines.disarm(CONFIRM, session.place)
         if session.ages:
             self.deadlines.disarm(BACKLOG, session.place)
         if session.wait is not None:
@@ -413,6 +425,8 @@ class Border:
         links = self._links
         if self._floods:
             near = self._everybody
+        elif self._provisional.entries:
+            near = self._provisional.join(near, notification.attributes)
         effects: list[Effect] = []
         for place in near:  # no comprehension: a call would be the longer part of it
             link = links[place]

@@ -21,7 +21,8 @@ from wayfare.core import deadlines, saving, saving_virtual
 from wayfare.core import messages as m
 from wayfare.core.border import LISTENING_PLACE, Border
 from wayfare.core.buffers import Buffer
-from wayfare.core.deadlines import UPDATE
+from wayfare.core.convergence import NEVER, Barrier, Source
+from wayfare.core.deadlines import CONFIRM, UPDATE
 from wayfare.core.effects import (
     Close,
     Confined,
@@ -85,6 +86,8 @@ LATER = (
     " of this one, which is behind"
 )
 MEMORY, ACCOUNT_MEMORY = "memory", "account_memory"  # limits in sum, as a `Gap` names them
+NO_ECHO = m.Echo()
+QUEUED_MAX = 256  # messages of one neighbour that waited and are performed in one event
 FEEDERS_MAX = 16  # notifications of the largest consumer whose publishers are slowed
 SPARE = 16  # of this part of a limit in sum there is room again when somebody had to lose
 ROUTES_LOST = (
@@ -132,9 +135,12 @@ class Broker:
         check_strategies(routing, relocation)
         self.name = name
         self.neighbours = tuple(neighbours)
-        self.border = Border(self.neighbours, routing, limits)
+        eager = (
+            relocation not in PUBLISHER_RELOCATIONS
+        )  # as published, those lose what comes too early
+        self.border = Border(self.neighbours, routing, limits, eager=eager)
         self.routing, self.watches = self.border.routing, self.border.watches
-        self.intakes = self.border.intakes
+        self.intakes, self.convergence = self.border.intakes, self.border.convergence
         self.paths = Paths(name, self.neighbours)
         strategy = ALL_RELOCATIONS[relocation]
         if issubclass(strategy, Publishers):
@@ -159,13 +165,19 @@ class Broker:
         self.repairs = Repairs()
         # Neighbours that repaired tables here, and the numbers of their repairs: they get a gap.
         self._routes_lost: dict[BrokerId, set[int]] = {}
-        # Updates of neighbours that take long, in slices, and those that came behind them.
-        self._queued: dict[BrokerId, deque[Update]] = {}
+        # Updates of neighbours that take long, in slices, and what came behind them.
+        self._queued: dict[BrokerId, deque[m.Between]] = {}
+        # What has spread, and was not confirmed yet: to neighbours, and to sessions by their places.
+        self._echoes: dict[Source, m.Echo] = {}
 
     def step(self, event: Event, now: int) -> list[Effect]:
         if type(event) is Received:
             message = event.message
-            if type(message) is Notification and event.link in self._neighbour_links:
+            if (
+                type(message) is Notification
+                and event.link in self._neighbour_links
+                and event.link not in self._queued
+            ):
                 effects = self._route(message, event.link, now)
                 return effects + self._hear(now) if self._heard else effects
             if type(message) is Publish:
@@ -255,7 +267,7 @@ class Broker:
             return self.relocation.outward([*closed, *self.on_link_down(LinkDown(link), now)])
         routing = self.routing
         done = not (effects or self.paths.mail or routing.touched or self.watches.sessions)
-        if done and not routing.is_behind:
+        if done and not (routing.is_behind or self._echoes or self.convergence.is_due):
             return effects  # an Ack, mostly
         return self._with_updates(effects)
 
@@ -288,11 +300,15 @@ class Broker:
         known_before = self.paths.towards(neighbour) is not None
         if known_before:
             effects = self.on_gap(neighbour, m.Gap(0, LINK_LOST, exact=False), now)
-        for update in self._queued.pop(neighbour, ()):  # of its tables, it tells everything anew
-            effects += self._apply(neighbour, Update(errands=update.errands), now)
+        for message in self._queued.pop(neighbour, ()):
+            if isinstance(message, Update):  # of its tables, it tells everything anew
+                message = Update(errands=message.errands)
+            effects += self._perform(neighbour, message, now)
         self._routes_lost.pop(neighbour, None)
         self.repairs.start_over(neighbour)
         self.routing.start_over(neighbour)
+        self.convergence.start_over(neighbour)
+        self._echoes.pop(neighbour, None)
         if known_before:
             self.repairs.mark([neighbour], EVERYBODY)
         known, begun = self.paths.known_beyond(neighbour), self.border.begun()
@@ -456,7 +472,7 @@ class Broker:
             self.border.repaired.clear()
             self.repairs.mark(self._changed(), self.repairs.begin(origins))
         mail = self._settled_mail()
-        if mail or self.routing.touched:
+        if mail or self.routing.touched or self._echoes or self.convergence.is_due:
             effects = effects + self._updates(mail)
         if self.is_behind():
             self.border.go_on_soon()
@@ -489,8 +505,9 @@ class Broker:
     def waiting_errands(self) -> list[m.Errand]:
         """The errands that wait here behind work on tables."""
         mail = [errand for errands in self.paths.mail.values() for errand in errands]
-        queued = [update for queue in self._queued.values() for update in queue]
-        return [*mail, *(errand for update in queued for errand in update.errands)]
+        queued = [one for queue in self._queued.values() for one in queue]
+        updates = [one for one in queued if isinstance(one, Update)]
+        return [*mail, *(errand for update in updates for errand in update.errands)]
 
     def _updates(self, mail: dict[BrokerId, list[m.Errand]]) -> list[Effect]:
         """What every neighbour has to be told, and the errands behind it."""
@@ -499,9 +516,10 @@ class Broker:
             touched |= self._owed.keys() & mail.keys()
             for neighbour in touched:
                 self._owed.pop(neighbour, None)
-        updates: dict[BrokerId, list[Update]] = {}
-        for neighbour, update in self.routing.updates():
-            updates.setdefault(neighbour, []).append(update)
+        updates = self._table_updates()
+        echoes = self._settled_echoes()
+        if self._owed and self._owed.keys() & echoes.keys():
+            self._pay_before(echoes, updates)
         for neighbour, number in self.repairs.pending.items():
             if neighbour in updates:
                 repairing = [
@@ -510,11 +528,63 @@ class Broker:
                 updates[neighbour] = repairing
         for neighbour, errands in mail.items():
             _put_behind(updates.setdefault(neighbour, []), errands)
-        return [
-            Send(LinkId(neighbour), update)
-            for neighbour in updates
-            for update in updates[neighbour]
-        ]
+        for neighbour, probe in self.convergence.probes().items():
+            _put_last(updates.setdefault(neighbour, []), probe=probe)
+        effects: list[Effect] = []
+        for source, echo in echoes.items():
+            if isinstance(source, int):
+                effects += self._confirm(source, echo)
+            else:
+                _put_last(updates.setdefault(source, []), echo=echo)
+        sent = [Send(LinkId(one), update) for one, some in updates.items() for update in some]
+        return [*sent, *effects]
+
+    def _table_updates(self) -> dict[BrokerId, list[Update]]:
+        updates: dict[BrokerId, list[Update]] = {}
+        for neighbour, update in self.routing.updates():
+            updates.setdefault(neighbour, []).append(update)
+        for neighbour, some in updates.items():
+            self.convergence.on_sent(neighbour, some)
+        return updates
+
+    def _settled_echoes(self) -> dict[Source, m.Echo]:
+        """What may be confirmed now: to a neighbour, not before its subscriptions are settled."""
+        spread = self.convergence
+        self._on_spread(ads=spread.ads.settle(), subs=spread.subs.settle())
+        echoes, routing = self._echoes, self.routing
+        self._echoes = {}
+        if routing.is_behind:
+            for source in [one for one in echoes if isinstance(one, str)]:
+                if not routing.is_settled(source):
+                    self._echoes[source] = echoes.pop(source)
+        return echoes
+
+    def _on_spread(self, ads: list[Barrier], subs: list[Barrier]) -> None:
+        """Confirm these requests at the end of this event."""
+        for barrier in ads:
+            echo = self._echoes.get(barrier.source, NO_ECHO)
+            self._echoes[barrier.source] = replace(echo, ads=max(echo.ads, barrier.number))
+        for barrier in subs:
+            echo = self._echoes.get(barrier.source, NO_ECHO)
+            self._echoes[barrier.source] = replace(echo, subs=max(echo.subs, barrier.number))
+
+    def _pay_before(
+        self, echoes: dict[Source, m.Echo], updates: dict[BrokerId, list[Update]]
+    ) -> None:
+        """An echo is behind the subscriptions that were put off for a neighbour."""
+        for neighbour in [one for one in self._owed if one in echoes]:
+            del self._owed[neighbour]
+            self.routing.touched.add(neighbour)
+        for neighbour, some in self._table_updates().items():
+            updates.setdefault(neighbour, []).extend(some)
+
+    def _confirm(self, place: int, echo: m.Echo) -> list[Effect]:
+        """Tell a client what has spread."""
+        if not self.convergence.waits(place):
+            self.border.deadlines.disarm(CONFIRM, place)
+        session = self.border.at_place(place)
+        connected = session is not None and session.link is not None
+        return [Send(session.link, echo)] if connected else []
 
     def _changed(self) -> set[BrokerId]:
         """The neighbours that have to hear of what changed in this event, now or as soon as that is clear."""
@@ -536,7 +606,7 @@ class Broker:
     def is_quiet(self) -> bool:
         """Whether nothing is half done that cannot be saved."""
         waiting = self.routing.touched or self._owed or self.paths.mail or self._queued
-        return not (waiting or self.repairs.pending)
+        return not (waiting or self.repairs.pending or self._echoes)
 
     def save(self) -> bytes:
         assert self.is_quiet()
@@ -570,10 +640,13 @@ class Broker:
         self, link: LinkId, message: m.AnyMessage, now: int, *, taken: bool = False
     ) -> list[Effect]:
         if link in self._neighbour_links:
-            from_broker = FROM_BROKER.get(type(message))
-            if from_broker is None:
+            neighbour = BrokerId(link)
+            if type(message) not in FROM_BROKER:
                 raise ProtocolError(f"{type(message).__name__} from a broker")
-            return from_broker(self, BrokerId(link), message, now)
+            if neighbour in self._queued:
+                self._queued[neighbour].append(message)
+                return []
+            return self._perform(neighbour, message, now)
         if self.grants:
             self._check_grants(link, message)
         if type(message) is m.Attach:
@@ -602,6 +675,13 @@ class Broker:
                 session.sought_since is not None
             )  # nobody hears of it now: seek at the next attachment
             raise
+
+    def _perform(self, neighbour: BrokerId, message: m.Between, now: int) -> list[Effect]:
+        """Do what a neighbour says."""
+        return FROM_BROKER[type(message)](self, neighbour, message, now)
+
+    def on_notification(self, neighbour: BrokerId, message: Notification, now: int) -> list[Effect]:
+        return self._route(message, LinkId(neighbour), now)
 
     def _check_grants(self, link: LinkId, message: m.AnyMessage) -> None:
         grants = self.grants.get(link)
@@ -689,7 +769,7 @@ class Broker:
     def on_update(self, neighbour: BrokerId, message: Update, now: int) -> list[Effect]:
         if self._floods and _filters(message):
             raise ProtocolError("an update of tables, but this broker floods")
-        if neighbour in self._queued or takes_long(message, self.border.limits.slice_units):
+        if takes_long(message, self.border.limits.slice_units):
             pieces = in_slices(message, self.border.limits.slice_units)
             self._queued.setdefault(neighbour, deque()).extend(pieces)
             self.border.go_on_soon()
@@ -701,10 +781,15 @@ class Broker:
         """Apply a slice of the updates that neighbours sent, in their order."""
         effects: list[Effect] = []
         for neighbour in list(self._queued):
-            queue = self._queued.pop(neighbour)
+            queue, left = self._queued.pop(neighbour), QUEUED_MAX
             try:
-                while queue and self.routing.meter.left > 0:
-                    effects += self._apply(neighbour, queue.popleft(), now)
+                while queue and self.routing.meter.left > 0 and left:
+                    left -= 1
+                    message = queue.popleft()
+                    if isinstance(message, Update):
+                        effects += self._apply(neighbour, message, now)
+                    else:
+                        effects += self._perform(neighbour, message, now)
             except (ProtocolError, FilterError) as error:
                 effects.append(Close(LinkId(neighbour), str(error), fault=True))
                 continue
@@ -729,6 +814,10 @@ class Broker:
         effects: list[Effect] = []
         if message.repairs:
             self._pass_repair_on(neighbour, message)
+        if message.echo is not None:
+            self._take_echo(neighbour, message.echo)
+        if message.probe is not None:
+            self._request_echo(neighbour, message.probe)
         for errand in message.errands:
             if isinstance(errand, m.Ask):
                 effects += self._take(self.profiles.on_ask(errand, now), now)
@@ -770,6 +859,23 @@ class Broker:
         repairs = [(one, EVERYBODY) for one in sorted(others) if one != neighbour]
         sessions = [(one.client, one.opened) for one in self.border.at_places(here)]
         return self.repairs.begin(Origins(tuple(sorted(sessions)), tuple(repairs)))
+
+    def _take_echo(self, neighbour: BrokerId, echo: m.Echo) -> None:
+        """What was asked of a neighbour has spread behind it."""
+        spread = self.convergence
+        ads, subs = list[Barrier](), list[Barrier]()
+        if echo.ads:
+            spread.provisional.answer(neighbour, echo.ads)
+            ads = spread.ads.confirm(neighbour, echo.ads)
+        if echo.subs:
+            subs = spread.subs.confirm(neighbour, echo.subs)
+        self._on_spread(ads, subs)
+
+    def _request_echo(self, source: Source, probe: m.Probe, report_at: int = NEVER) -> None:
+        if probe.ads:
+            self.convergence.ads.request(source, probe.ads, report_at)
+        if probe.subs:
+            self.convergence.subs.request(source, probe.subs, report_at)
 
     def _put_off(self, neighbour: BrokerId, now: int) -> None:
         """Subscriptions that match the advertisements of a publisher go to it with the reply.
@@ -877,6 +983,26 @@ class Broker:
         backlog.acknowledge(message.number)
         return self.border.push(session) if backlog.sent < backlog.last else []
 
+    def on_probe(self, session: Session, message: m.Probe, now: int) -> list[Effect]:
+        report_at = now + self.border.limits.confirm_ns
+        self._request_echo(session.place, message, report_at)
+        self.border.deadlines.arm(CONFIRM, session.place, report_at)
+        return []
+
+    def on_confirm_due(self, place: int, now: int) -> list[Effect]:
+        """Tell a client which neighbours have not confirmed in time; it is told again when they have."""
+        session = self.border.at_place(place)
+        if session is None:
+            return []
+        effects: list[Effect] = []
+        for late in self.convergence.late(place, now):
+            if session.link is not None:
+                effects.append(Send(session.link, late))
+        report_at = self.convergence.report_at(place)
+        if report_at < NEVER:
+            self.border.deadlines.arm(CONFIRM, place, report_at)
+        return effects
+
     def on_follow(self, session: Session, message: m.Follow, now: int) -> list[Effect]:
         return self.replicator.on_follow(session, message, now)
 
@@ -898,6 +1024,14 @@ def _put_behind(updates: list[Update], errands: list[m.Errand]) -> None:
     else:
         others = errands
     updates += [Update(errands=(errand,)) for errand in others]
+
+
+def _put_last(updates: list[Update], **fields: m.Probe | m.Echo) -> None:
+    """Let this travel with the last update to a neighbour, or in one of its own."""
+    if updates:
+        updates[-1] = replace(updates[-1], **fields)
+    else:
+        updates.append(replace(Update(), **fields))
 
 
 def _filters(update: Update) -> int:
@@ -931,9 +1065,11 @@ TIMERS: dict[int, Callable[[Broker, Any, int], list[Effect]]] = {
     deadlines.BACKLOG: Broker.on_backlog_due,
     deadlines.TOMBSTONE: Broker.on_tombstone_due,
     deadlines.UPDATE: Broker.on_update_due,
+    deadlines.CONFIRM: Broker.on_confirm_due,
 }
 
 FROM_BROKER: dict[type, Callable[[Broker, BrokerId, Any, int], list[Effect]]] = {
+    Notification: Broker.on_notification,
     m.Uncertain: Broker.on_uncertain,
     m.Gap: Broker.on_gap,
     Announce: Broker.on_announce,
@@ -953,4 +1089,5 @@ FROM_CLIENT: dict[type, Callable[[Broker, Session, Any, int], list[Effect]]] = {
     m.Unfollow: Broker.on_unfollow,
     m.State: Broker.on_state,
     m.HereAck: Broker.on_here_ack,
+    m.Probe: Broker.on_probe,
 }

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from wayfare.core import messages as m
 from wayfare.core.effects import (
     Close,
+    Confirmed,
     Effect,
     Ended,
     Event,
@@ -151,6 +152,9 @@ class Client:
         self._open: dict[int, tuple[ClientId, int]] = {}  # ... and the other way round, in order
         self._done: set[tuple[ClientId, int]] = set()  # before others that came before them
         self.deadline: int | None = None  # when the next acknowledgement has to go
+        self.probes = 0  # how often it asked to have something confirmed
+        self.asked = m.Probe()  # the last probe for each kind
+        self.confirmed = m.Echo()  # the last one that was answered
         self.following = Following()
         self._follows = self.following.counts  # at hand, for `step`
 
@@ -235,9 +239,10 @@ class Client:
         )
 
     def _present(self, attach: m.Attach) -> list[Effect]:
-        """Attach, and send what nobody has accepted yet."""
+        """Attach, and send what nobody has accepted or confirmed yet."""
         assert self.link is not None
-        return [Send(self.link, attach), *(Send(self.link, one) for one in self.outbox)]
+        probes = [one] if (one := self._unconfirmed()) != m.Probe() else []
+        return [Send(self.link, one) for one in (attach, *self.outbox, *probes)]
 
     def _leave_behind(self, broker: BrokerId) -> list[Effect]:
         """Let go of the local subscriptions made at another broker."""
@@ -351,6 +356,24 @@ class Client:
             return []
         self._forget_watch(filter)
         return self._say(m.Unadvertise(filter))
+
+    def probe(self, *, ads: bool = False, subs: bool = False) -> list[Effect]:
+        """Ask when what is advertised, or subscribed to, by now is in effect in the whole tree.
+
+        `Confirmed` says so, once, wherever the client is by then; `probes` is the number of this request.
+        """
+        self.probes += 1
+        ads_number = self.probes if ads else self.asked.ads
+        self.asked = m.Probe(ads_number, self.probes if subs else self.asked.subs)
+        return self._say(m.Probe(self.probes if ads else 0, self.probes if subs else 0))
+
+    def _unconfirmed(self) -> m.Probe:
+        """What is to be asked again at a new attachment."""
+        asked, confirmed = self.asked, self.confirmed
+        return m.Probe(
+            asked.ads if asked.ads > confirmed.ads else 0,
+            asked.subs if asked.subs > confirmed.subs else 0,
+        )
 
     def watch(self, filter: Filter) -> list[Effect]:
         """Be told whether anybody wants what it advertised by this, now and when that changes."""
@@ -707,6 +730,18 @@ class Client:
         self.wanted[filter] = wanted
         return [Interested(filter, wanted)]
 
+    def on_echo(self, message: m.Echo, now: int) -> list[Effect]:
+        asked, known = self.asked, self.confirmed
+        if message.ads > asked.ads or message.subs > asked.subs:
+            raise ProtocolError(f"{message} answers no probe")
+        if message.missing:
+            return [Confirmed(message.ads, message.subs, message.missing)]
+        ads, subs = max(message.ads, known.ads), max(message.subs, known.subs)
+        if (ads, subs) == (known.ads, known.subs):
+            return []
+        self.confirmed = m.Echo(ads, subs)
+        return [Confirmed(message.ads, message.subs)]
+
     def _forget_published(self, number: int) -> None:
         if number > self.published:
             raise ProtocolError(f"accepted publication {number} of {self.published}")
@@ -740,6 +775,7 @@ FROM_BROKER: dict[type, Callable[[Client, Any, int], list[Effect]]] = {
     m.Published: Client.on_published,
     m.Resend: Client.on_resend,
     m.Interest: Client.on_interest,
+    m.Echo: Client.on_echo,
     m.Here: Client.on_here,
     m.HereGap: Client.on_here_gap,
 }

@@ -422,6 +422,8 @@ def _check_update(message: m.Update) -> None:
         _require(not entry.ahead, "an advertisement is the same everywhere")
     for errand in message.errands:
         CHECKS[type(errand)](errand)
+    if message.echo is not None:
+        _check_echo(message.echo)
 
 
 def _check_announce(message: m.Announce) -> None:
@@ -501,6 +503,11 @@ def _check_prepare(message: m.Prepare) -> None:
     _check_filters(message.advertisements)
 
 
+def _check_echo(message: m.Echo) -> None:
+    for name in message.missing:
+        _check_name(name)
+
+
 def _check_resend(message: m.Resend) -> None:
     _check_number(message.epoch)
 
@@ -573,6 +580,8 @@ CHECKS: dict[type, Callable[[Any], None]] = {
     m.Ask: _check_ask,
     m.Profile: _check_profile,
     m.Prepare: _check_prepare,
+    m.Probe: _check_nothing,
+    m.Echo: _check_echo,
     m.Resend: _check_resend,
     m.Interest: _check_filter,
     m.Follow: _check_follow,

@@ -30,7 +30,8 @@ from heapq import heapify, heappop, heappush
     BACKLOG,  # the oldest notification of a backlog
     TOMBSTONE,
     UPDATE,  # a table update that was postponed
-) = range(10)
+    CONFIRM,  # what a client wants to have confirmed
+) = range(11)
 
 SLACK = 64  # entries of disarmed timers that the heap may always hold
 ORDER_BITS = 40  # of an entry, below its time: in which order it was armed

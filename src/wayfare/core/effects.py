@@ -4,7 +4,7 @@ A host turns what happens into events, calls `step(event, now)`, and performs th
 
     Received, LinkUp, LinkDown,       ->  core  ->  Send, Close       (broker and client)
     Publications, Granted,                          Notify, Lost, Ended,
-    Confined, Forgotten, Exceeded,                  Interested        (client: to the application)
+    Confined, Forgotten, Exceeded,                  Interested, Confirmed  (client: to the application)
     Tick, Stalled, RolledBack, Posted               Post              (broker: to another replicator)
 
 `now` is an integer of nanoseconds that never goes back. Whenever `next_deadline()` is reached, the
@@ -183,6 +183,17 @@ class Interested(msgspec.Struct, frozen=True, gc=False):
     wanted: bool
 
 
+class Confirmed(msgspec.Struct, frozen=True, gc=False):
+    """What the client subscribed to or advertised before these probes is in effect in the whole tree.
+
+    With `missing`: not yet, because these neighbours of its broker have not confirmed it in time.
+    """
+
+    ads: int  # the number of the last probe for advertisements; 0: nothing new
+    subs: int
+    missing: tuple[BrokerId, ...] = ()
+
+
 class Post(msgspec.Struct, frozen=True, gc=False):
     """Send the message to the replicator at this broker directly, if that can be done: it may be lost."""
 
@@ -190,4 +201,4 @@ class Post(msgspec.Struct, frozen=True, gc=False):
     message: Peers
 
 
-Effect = Send | Close | Notify | Lost | Passed | Ended | Interested | Post
+Effect = Send | Close | Notify | Lost | Passed | Ended | Interested | Confirmed | Post

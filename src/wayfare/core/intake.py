@@ -46,7 +46,7 @@ def takes_long(update: Update, limit: int) -> bool:
 
 
 def in_slices(update: Update, limit: int) -> Iterator[Update]:
-    """The same as several updates of about so many units, the errands in the last one."""
+    """The same as several updates of about so many units; the last one has what is behind the entries."""
     empty = Update(repairs=update.repairs, repair=update.repair)
     for kind in KINDS:
         slice, left = list[Entry](), limit
@@ -58,8 +58,8 @@ def in_slices(update: Update, limit: int) -> Iterator[Update]:
                 slice, left = [], limit
         if slice:
             yield replace(empty, **{kind: tuple(slice)})
-    if update.errands:
-        yield Update(errands=update.errands)
+    if update.errands or update.probe or update.echo:
+        yield Update(errands=update.errands, probe=update.probe, echo=update.echo)
 
 
 def _entry_units(entry: Entry) -> int:

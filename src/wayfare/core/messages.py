@@ -5,10 +5,10 @@ field goes last and has a default, a tag is never used again. `Hello` is the fir
 connection and never changes.
 
     client -> border broker   Attach  Detach  Subscribe  Unsubscribe  Advertise  Unadvertise
-                              Publish  Ack  Follow  Unfollow  State  HereAck
-    border broker -> client   Welcome  Deliver  Gap  Published  Resend  Interest  Here  HereGap
+                              Publish  Ack  Follow  Unfollow  State  HereAck  Probe
+    border broker -> client   Welcome  Deliver  Gap  Published  Resend  Interest  Here  HereGap  Echo
     broker -> broker          Notification  Uncertain  Gap  Announce  Tunnel
-                              Update(... Request, Reply, Fetch, Searched, Ask,
+                              Update(... Probe, Echo, Request, Reply, Fetch, Searched, Ask,
                                          Profile, Prepare)
     replicator -> replicator  Shadow  Forget  Recall  Recalled
 """
@@ -610,6 +610,31 @@ class Prepare(Message, frozen=True, tag=46):
     advertisements: Filters
 
 
+MISSING_MAX = 1_000  # neighbours that an Echo names
+
+
+class Probe(Message, frozen=True, tag=47):
+    """Tell me by an `Echo` when what I said so far has spread: see convergence.py. 0: not asked.
+
+    From a client: everything up to this request, by its own count. Between neighbours: the updates up to
+    this one, as the sender counts them.
+    """
+
+    ads: Number = 0  # advertisements, and the subscriptions that answer them
+    subs: Number = 0  # subscriptions
+
+
+class Echo(Message, frozen=True, tag=48):
+    """Everything up to these numbers has spread. 0: nothing new.
+
+    To a client, with `missing`: it has not in time, because these neighbours of its broker have not answered.
+    """
+
+    ads: Number = 0
+    subs: Number = 0
+    missing: Annotated[tuple[BrokerId, ...], Meta(max_length=MISSING_MAX)] = ()
+
+
 Errand = Request | Reply | Fetch | Searched | Ask | Profile | Prepare
 
 
@@ -628,6 +653,9 @@ class Update(Message, frozen=True, tag=30):
     repairs: bool = False
     # Of the repair that it is part of, for the `Gap` that answers it; 0: by a release that numbers none.
     repair: Number = 0
+    # Of all updates on this link so far, with this one.
+    probe: Probe | None = None
+    echo: Echo | None = None
 
 
 FromClient = (
@@ -643,8 +671,9 @@ FromClient = (
     | Unfollow
     | State
     | HereAck
+    | Probe
 )
-ToClient = Welcome | Deliver | Gap | Published | Resend | Interest | Here | HereGap
+ToClient = Welcome | Deliver | Gap | Published | Resend | Interest | Here | HereGap | Echo
 
 
 class Tunnel(Message, frozen=True, tag=32):

@@ -15,6 +15,7 @@ from math import inf
 import msgspec
 
 from wayfare.core.border import Border
+from wayfare.core.convergence import SavedConvergence
 from wayfare.core.filters import Filter
 from wayfare.core.grants import Grants
 from wayfare.core.handoff import Handoff
@@ -165,6 +166,7 @@ class Saved(msgspec.Struct, array_like=True):
     since: int | None = 0  # when the store began; 0: before that was saved, long ago
     last_repair: int = EVERYBODY
     repairs: list[tuple[int, Origins]] = []  # with their numbers
+    convergence: SavedConvergence = SavedConvergence()
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -215,6 +217,7 @@ def save(
         border.since,
         repairs.last,
         repairs.known(),
+        border.convergence.save(),
     )
     return _encoder.encode(saved)
 
@@ -277,6 +280,7 @@ def load(
     for neighbour, (ads, subs) in zip(saved.neighbours, saved.told, strict=bool(saved.told)):
         routing.believe(neighbour, ads, subs)
         routing.meter.exact = False
+    border.convergence.load(saved.convergence)
     for asking in saved.taking:
         border.intakes.taking[asking.link] = _intake(asking)
     if saved.told or saved.taking:

@@ -139,6 +139,7 @@ class Fuzz:
         self.interest = Random(f"interest {job.seed}")  # likewise
         self.attempts = Random(f"attempts {job.seed}")  # likewise
         self.losses = Random(f"losses {job.seed}")  # likewise
+        self.confirms = Random(f"confirms {job.seed}")  # likewise
         self.watching = self.interest.random() < 0.5
         self.pressure = Random(f"memory {job.seed}")  # likewise
         self.short = self.pressure.random() < 0.25  # of memory, now and then
@@ -342,6 +343,8 @@ class Fuzz:
         if draw < 0.12 or not subscriptions:
             since_ns = self._since_ns()
             client.subscribe(random_filter(random), random_terms(random), since_ns)
+            if self.confirms.random() < (0.9 if self.rolled_back else 0.5):
+                client.confirm()
         elif draw < 0.20:
             client.unsubscribe(random.choice(list(subscriptions)))
         elif draw < 0.21 and client.connection is not None:
@@ -383,14 +386,24 @@ class Fuzz:
         advertisements = client.core.advertisements
         draw = random.random()
         if draw < 0.12 or not advertisements:
-            client.advertise(random_filter(random))
+            offered = client.advertise(random_filter(random))
             self._watch(client)
+            self._publish_at_once(client, offered)
         elif draw < 0.18:
             client.unadvertise(random.choice(list(advertisements)))
         else:
             for attributes in [random_attributes(random) for _ in range(random.choice([1, 1, 3]))]:
                 if any(filter.matches(attributes) for filter in advertisements):
                     client.publish(attributes)
+
+    def _publish_at_once(self, client: ClientHost, offered: Filter) -> None:
+        """Nobody has heard of the advertisement yet, and everybody gets what it offers."""
+        random = self.confirms
+        if random.random() < 0.5:
+            return
+        some = [random_attributes(random) for _ in range(20)]
+        for attributes in [one for one in some if offered.matches(one)][: random.choice([1, 3])]:
+            client.publish(attributes)
 
     def _watch(self, client: ClientHost) -> None:
         """A publisher wants to know whether anybody is interested, or does not any more."""

@@ -20,13 +20,14 @@ def matches(filter: Filter, attributes: Attributes) -> bool:
 class Span:
     """From when to when a client held a filter, or was attached."""
 
-    __slots__ = ("end", "filter", "limited", "start")
+    __slots__ = ("confirmed", "end", "filter", "limited", "start")
 
     def __init__(self, start: int, filter: Filter | None = None) -> None:
         self.start = start
         self.end: float = inf
         self.filter = filter
         self.limited = False  # the client does not want to have all that it missed
+        self.confirmed: float = inf  # since when the subscription is known to be in effect
 
 
 class History:
@@ -65,6 +66,12 @@ class History:
                 self._held[kind, filter] = count - 1, span
             else:
                 span.end = min(span.end, time)  # it may have left before
+
+    def confirm(self, filter: Filter, time: int, asked: int) -> None:
+        """The subscription that was held when this was asked is in effect."""
+        _, span = self._held.get(("sub", filter), (0, Span(time)))
+        if span.start <= asked:
+            span.confirmed = min(span.confirmed, time)
 
     def leave(self, time: int) -> None:
         """The session ends: to the brokers, the client wants and offers nothing."""
@@ -159,6 +166,8 @@ def histories(events: Iterable[Event]) -> dict[str, History]:
             history.unanswered.append(time)
         elif event.kind == "became":
             history.became.append(event)
+        elif event.kind == "confirmed" and filter is not None:
+            history.confirm(filter, time, event.since_ns or 0)
         elif event.kind == "advertised" and filter is not None:
             history.hold("ad", history.advertised, filter, time)
         elif event.kind == "unsubscribed" and filter is not None:

@@ -13,6 +13,7 @@ from wayfare.core.client import Client
 from wayfare.core.conditions import Condition
 from wayfare.core.effects import (
     Close,
+    Confirmed,
     Effect,
     Ended,
     Exceeded,
@@ -82,6 +83,8 @@ class Host:
                 self.ended(effect)
             elif type(effect) is Interested:
                 self.interested(effect)
+            elif type(effect) is Confirmed:
+                self.confirmed(effect)
             elif type(effect) is Post:
                 self.world.post(BrokerId(self.core.name), effect)
             else:
@@ -110,6 +113,9 @@ class Host:
         raise AssertionError(f"{self.core.name} is no client")
 
     def interested(self, effect: Interested) -> None:
+        raise AssertionError(f"{self.core.name} is no client")
+
+    def confirmed(self, effect: Confirmed) -> None:
         raise AssertionError(f"{self.core.name} is no client")
 
     def close(self, effect: Close) -> None:
@@ -327,6 +333,7 @@ class ClientHost(Host):
     """A client, and what its application does."""
 
     __slots__ = (
+        "_asked",
         "_unseen",
         "channels",
         "connection",
@@ -347,6 +354,7 @@ class ClientHost(Host):
         self.left = False
         self.replaced = False  # a later process has its name: of this one only brokers hear
         self.received: list[Notify] = []
+        self._asked: dict[int, tuple[int, list[Filter]]] = {}  # probes: when, and for what
         self._unseen = False  # it has heard nothing yet of the broker that it attached to
 
     @property
@@ -417,6 +425,12 @@ class ClientHost(Host):
         wanted = as_filter(filter)
         effects = self.core.unsubscribe(wanted)
         self.world.log("unsubscribed", client=self.name, filter=wanted)
+        self.perform(effects)
+
+    def confirm(self) -> None:
+        """Ask when all that it subscribes to, and advertises, is in effect."""
+        effects = self.core.probe(ads=True, subs=True)
+        self._asked[self.core.probes] = self.world.now, list(self.core.subscriptions)
         self.perform(effects)
 
     def follow(self, text: str, terms: Terms | None = None) -> Template:
@@ -523,6 +537,14 @@ class ClientHost(Host):
             self.world.log("wanted", client=self.name, filter=effect.advertisement)
         else:
             self.world.log("unwanted", client=self.name, filter=effect.advertisement)
+
+    def confirmed(self, effect: Confirmed) -> None:
+        if effect.missing:
+            return
+        for number in [one for one in self._asked if one <= effect.subs]:
+            asked_ns, filters = self._asked.pop(number)
+            for filter in filters:
+                self.world.log("confirmed", client=self.name, filter=filter, since_ns=asked_ns)
 
     def close(self, effect: Close) -> None:
         self.mind_fault(effect)

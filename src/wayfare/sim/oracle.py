@@ -239,15 +239,20 @@ def _required(
     arrived = accepted + reach.tree_ns
     if any(event.time_ns <= time < arrived for time in publisher.replaced):
         return False  # what the later process publishes may overtake it
-    complete = event.time_ns - 2 * reach.tree_ns  # the tree of who moved before that
-    if any(complete <= time <= arrived for time in publisher.unanswered):
-        return False  # it did not wait until all subscriptions were known where it is
+    if not reach.at_once:
+        complete = event.time_ns - 2 * reach.tree_ns  # the tree of who moved before that
+        if any(complete <= time <= arrived for time in publisher.unanswered):
+            return False  # it did not wait until all subscriptions were known where it is
     # When the window is full, deliveries wait for an acknowledgement, as often as that may happen.
     waits = published // reach.window
     receiving_ns = 3 * reach.client_ns + waits * (2 * reach.client_ns + ACK_DELAY_NS)
     receiving_ns += _moving_ns(client, reach)
 
     def settled(span: Span, spoken: History, trips: int) -> bool:
+        if span.confirmed <= event.time_ns:
+            return True
+        if event.time_ns <= reach.forgot_ns and spoken is client:
+            return False
         contact = spoken.contact(span.start, reach.client_ns, span.end)
         if reach.outage_ns:  # nobody misses what a broker forgot before it could welcome the client
             contact = max(contact, spoken.welcomed(span.start, reach.client_ns))
@@ -265,11 +270,11 @@ def _required(
             break
     else:
         return False
-    # An advertisement travels out, and the subscriptions for it travel back.
+    # Where it has to settle, an advertisement travels out, and the subscriptions for it travel back.
     return any(
-        span.start < event.time_ns
+        span.start <= event.time_ns
         and accepted <= span.end
-        and settled(span, publisher, 2)
+        and (reach.at_once or settled(span, publisher, 2))
         and span.filter is not None
         and matches(span.filter, event.attributes)
         for span in publisher.advertised

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from wayfare.core.broker import Broker
 from wayfare.core.filters import Filter
 from wayfare.core.home import Home, tunnelled
 from wayfare.core.junction import Junction
@@ -33,10 +34,22 @@ def check_quiet(world: World) -> list[Violation]:
             found.append(Violation("tidy", f"{client.name} still has publications to send"))
     for broker in world.brokers.values():
         found += [Violation("accounting", what) for what in check_accounting(broker.core)]
+        found += [Violation("tidy", what) for what in _unconfirmed(broker.core)]
     away = [one for one in world.clients.values() if one.connection is None and not one.left]
     found += _check_sessions(world, {one.name for one in away})
     # What a broker knows of a client that is away is what it last heard, which nobody else knows.
     return found if away else [*found, *_check_tables(world), *_check_told(world)]
+
+
+def _unconfirmed(broker: Broker) -> Iterator[str]:
+    """What the neighbours of a broker have not answered."""
+    spread = broker.convergence
+    for kind, one in (("advertisements", spread.ads), ("subscriptions", spread.subs)):
+        for barrier in one.pending():
+            missing = ", ".join(barrier.missing)
+            yield f"{broker.name} waits for {missing} to confirm {kind} of {barrier.source}"
+    for neighbour, entries in spread.provisional.entries.items():
+        yield f"{neighbour} has not answered {len(entries)} advertisements of {broker.name}"
 
 
 def _check_sessions(world: World, away: set[str]) -> Iterator[Violation]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from wayfare.core.broker import DEFAULT_LIMITS
+from wayfare.core.broker import DEFAULT_LIMITS, PUBLISHER_RELOCATIONS
 from wayfare.core.home import Home
 from wayfare.sim import topology
 from wayfare.sim.world import World
@@ -18,6 +18,10 @@ class Reach(msgspec.Struct, frozen=True):
     window: int = DEFAULT_LIMITS.window  # deliveries that may be on their way to a client
     # That a broker was down whose links began from nothing: nothing arrives that tells how long it took.
     outage_ns: int = 0
+    # Whether publications count from the first one on, and not only when the advertisement has settled.
+    at_once: bool = True
+    # When the store of a broker was last rolled back or lost: it may not know clients that it never welcomed.
+    forgot_ns: int = -1
 
 
 def reach(world: World) -> Reach:
@@ -48,4 +52,5 @@ def reach(world: World) -> Reach:
         client_ns += tree_ns
     if world.digests:  # a new broker may ask an old one, and then the client
         client_ns = 3 * client_ns + 2 * tree_ns
-    return Reach(tree_ns, client_ns, world.limits.window, world.outage_ns)
+    at_once = world.relocation not in PUBLISHER_RELOCATIONS
+    return Reach(tree_ns, client_ns, world.limits.window, world.outage_ns, at_once, world.forgot_ns)

@@ -98,6 +98,7 @@ class World:
         self.closed_messages = 0  # of connections that are no more
         self.closed_worst_ns = 0
         self.outage_ns = 0  # the longest of a broker whose links began from nothing
+        self.forgot_ns = -1  # when the store of a broker was last rolled back or lost
 
     # Building
 
@@ -350,6 +351,7 @@ class World:
             return
         if rollback.broker not in self.stopped:
             self.outage_ns = max(self.outage_ns, rollback.for_ns)
+            self.forgot_ns = self.now
             self.crash(Crash(rollback.broker, rollback.at_ns, rollback.for_ns), self._restore)
 
     def _restore(self, crash: Crash) -> None:

@@ -1,0 +1,316 @@
+"""Convergence: which table updates have spread through the tree, and requests that wait for that.
+
+    client        border broker        neighbour           its other neighbours
+      |-- Subscribe -->|                   |                        |
+      |-- Probe ------>|-- Update, Probe ->|-- Update, Probe ------>|
+      |                |                   |<----------------- Echo-|   nobody is behind it
+      |<-------- Echo -|<------------ Echo-|                            all behind it have answered
+
+This is the echo algorithm on a tree: a probe follows the updates on every link, and a broker answers
+when all neighbours behind it have answered. A probe stops where nothing is left to confirm, so it goes
+no farther than the updates themselves. Numbers count the updates that were sent to one neighbour, and an echo
+confirms all of them up to its number.
+
+Subscriptions are confirmed on request. Advertisements always are: until the brokers behind a neighbour have said what
+they want of an advertisement, everything that it offers is sent there (`Provisional`). So a publisher
+does not wait, and loses nothing from its first publication on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from wayfare.core.messages import MISSING_MAX, BrokerId, Echo, Entry, Probe, Update
+from wayfare.core.predicates import Attributes
+from wayfare.core.routing import Destinations, near_and_here
+
+Source = BrokerId | int  # of a request: a neighbour, or the place of a session
+NEVER = 2**63 - 1
+PENDING_MAX = 64  # requests of one source; a later one then answers an earlier one, too
+
+
+class Barrier(msgspec.Struct, gc=False, eq=False):
+    """A request to confirm everything up to now, and the neighbours that still have to."""
+
+    source: Source
+    number: int
+    report_at: int = NEVER  # then the source is told which neighbours are missing
+    missing: dict[BrokerId, int] = {}  # which of its updates each has to confirm
+
+
+class Spread:
+    """The updates of one kind that were sent to each neighbour, and how far they have spread."""
+
+    __slots__ = (
+        "_always",
+        "_new",
+        "_pending",
+        "_restarted",
+        "_waiting",
+        "asked",
+        "confirmed",
+        "sent",
+    )
+
+    def __init__(self, neighbours: Sequence[BrokerId], *, always: bool) -> None:
+        """With `always`, neighbours are asked to confirm every update, and not only on request."""
+        self._always = always
+        self.sent = dict.fromkeys(neighbours, 0)
+        self.asked = dict.fromkeys(neighbours, 0)
+        self.confirmed = dict.fromkeys(neighbours, 0)
+        self._new: list[Barrier] = []  # requests of this event
+        self._pending: dict[Source, deque[Barrier]] = {}  # in the order of their numbers
+        self._waiting: dict[BrokerId, deque[Barrier]] = {one: deque() for one in neighbours}
+        self._restarted: dict[BrokerId, int] = {}  # and what had been sent before
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is something to do at the end of this event."""
+        return bool(self._new or self._restarted)
+
+    def send(self, neighbour: BrokerId) -> int:
+        """An update goes to this neighbour now; returns its number."""
+        self.sent[neighbour] += 1
+        return self.sent[neighbour]
+
+    def request(self, source: Source, number: int, report_at: int = NEVER) -> None:
+        self._new.append(Barrier(source, number, report_at))
+
+    def start_over(self, neighbour: BrokerId) -> None:
+        """The link begins from nothing: what was asked here or there is forgotten."""
+        self._restarted.setdefault(neighbour, self.sent[neighbour])
+        self.asked[neighbour] = 0
+        self.forget(neighbour)
+        self._new = [one for one in self._new if one.source != neighbour]
+
+    def forget(self, source: Source) -> None:
+        """The source does not wait for its requests any more."""
+        for barrier in self._pending.pop(source, ()):
+            self._drop(barrier)
+
+    def _drop(self, barrier: Barrier) -> None:
+        for neighbour in barrier.missing:
+            self._waiting[neighbour].remove(barrier)
+
+    def settle(self) -> list[Barrier]:
+        """Behind the updates of this event: the requests that need not wait."""
+        done = []
+        for neighbour, before in self._restarted.items():
+            if self.sent[neighbour] == before:  # it needs to know nothing
+                done += self.confirm(neighbour, before)
+        self._restarted.clear()
+        for barrier in self._new:
+            barrier.missing = {
+                neighbour: number
+                for neighbour, number in self.sent.items()
+                if neighbour != barrier.source and number > self.confirmed[neighbour]
+            }
+            if barrier.missing:
+                self._wait(barrier)
+            else:
+                done.append(barrier)
+        self._new.clear()
+        return done
+
+    def _wait(self, barrier: Barrier) -> None:
+        pending = self._pending.setdefault(barrier.source, deque())
+        if len(pending) >= PENDING_MAX:
+            earlier = pending.pop()
+            barrier.report_at = min(barrier.report_at, earlier.report_at)
+            self._drop(earlier)
+        pending.append(barrier)
+        for neighbour in barrier.missing:
+            self._waiting[neighbour].append(barrier)
+
+    def questions(self) -> Iterator[tuple[BrokerId, int]]:
+        """The neighbours to ask now, and which update they are to confirm."""
+        for neighbour, number in self.sent.items():
+            if number > self.asked[neighbour]:
+                waiting = self._waiting[neighbour]
+                needed = waiting[-1].missing[neighbour] if waiting else 0
+                if self._always or needed > self.asked[neighbour]:
+                    self.asked[neighbour] = number
+                    yield neighbour, number
+
+    def confirm(self, neighbour: BrokerId, number: int) -> list[Barrier]:
+        """Everything up to this update has spread behind the neighbour; the requests that waited for it."""
+        number = min(number, self.sent[neighbour])
+        self.confirmed[neighbour] = max(self.confirmed[neighbour], number)
+        waiting, done = self._waiting[neighbour], []
+        while waiting and waiting[0].missing[neighbour] <= number:
+            barrier = waiting.popleft()
+            del barrier.missing[neighbour]
+            if not barrier.missing:
+                pending = self._pending[barrier.source]
+                pending.remove(barrier)
+                if not pending:
+                    del self._pending[barrier.source]
+                done.append(barrier)
+        return done
+
+    def of(self, source: Source) -> Sequence[Barrier]:
+        """The requests of a source that wait."""
+        return self._pending.get(source, ())
+
+    def late(self, source: Source, now: int) -> Barrier | None:
+        """The last request of a source that is late; none of them is reported again."""
+        late = [one for one in self.of(source) if one.report_at <= now]
+        for barrier in late:
+            barrier.report_at = NEVER
+        return late[-1] if late else None
+
+    def pending(self) -> Iterator[Barrier]:
+        for barriers in self._pending.values():
+            yield from barriers
+
+    def save(self) -> SavedSpread:
+        return SavedSpread(self.sent, self.asked, self.confirmed, list(self.pending()))
+
+    def load(self, saved: SavedSpread) -> None:
+        self.sent.update(saved.sent)
+        self.asked.update(saved.asked)
+        self.confirmed.update(saved.confirmed)
+        for barrier in saved.pending:
+            self._pending.setdefault(barrier.source, deque()).append(barrier)
+        for neighbour, waiting in self._waiting.items():
+            some = [one for one in saved.pending if neighbour in one.missing]
+            waiting.extend(sorted(some, key=lambda one: one.missing[neighbour]))
+
+
+class Provisional:
+    """The advertisements that neighbours have not answered yet: what these offer is sent to them."""
+
+    __slots__ = ("_destinations", "_places", "entries")
+
+    def __init__(self, neighbours: Sequence[BrokerId]) -> None:
+        self._places = {name: place for place, name in enumerate(neighbours)}
+        self._destinations = Destinations(len(neighbours))
+        # Each advertisement, and the number of its update.
+        self.entries: dict[BrokerId, dict[Entry, int]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.entries)
+
+    def add(self, neighbour: BrokerId, entries: Iterable[Entry], number: int) -> None:
+        known = self.entries.setdefault(neighbour, {})
+        for entry in entries:
+            if entry not in known:
+                self._destinations.add(entry.filter, self._places[neighbour])
+            known[entry] = number
+        self._mind(neighbour)
+
+    def remove(self, neighbour: BrokerId, entries: Iterable[Entry]) -> None:
+        known = self.entries.get(neighbour, {})
+        for entry in entries:
+            if known.pop(entry, None) is not None:
+                self._destinations.remove(entry.filter, self._places[neighbour])
+        self._mind(neighbour)
+
+    def answer(self, neighbour: BrokerId, number: int) -> None:
+        """The neighbour has said what it wants of all advertisements up to this update."""
+        known = self.entries.get(neighbour, {})
+        self.remove(neighbour, [entry for entry, sent in known.items() if sent <= number])
+
+    def start_over(self, neighbour: BrokerId) -> None:
+        self.remove(neighbour, list(self.entries.get(neighbour, ())))
+
+    def _mind(self, neighbour: BrokerId) -> None:
+        if not self.entries.get(neighbour, True):
+            del self.entries[neighbour]
+
+    def join(self, near: Sequence[int], attributes: Attributes) -> list[int]:
+        """These places of neighbours, and those that have not said whether they want this."""
+        unanswered, _ = near_and_here(self._destinations.find(attributes))
+        return sorted({*near, *unanswered})
+
+
+class SavedSpread(msgspec.Struct, array_like=True, frozen=True):
+    sent: dict[BrokerId, int] = {}
+    asked: dict[BrokerId, int] = {}
+    confirmed: dict[BrokerId, int] = {}
+    pending: list[Barrier] = []
+
+
+class SavedConvergence(msgspec.Struct, array_like=True, frozen=True):
+    ads: SavedSpread = SavedSpread()
+    subs: SavedSpread = SavedSpread()
+    provisional: list[tuple[BrokerId, list[tuple[Entry, int]]]] = []
+
+
+class Convergence:
+    """How far the tables of one broker have spread."""
+
+    __slots__ = ("_eager", "ads", "provisional", "subs")
+
+    def __init__(self, neighbours: Sequence[BrokerId], *, eager: bool = True) -> None:
+        """Unless it is `eager`, publications that come before the answers of neighbours are lost."""
+        self._eager = eager
+        self.ads = Spread(neighbours, always=eager)
+        self.subs = Spread(neighbours, always=False)
+        self.provisional = Provisional(neighbours)
+
+    @property
+    def is_due(self) -> bool:
+        return self.ads.is_due or self.subs.is_due
+
+    def on_sent(self, neighbour: BrokerId, updates: Iterable[Update]) -> None:
+        """Note what a neighbour is told now."""
+        added = [entry for one in updates for entry in one.add_ads]
+        if added:
+            number = self.ads.send(neighbour)
+            if self._eager:
+                self.provisional.add(neighbour, added, number)
+        removed = [entry for one in updates for entry in one.remove_ads]
+        if removed and self.provisional:
+            self.provisional.remove(neighbour, removed)
+        if any(one.add_subs for one in updates):
+            self.subs.send(neighbour)
+
+    def probes(self) -> dict[BrokerId, Probe]:
+        """What neighbours have to be asked behind the updates of this event."""
+        ads, subs = dict(self.ads.questions()), dict(self.subs.questions())
+        return {one: Probe(ads.get(one, 0), subs.get(one, 0)) for one in {**ads, **subs}}
+
+    def waits(self, place: int) -> bool:
+        """Whether a session waits for something."""
+        return bool(self.ads.of(place) or self.subs.of(place))
+
+    def late(self, place: int, now: int) -> list[Echo]:
+        """The reports on requests of a session that are not confirmed in time."""
+        ads, subs = self.ads.late(place, now), self.subs.late(place, now)
+        out = [Echo(ads=ads.number, missing=_names(ads))] if ads else []
+        return [*out, Echo(subs=subs.number, missing=_names(subs))] if subs else out
+
+    def report_at(self, place: int) -> int:
+        """When to report next on the requests of a session."""
+        waiting = [*self.ads.of(place), *self.subs.of(place)]
+        return min((one.report_at for one in waiting), default=NEVER)
+
+    def start_over(self, neighbour: BrokerId) -> None:
+        self.ads.start_over(neighbour)
+        self.subs.start_over(neighbour)
+        self.provisional.start_over(neighbour)
+
+    def forget(self, place: int) -> None:
+        """The session at this place has ended."""
+        self.ads.forget(place)
+        self.subs.forget(place)
+
+    def save(self) -> SavedConvergence:
+        entries = self.provisional.entries.items()
+        provisional = [(name, list(known.items())) for name, known in entries]
+        return SavedConvergence(self.ads.save(), self.subs.save(), provisional)
+
+    def load(self, saved: SavedConvergence) -> None:
+        self.ads.load(saved.ads)
+        self.subs.load(saved.subs)
+        for neighbour, known in saved.provisional:
+            for entry, number in known:
+                self.provisional.add(neighbour, [entry], number)
+
+
+def _names(barrier: Barrier) -> tuple[BrokerId, ...]:
+    return tuple(sorted(barrier.missing))[:MISSING_MAX]
