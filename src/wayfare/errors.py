@@ -6,6 +6,7 @@
     ├── InvalidNotification     attributes or payload that cannot be published
     ├── NotAdvertised           a publication that no advertisement of the client announces
     ├── OutboxFull              too many publications wait for an acknowledgement
+    ├── NotConfirmed            a subscription or advertisement that is not in effect everywhere yet
     ├── CannotConnect           no broker that was named can be reached
     ├── Refused                 a broker closed the connection for good, and says why
     │   └── LoginFailed         ... because the account or its password is wrong
@@ -59,6 +60,23 @@ class NotAdvertised(WayfareError):
 
 class OutboxFull(WayfareError):
     """Too many publications wait for an acknowledgement; try again later."""
+
+
+class NotConfirmed(WayfareError):
+    """A subscription or advertisement that is not in effect in the whole tree yet.
+
+    `missing` are the neighbours of the client's broker that have not confirmed it; none if the client could
+    not reach its broker. It stands, and takes effect as soon as they have heard of it.
+    """
+
+    def __init__(self, what: str, seconds: float, missing: Sequence[str], until: str) -> None:
+        self.missing = tuple(missing)
+        where = "its broker did not answer"
+        if missing:
+            where = f"no answer from the brokers behind {', '.join(missing)}"
+        super().__init__(
+            f"{what} is not confirmed after {seconds:g} s: {where}. It takes effect there later; {until}"
+        )
 
 
 class CannotConnect(WayfareError):

@@ -984,7 +984,8 @@ class Broker:
         return self.border.push(session) if backlog.sent < backlog.last else []
 
     def on_probe(self, session: Session, message: m.Probe, now: int) -> list[Effect]:
-        report_at = now + self.border.limits.confirm_ns
+        limit = self.border.limits.confirm_ns
+        report_at = now + min(message.report_ns or limit, limit)
         self._request_echo(session.place, message, report_at)
         self.border.deadlines.arm(CONFIRM, session.place, report_at)
         return []

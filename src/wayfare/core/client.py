@@ -357,15 +357,17 @@ class Client:
         self._forget_watch(filter)
         return self._say(m.Unadvertise(filter))
 
-    def probe(self, *, ads: bool = False, subs: bool = False) -> list[Effect]:
+    def probe(self, *, ads: bool = False, subs: bool = False, report_ns: int = 0) -> list[Effect]:
         """Ask when what is advertised, or subscribed to, by now is in effect in the whole tree.
 
-        `Confirmed` says so, once, wherever the client is by then; `probes` is the number of this request.
+        `Confirmed` says so, once, wherever the client is by then; `probes` is the number of this request. After
+        `report_ns` it says which neighbours of the broker have not confirmed it.
         """
         self.probes += 1
         ads_number = self.probes if ads else self.asked.ads
         self.asked = m.Probe(ads_number, self.probes if subs else self.asked.subs)
-        return self._say(m.Probe(self.probes if ads else 0, self.probes if subs else 0))
+        number = self.probes
+        return self._say(m.Probe(number if ads else 0, number if subs else 0, report_ns))
 
     def _unconfirmed(self) -> m.Probe:
         """What is to be asked again at a new attachment."""

@@ -622,6 +622,8 @@ class Probe(Message, frozen=True, tag=47):
 
     ads: Number = 0  # advertisements, and the subscriptions that answer them
     subs: Number = 0  # subscriptions
+    # From a client: after this time, report what is missing. 0, or more than the broker's limit: after that.
+    report_ns: Number = 0
 
 
 class Echo(Message, frozen=True, tag=48):

@@ -49,7 +49,9 @@ class Client(LocalBroker):
             confirms=settings.store is not None,
         )
         super().__init__(addresses, begun(mine) if client_id else mine, settings)
-        self._intake = Intake(mine, self._life, self._profile, self._conversation, self._keeping)
+        self._intake = Intake(
+            mine, self._life, self._profile, self._conversation, self._keeping, self._confirmations
+        )
 
     def subscribe(
         self,
@@ -64,6 +66,9 @@ class Client(LocalBroker):
         policy: str | None = None,
     ) -> Subscription:
         """Notifications that match. Begins with `async with`, `await`, or the first `get`.
+
+        The first two also wait until it is in effect: what is published anywhere from then on is
+        delivered. See `Subscription.ready`.
 
         A filter that mentions `myloc` or `my.<name>` follows the client: see `location` and `state`.
 
@@ -87,7 +92,7 @@ class Client(LocalBroker):
 
         Begins with `async with`, `await`, or the first `until_wanted` or `get`.
         """
-        return Offer(self._life, self._profile, offered_as(offered))
+        return Offer(self._life, self._profile, self._confirmations, offered_as(offered))
 
     def _may_take(self) -> bool:
         return not self._intake.full
@@ -113,6 +118,8 @@ def connect(
                     each event, the path of a file (.jsonl or .parquet), or the address of a broker,
                     wayfare://..., where a client of its own publishes each event
     timeout         seconds until `connect`, `move` and `attach` give up
+    confirm         seconds that `subscribe` and `advertise` wait until all brokers concerned have
+                    heard of it; then they go on with a warning; 0: they do not wait
     heartbeat_s     a broker that is silent for three of them is left
     ca, cert        for wayfares:// addresses: the file of the CA that signs the certificates of
                     brokers, and of our own certificate and its key, where brokers require one

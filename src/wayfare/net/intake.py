@@ -13,6 +13,7 @@ from wayfare.core.client import Client
 from wayfare.core.filters import Filter
 from wayfare.core.messages import ClientId
 from wayfare.core.templates import Template
+from wayfare.net.confirmations import Confirmations
 from wayfare.net.conversation import Conversation
 from wayfare.net.keeping import Keeping
 from wayfare.net.life import Life
@@ -30,6 +31,7 @@ class Intake:
         profile: Profile,
         conversation: Conversation,
         keeping: Keeping | None,
+        confirmations: Confirmations,
     ) -> None:
         self.full: set[Subscription] = set()  # that have no room, so that all wait
         self.check = life.check
@@ -38,6 +40,7 @@ class Intake:
         self._profile = profile
         self._conversation = conversation
         self._keeping = keeping
+        self._confirmations = confirmations
         self._subscriptions: dict[Filter | Template, list[Subscription]] = {}
         life.wakers.append(self._wake)
 
@@ -68,6 +71,9 @@ class Intake:
         if kept is not None:
             for notification in kept.claim(wanted):
                 subscription.put(notification)
+
+    async def confirmed(self, wanted: Filter | Template, timeout: float | None) -> None:
+        await self._confirmations.subscribed(wanted, timeout)
 
     def end(self, subscription: Subscription) -> None:
         there = self._subscriptions.get(subscription.filter, [])

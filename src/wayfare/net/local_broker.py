@@ -24,15 +24,16 @@ from typing import TYPE_CHECKING, Any, Self
 
 from wayfare.core import client as core
 from wayfare.core import messages as m
-from wayfare.core.effects import Effect, Ended, Interested, Lost, Notify
+from wayfare.core.effects import Confirmed, Effect, Ended, Interested, Lost, Notify
 from wayfare.core.filters import Filter
 from wayfare.core.messages import ClientId
 from wayfare.core.predicates import Value
 from wayfare.core.templates import Template
-from wayfare.errors import StoreError
+from wayfare.errors import NotConfirmed, StoreError
 from wayfare.net.addresses import Address, parse_all
 from wayfare.net.being import Being, Location
 from wayfare.net.client_store import ClientStore
+from wayfare.net.confirmations import Confirmations
 from wayfare.net.conversation import Conversation
 from wayfare.net.keeping import Keeping
 from wayfare.net.life import Life
@@ -96,6 +97,14 @@ class LocalBroker:
             self._change,
             self._conversation.perform,
             lasting=self._keeping is not None,
+        )
+        self._confirmations = Confirmations(
+            mine,
+            self._life,
+            self._recorder,
+            self._conversation.perform,
+            lambda: self._conversation.is_away,
+            settings.confirm,
         )
         self._heard_of = 0  # changes of its profile that a broker knows
         self._confirmed = 0  # the last publication that was acknowledged
@@ -236,9 +245,18 @@ class LocalBroker:
         self._profile.be(state)
 
     async def advertise(self, offered: Wanted) -> None:
-        """Announce what will be published; nothing else may be."""
+        """Announce what will be published; nothing else may be.
+
+        Waits until all brokers know it, and what they want of it is known at the broker of this client. It need
+        not: everything that is published from now on is delivered.
+        """
         self.check()
-        self._profile.advertise(offered_as(offered))
+        filter = offered_as(offered)
+        self._profile.advertise(filter)
+        try:
+            await self._confirmations.advertised(filter)
+        except NotConfirmed as error:
+            logger.warning("%s", error)
 
     async def unadvertise(self, offered: Wanted) -> None:
         """Withdraw it, as often as it was announced."""
@@ -324,6 +342,8 @@ class LocalBroker:
         elif type(effect) is Lost:
             self._recorder.fact("lost", count=effect.count, reason=effect.reason)
             self._tell_lost(effect)
+        elif type(effect) is Confirmed:
+            self._confirmations.on_confirmed(effect)
         elif type(effect) is Interested:
             kind = "wanted" if effect.wanted else "unwanted"
             self._recorder.fact(kind, filter=effect.advertisement)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from wayfare.core.filters import Filter
 from wayfare.errors import Closed
+from wayfare.net.confirmations import Confirmations
 from wayfare.net.life import Life
 from wayfare.net.options import check_options
 from wayfare.net.profile import Profile
@@ -19,11 +20,14 @@ class Offer(Stream[bool]):
     Iterating gives the answer, and each other one when it comes.
     """
 
-    def __init__(self, life: Life, profile: Profile, offered: Filter) -> None:
+    def __init__(
+        self, life: Life, profile: Profile, confirmations: Confirmations, offered: Filter
+    ) -> None:
         super().__init__()
         self.filter = offered
         self._life = life
         self._profile = profile
+        self._confirmations = confirmations
         self._told: bool | None = None  # the last answer that `get` gave
 
     @property
@@ -40,6 +44,17 @@ class Offer(Stream[bool]):
     async def until_wanted(self, timeout: float | None = None) -> None:
         """Wait until somebody wants it; TimeoutError if that takes longer."""
         await self._wait(lambda: self.wanted is True, timeout)
+
+    async def ready(self, timeout: float | None = None) -> None:
+        """Wait until all brokers know the advertisement, and what they want of it is known here.
+
+        NotConfirmed names the neighbours of the broker that have not confirmed it in time; the
+        time is the option `confirm` of the client unless it is given here.
+        """
+        check_options(timeout=timeout)
+        if not self._begun:
+            self._begin()
+        await self._confirmations.advertised(self.filter, timeout)
 
     async def close(self) -> None:
         """Withdraw the advertisement. A client with a store keeps it."""

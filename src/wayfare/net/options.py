@@ -26,6 +26,7 @@ from wayfare.net.heartbeat import HEARTBEAT_S
 if TYPE_CHECKING:
     from wayfare.eventlog import Event
 
+CONFIRM_S = 10.0  # until `subscribe` and `advertise` go on without a confirmation
 CONNECT_S = 10.0  # until `connect` gives up
 QUEUE_MAX = 1_000  # notifications that wait for the application, of one subscription
 POLICIES = ("wait", "drop_oldest", "drop_newest")
@@ -42,6 +43,7 @@ class Options(TypedDict, total=False):
     on_lost: Callable[[int, str], None] | None
     events: Callable[[Event], object] | str | PathLike[str] | None
     timeout: float
+    confirm: float
     heartbeat_s: float
     ca: str
     cert: tuple[str, str] | None
@@ -63,6 +65,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     on_lost: Callable[[int, str], None] | None = None
     events: Callable[[Event], object] | str | PathLike[str] | None = None
     timeout: float = CONNECT_S
+    confirm: float = CONFIRM_S
     heartbeat_s: float = HEARTBEAT_S
     ca: str = ""
     cert: tuple[str, str] | None = None
@@ -118,6 +121,7 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a function, the path of a file, or the address of a broker",
     ),
     "timeout": (_seconds, "a number of seconds"),
+    "confirm": (_seconds, "a number of seconds"),
     "heartbeat_s": (
         lambda value: _seconds(value) and value > 0,
         "a number of seconds, above 0",

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Generator
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from wayfare.errors import Closed
+from wayfare.errors import Closed, NotConfirmed
 
 T = TypeVar("T")
+
+logger = logging.getLogger("wayfare.client")
 
 
 class Stream(AsyncIterator[T], ABC, Generic[T]):
@@ -20,12 +23,11 @@ class Stream(AsyncIterator[T], ABC, Generic[T]):
         self._open = False
 
     def __await__(self) -> Generator[Any, None, Self]:
-        yield from ()
-        self._begin()
-        return self
+        return self.__aenter__().__await__()
 
     async def __aenter__(self) -> Self:
         self._begin()
+        await self._confirmed()
         return self
 
     async def __aexit__(
@@ -49,6 +51,17 @@ class Stream(AsyncIterator[T], ABC, Generic[T]):
     @abstractmethod
     async def close(self) -> None:
         """Nothing comes any more."""
+
+    @abstractmethod
+    async def ready(self, timeout: float | None = None) -> None:
+        """Wait until it is in effect in the whole tree; NotConfirmed if that takes too long."""
+
+    async def _confirmed(self) -> None:
+        """The same, for whoever begins it: a warning in place of an error."""
+        try:
+            await self.ready()
+        except NotConfirmed as error:
+            logger.warning("%s", error)
 
     @abstractmethod
     def _start(self) -> None:

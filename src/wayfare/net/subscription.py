@@ -24,6 +24,9 @@ class Source(Protocol):
     def check(self) -> None:
         """Raise what keeps it from going on."""
 
+    async def confirmed(self, wanted: Filter | Template, timeout: float | None) -> None:
+        """Wait until a subscription is in effect in the whole tree; NotConfirmed if that takes too long."""
+
     def begin(self, subscription: Subscription) -> None: ...
     def end(self, subscription: Subscription) -> None: ...
     def withdraw(self, wanted: Filter | Template) -> None: ...
@@ -114,6 +117,16 @@ class Subscription(Stream[Notification]):
         if len(self._queue) <= self._max // 2:
             self._client.has_room(self)
         return one
+
+    async def ready(self, timeout: float | None = None) -> None:
+        """Wait until what is published anywhere from now on is delivered.
+
+        NotConfirmed names the neighbours of the broker that have not confirmed it in time; the
+        time is the option `confirm` of the client unless it is given here.
+        """
+        if not self._begun:
+            self._begin()
+        await self._client.confirmed(self.filter, timeout)
 
     async def close(self) -> None:
         """Unsubscribe; what waits can still be read. A client with a store stays subscribed."""
