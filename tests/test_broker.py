@@ -36,6 +36,7 @@ from wayfare.core.messages import (
     Gap,
     Hello,
     Notification,
+    Probe,
     Publish,
     Published,
     Reply,
@@ -117,7 +118,7 @@ def test_attaching_with_a_profile_tells_the_neighbours():
     tell(here, "faro", Update(add_ads=(Entry(X),)))
     assert attach(here, "anna", X, advertisements=(NARROW,)) == [
         Send("anna1", Welcome(1, 0)),
-        Send("faro", Update(add_ads=(Entry(NARROW),), add_subs=(Entry(X),))),
+        Send("faro", Update(add_ads=(Entry(NARROW),), add_subs=(Entry(X),), probe=Probe(1))),
     ]
 
 
@@ -267,7 +268,10 @@ def test_attaching_with_another_profile_adds_before_it_removes():
     assert attach(here, "anna", NARROW, epoch=2, advertisements=(NARROW,)) == [
         Close("anna1", "anna attached again"),
         Send("anna2", Welcome(2, 0)),
-        Send("faro", Update((Entry(NARROW),), (Entry(NARROW),), (Entry(X),), (Entry(X),))),
+        Send(
+            "faro",
+            Update((Entry(NARROW),), (Entry(NARROW),), (Entry(X),), (Entry(X),), probe=Probe(2)),
+        ),
     ]
 
 
@@ -360,7 +364,9 @@ def test_subscriptions_come_and_go():
 def test_advertisements_come_and_go():
     here = broker("faro")
     attach(here, "anna")
-    assert tell(here, "anna1", Advertise(X)) == [Send("faro", Update(add_ads=(Entry(X),)))]
+    assert tell(here, "anna1", Advertise(X)) == [
+        Send("faro", Update(add_ads=(Entry(X),), probe=Probe(1)))
+    ]
     assert tell(here, "anna1", Unadvertise(X)) == [Send("faro", Update(remove_ads=(Entry(X),)))]
     assert tell(here, "anna1", Unadvertise(X)) == []
 
@@ -454,7 +460,7 @@ def test_flooding_sends_no_notification_twice_even_to_a_neighbour_that_asked_for
 def test_an_update_is_applied_and_passed_on():
     here = broker("faro", "porto")
     assert tell(here, "faro", Update(add_ads=(Entry(X),))) == [
-        Send("porto", Update(add_ads=(Entry(X),)))
+        Send("porto", Update(add_ads=(Entry(X),), probe=Probe(1)))
     ]
 
 
@@ -798,7 +804,7 @@ def test_an_errand_to_another_broker_is_sent_on_behind_the_tables():
     tell(here, "faro", Announce(("faro",)))
     request = Request("porto", "anna", 2, 0, (("faro", 1),))
     assert tell(here, "porto", Update(add_ads=(Entry(X),), errands=(request,))) == [
-        Send("faro", Update(add_ads=(Entry(X),), errands=(request,)))
+        Send("faro", Update(add_ads=(Entry(X),), errands=(request,), probe=Probe(1)))
     ]
 
 

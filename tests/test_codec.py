@@ -172,6 +172,8 @@ MESSAGES = {
     m.Resend: st.builds(m.Resend, numbers),
     m.Interest: st.builds(m.Interest, filters(), st.booleans()),
     m.Update: st.builds(m.Update, ads, subs, subs, ads, st.lists(errand, max_size=2).map(tuple)),
+    m.Probe: st.builds(m.Probe, numbers, numbers, numbers),
+    m.Echo: st.builds(m.Echo, numbers, numbers, st.lists(names, max_size=2).map(tuple)),
     m.Join: st.builds(m.Join, numbers.map(lambda n: n or 1), numbers, numbers, numbers),
     m.Took: st.builds(m.Took, numbers),
     m.Ping: st.builds(m.Ping, st.booleans()),
@@ -292,12 +294,18 @@ LAYOUT = [
     (m.Interest(X, True), [25, [ON_WIRE], True]),
     (
         m.Update((m.Entry(X),), (m.Entry(X, "anna"),), repairs=True, repair=7),
-        [30, [[[ON_WIRE], "", []]], [[[ON_WIRE], "anna", []]], [], [], [], True, 7],
+        [30, [[[ON_WIRE], "", []]], [[[ON_WIRE], "anna", []]], [], [], [], True, 7, None, None],
     ),
     (
         m.Update(remove_subs=(m.Entry(X, "", (X, EVERYTHING)),)),
-        [30, [], [], [[[ON_WIRE], "", [[ON_WIRE], [[[]]]]]], [], [], False, 0],
+        [30, [], [], [[[ON_WIRE], "", [[ON_WIRE], [[[]]]]]], [], [], False, 0, None, None],
     ),
+    (
+        m.Update(probe=m.Probe(3, 4, 5), echo=m.Echo(6, 7, (m.BrokerId("faro"),))),
+        [30, [], [], [], [], [], False, 0, [47, 3, 4, 5], [48, 6, 7, ["faro"]]],
+    ),
+    (m.Probe(3, 4), [47, 3, 4, 0]),
+    (m.Echo(6, 7), [48, 6, 7, []]),
     (m.Join(7, 8, 9, 6), [3, 7, 8, 9, 6]),
     (m.Took(9), [4, 9]),
     (m.Ping(), [5, False]),
@@ -320,7 +328,7 @@ LAYOUT = [
     (m.Tunnel("porto", "faro", "anna#2", m.Ack(4)), [32, "porto", "faro", "anna#2", [17, 4], ""]),
     (m.Tunnel("porto", "faro", "l", None, "gone"), [32, "porto", "faro", "l", None, "gone"]),
     *(
-        (m.Update(errands=(errand,)), [30, [], [], [], [], [array], False, 0])
+        (m.Update(errands=(errand,)), [30, [], [], [], [], [array], False, 0, None, None])
         for errand, array in (
             (
                 m.Request("porto", "anna", 3, 9, (("faro", 2),), 77, True),

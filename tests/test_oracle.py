@@ -1,6 +1,7 @@
 """The oracle can fail: for every rule there is a story that breaks it, and one that only just does not."""
 
 import pytest
+from msgspec.structs import replace
 
 from wayfare.core.client import ACK_DELAY_NS
 from wayfare.core.effects import Received
@@ -29,6 +30,7 @@ from wayfare.sim.verdict import Violation
 
 TREE, NEAR = 100, 10  # how long a message takes: across the tree, between client and broker
 REACH = Reach(tree_ns=TREE, client_ns=NEAR)
+BASELINE = replace(REACH, at_once=False)  # what comes before the tree is complete may be lost
 HIGH, LOW = {"price": 41}, {"price": 39}
 RECEIVING = 3 * NEAR  # until a client that is back has what waited: Attach, Welcome, Deliver
 MOVING = 2 * TREE  # until a session has come to where its client is: there and back again
@@ -114,10 +116,36 @@ def test_a_subscription_counts_from_when_it_has_settled():
     assert Story(subscribed_at=LATE).publish(just - 1).broken() == []
 
 
-def test_an_advertisement_counts_from_when_subscriptions_have_come_back():
+def test_a_subscription_counts_from_when_it_was_confirmed():
+    def confirmed(published_at, asked_at=LATE):
+        story = Story(subscribed_at=LATE).publish(published_at)
+        wanted = Filter.parse("price > 40")
+        return story.tell(LATE + 5, "confirmed", "anna", filter=wanted, since_ns=asked_at).broken()
+
+    assert confirmed(LATE + 5) == ["complete"]
+    assert confirmed(LATE + 4) == []
+    assert confirmed(LATE + 5, asked_at=LATE - 1) == []  # of an earlier subscription to the same
+
+
+def test_an_advertisement_counts_at_once():
+    assert Story(advertised_at=LATE).publish(LATE).broken() == ["complete"]
+    assert Story(advertised_at=LATE).publish(LATE - 1).broken() == []
+
+
+def test_for_published_algorithms_it_counts_from_when_subscriptions_have_come_back():
     just = LATE + NEAR + 2 * TREE
-    assert Story(advertised_at=LATE).publish(just).broken() == ["complete"]
-    assert Story(advertised_at=LATE).publish(just - 1).broken() == []
+    assert Story(advertised_at=LATE).publish(just).broken(BASELINE) == ["complete"]
+    assert Story(advertised_at=LATE).publish(just - 1).broken(BASELINE) == []
+
+
+def test_when_a_store_was_lost_only_confirmed_subscriptions_count_before_that():
+    forgetful = replace(REACH, forgot_ns=2000)
+    assert Story().publish(2001).broken(forgetful) == ["complete"]
+    assert Story().publish(2000).broken(forgetful) == []
+    story = Story().publish(2000)
+    wanted = Filter.parse("price > 40")
+    story.tell(500, "confirmed", "anna", filter=wanted, since_ns=400)
+    assert story.broken(forgetful) == ["complete"]
 
 
 def test_without_an_advertisement_nothing_is_required():
@@ -241,7 +269,9 @@ def test_what_is_on_its_way_when_a_publisher_begins_anew_may_be_overtaken():
 
 def test_a_publisher_that_waited_no_longer_may_not_reach_everybody():
     def waited(time, reason=NO_ANSWER):
-        return Story().publish(1000).tell(time, "lost", "ticker", count=0, reason=reason).broken()
+        story = Story().publish(1000).tell(time, "lost", "ticker", count=0, reason=reason)
+        assert story.broken() == ["complete"]
+        return story.broken(BASELINE)
 
     assert waited(1000 - 2 * TREE - 1) == ["complete"]
     assert waited(1000 - 2 * TREE) == []

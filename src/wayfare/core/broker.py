@@ -21,7 +21,7 @@ from wayfare.core import deadlines, saving, saving_virtual
 from wayfare.core import messages as m
 from wayfare.core.border import LISTENING_PLACE, Border
 from wayfare.core.buffers import Buffer
-from wayfare.core.convergence import NEVER, Barrier, Source
+from wayfare.core.convergence import NEVER, Source
 from wayfare.core.deadlines import CONFIRM, UPDATE
 from wayfare.core.effects import (
     Close,
@@ -86,7 +86,6 @@ LATER = (
     " of this one, which is behind"
 )
 MEMORY, ACCOUNT_MEMORY = "memory", "account_memory"  # limits in sum, as a `Gap` names them
-NO_ECHO = m.Echo()
 QUEUED_MAX = 256  # messages of one neighbour that waited and are performed in one event
 FEEDERS_MAX = 16  # notifications of the largest consumer whose publishers are slowed
 SPARE = 16  # of this part of a limit in sum there is room again when somebody had to lose
@@ -167,8 +166,6 @@ class Broker:
         self._routes_lost: dict[BrokerId, set[int]] = {}
         # Updates of neighbours that take long, in slices, and what came behind them.
         self._queued: dict[BrokerId, deque[m.Between]] = {}
-        # What has spread, and was not confirmed yet: to neighbours, and to sessions by their places.
-        self._echoes: dict[Source, m.Echo] = {}
 
     def step(self, event: Event, now: int) -> list[Effect]:
         if type(event) is Received:
@@ -176,7 +173,7 @@ class Broker:
             if (
                 type(message) is Notification
                 and event.link in self._neighbour_links
-                and event.link not in self._queued
+                and (not self._queued or BrokerId(event.link) not in self._queued)
             ):
                 effects = self._route(message, event.link, now)
                 return effects + self._hear(now) if self._heard else effects
@@ -267,7 +264,7 @@ class Broker:
             return self.relocation.outward([*closed, *self.on_link_down(LinkDown(link), now)])
         routing = self.routing
         done = not (effects or self.paths.mail or routing.touched or self.watches.sessions)
-        if done and not (routing.is_behind or self._echoes or self.convergence.is_due):
+        if done and not (routing.is_behind or self.convergence.is_due):
             return effects  # an Ack, mostly
         return self._with_updates(effects)
 
@@ -308,7 +305,6 @@ class Broker:
         self.repairs.start_over(neighbour)
         self.routing.start_over(neighbour)
         self.convergence.start_over(neighbour)
-        self._echoes.pop(neighbour, None)
         if known_before:
             self.repairs.mark([neighbour], EVERYBODY)
         known, begun = self.paths.known_beyond(neighbour), self.border.begun()
@@ -472,7 +468,7 @@ class Broker:
             self.border.repaired.clear()
             self.repairs.mark(self._changed(), self.repairs.begin(origins))
         mail = self._settled_mail()
-        if mail or self.routing.touched or self._echoes or self.convergence.is_due:
+        if mail or self.routing.touched or self.convergence.is_due:
             effects = effects + self._updates(mail)
         if self.is_behind():
             self.border.go_on_soon()
@@ -517,7 +513,7 @@ class Broker:
             for neighbour in touched:
                 self._owed.pop(neighbour, None)
         updates = self._table_updates()
-        echoes = self._settled_echoes()
+        echoes = self.convergence.take_echoes(self.routing.is_settled)
         if self._owed and self._owed.keys() & echoes.keys():
             self._pay_before(echoes, updates)
         for neighbour, number in self.repairs.pending.items():
@@ -547,27 +543,6 @@ class Broker:
             self.convergence.on_sent(neighbour, some)
         return updates
 
-    def _settled_echoes(self) -> dict[Source, m.Echo]:
-        """What may be confirmed now: to a neighbour, not before its subscriptions are settled."""
-        spread = self.convergence
-        self._on_spread(ads=spread.ads.settle(), subs=spread.subs.settle())
-        echoes, routing = self._echoes, self.routing
-        self._echoes = {}
-        if routing.is_behind:
-            for source in [one for one in echoes if isinstance(one, str)]:
-                if not routing.is_settled(source):
-                    self._echoes[source] = echoes.pop(source)
-        return echoes
-
-    def _on_spread(self, ads: list[Barrier], subs: list[Barrier]) -> None:
-        """Confirm these requests at the end of this event."""
-        for barrier in ads:
-            echo = self._echoes.get(barrier.source, NO_ECHO)
-            self._echoes[barrier.source] = replace(echo, ads=max(echo.ads, barrier.number))
-        for barrier in subs:
-            echo = self._echoes.get(barrier.source, NO_ECHO)
-            self._echoes[barrier.source] = replace(echo, subs=max(echo.subs, barrier.number))
-
     def _pay_before(
         self, echoes: dict[Source, m.Echo], updates: dict[BrokerId, list[Update]]
     ) -> None:
@@ -583,8 +558,8 @@ class Broker:
         if not self.convergence.waits(place):
             self.border.deadlines.disarm(CONFIRM, place)
         session = self.border.at_place(place)
-        connected = session is not None and session.link is not None
-        return [Send(session.link, echo)] if connected else []
+        link = None if session is None else session.link
+        return [] if link is None else [Send(link, echo)]
 
     def _changed(self) -> set[BrokerId]:
         """The neighbours that have to hear of what changed in this event, now or as soon as that is clear."""
@@ -606,7 +581,7 @@ class Broker:
     def is_quiet(self) -> bool:
         """Whether nothing is half done that cannot be saved."""
         waiting = self.routing.touched or self._owed or self.paths.mail or self._queued
-        return not (waiting or self.repairs.pending or self._echoes)
+        return not (waiting or self.repairs.pending or self.convergence.is_due)
 
     def save(self) -> bytes:
         assert self.is_quiet()
@@ -641,7 +616,7 @@ class Broker:
     ) -> list[Effect]:
         if link in self._neighbour_links:
             neighbour = BrokerId(link)
-            if type(message) not in FROM_BROKER:
+            if not isinstance(message, m.Between):
                 raise ProtocolError(f"{type(message).__name__} from a broker")
             if neighbour in self._queued:
                 self._queued[neighbour].append(message)
@@ -815,9 +790,9 @@ class Broker:
         if message.repairs:
             self._pass_repair_on(neighbour, message)
         if message.echo is not None:
-            self._take_echo(neighbour, message.echo)
+            self.convergence.on_echo(neighbour, message.echo)
         if message.probe is not None:
-            self._request_echo(neighbour, message.probe)
+            self.convergence.on_probe(neighbour, message.probe)
         for errand in message.errands:
             if isinstance(errand, m.Ask):
                 effects += self._take(self.profiles.on_ask(errand, now), now)
@@ -859,23 +834,6 @@ class Broker:
         repairs = [(one, EVERYBODY) for one in sorted(others) if one != neighbour]
         sessions = [(one.client, one.opened) for one in self.border.at_places(here)]
         return self.repairs.begin(Origins(tuple(sorted(sessions)), tuple(repairs)))
-
-    def _take_echo(self, neighbour: BrokerId, echo: m.Echo) -> None:
-        """What was asked of a neighbour has spread behind it."""
-        spread = self.convergence
-        ads, subs = list[Barrier](), list[Barrier]()
-        if echo.ads:
-            spread.provisional.answer(neighbour, echo.ads)
-            ads = spread.ads.confirm(neighbour, echo.ads)
-        if echo.subs:
-            subs = spread.subs.confirm(neighbour, echo.subs)
-        self._on_spread(ads, subs)
-
-    def _request_echo(self, source: Source, probe: m.Probe, report_at: int = NEVER) -> None:
-        if probe.ads:
-            self.convergence.ads.request(source, probe.ads, report_at)
-        if probe.subs:
-            self.convergence.subs.request(source, probe.subs, report_at)
 
     def _put_off(self, neighbour: BrokerId, now: int) -> None:
         """Subscriptions that match the advertisements of a publisher go to it with the reply.
@@ -986,7 +944,7 @@ class Broker:
     def on_probe(self, session: Session, message: m.Probe, now: int) -> list[Effect]:
         limit = self.border.limits.confirm_ns
         report_at = now + min(message.report_ns or limit, limit)
-        self._request_echo(session.place, message, report_at)
+        self.convergence.on_probe(session.place, message, report_at)
         self.border.deadlines.arm(CONFIRM, session.place, report_at)
         return []
 

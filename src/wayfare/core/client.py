@@ -68,6 +68,7 @@ OUTBOX_MAX = 10_000  # publications without an acknowledgement; then publish ref
 OUTBOX_BYTES_MAX = 64 * 1024 * 1024  # of them; the last one may come on top
 
 
+NO_PROBE = m.Probe()
 CHANGES = (m.Subscribe, m.Unsubscribe, m.Advertise, m.Unadvertise)  # of a profile
 
 
@@ -153,7 +154,7 @@ class Client:
         self._done: set[tuple[ClientId, int]] = set()  # before others that came before them
         self.deadline: int | None = None  # when the next acknowledgement has to go
         self.probes = 0  # how often it asked to have something confirmed
-        self.asked = m.Probe()  # the last probe for each kind
+        self.asked = NO_PROBE  # the last probe for each kind
         self.confirmed = m.Echo()  # the last one that was answered
         self.following = Following()
         self._follows = self.following.counts  # at hand, for `step`
@@ -241,8 +242,9 @@ class Client:
     def _present(self, attach: m.Attach) -> list[Effect]:
         """Attach, and send what nobody has accepted or confirmed yet."""
         assert self.link is not None
-        probes = [one] if (one := self._unconfirmed()) != m.Probe() else []
-        return [Send(self.link, one) for one in (attach, *self.outbox, *probes)]
+        unconfirmed = self._unconfirmed()
+        probes: list[Effect] = [Send(self.link, unconfirmed)] if unconfirmed != NO_PROBE else []
+        return [Send(self.link, attach), *(Send(self.link, one) for one in self.outbox), *probes]
 
     def _leave_behind(self, broker: BrokerId) -> list[Effect]:
         """Let go of the local subscriptions made at another broker."""

@@ -19,9 +19,10 @@ does not wait, and loses nothing from its first publication on.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from wayfare.core.messages import MISSING_MAX, BrokerId, Echo, Entry, Probe, Update
 from wayfare.core.predicates import Attributes
@@ -29,6 +30,7 @@ from wayfare.core.routing import Destinations, near_and_here
 
 Source = BrokerId | int  # of a request: a neighbour, or the place of a session
 NEVER = 2**63 - 1
+NO_ECHO = Echo()
 PENDING_MAX = 64  # requests of one source; a later one then answers an earlier one, too
 
 
@@ -68,7 +70,7 @@ class Spread:
 
     @property
     def is_due(self) -> bool:
-        """Whether there is something to do at the end of this event."""
+        """Whether `settle` has something to do."""
         return bool(self._new or self._restarted)
 
     def send(self, neighbour: BrokerId) -> int:
@@ -243,7 +245,7 @@ class SavedConvergence(msgspec.Struct, array_like=True, frozen=True):
 class Convergence:
     """How far the tables of one broker have spread."""
 
-    __slots__ = ("_eager", "ads", "provisional", "subs")
+    __slots__ = ("_eager", "_echoes", "ads", "provisional", "subs")
 
     def __init__(self, neighbours: Sequence[BrokerId], *, eager: bool = True) -> None:
         """Unless it is `eager`, publications that come before the answers of neighbours are lost."""
@@ -251,10 +253,44 @@ class Convergence:
         self.ads = Spread(neighbours, always=eager)
         self.subs = Spread(neighbours, always=False)
         self.provisional = Provisional(neighbours)
+        self._echoes: dict[Source, Echo] = {}  # of what has spread; not sent yet
 
     @property
     def is_due(self) -> bool:
-        return self.ads.is_due or self.subs.is_due
+        """Whether there is something to do at the end of this event."""
+        return bool(self._echoes) or self.ads.is_due or self.subs.is_due
+
+    def on_probe(self, source: Source, probe: Probe, report_at: int = NEVER) -> None:
+        if probe.ads:
+            self.ads.request(source, probe.ads, report_at)
+        if probe.subs:
+            self.subs.request(source, probe.subs, report_at)
+
+    def on_echo(self, neighbour: BrokerId, echo: Echo) -> None:
+        """What a neighbour was asked for has spread behind it."""
+        if echo.ads:
+            self.provisional.answer(neighbour, echo.ads)
+            self._confirm(self.ads.confirm(neighbour, echo.ads), "ads")
+        if echo.subs:
+            self._confirm(self.subs.confirm(neighbour, echo.subs), "subs")
+
+    def _confirm(self, done: list[Barrier], kind: str) -> None:
+        for barrier in done:
+            echo = self._echoes.get(barrier.source, NO_ECHO)
+            number = max(barrier.number, getattr(echo, kind))
+            self._echoes[barrier.source] = replace(echo, **{kind: number})
+
+    def take_echoes(self, is_settled: Callable[[BrokerId], bool]) -> dict[Source, Echo]:
+        """Behind the updates of this event: what to confirm now.
+
+        A neighbour has to wait until the subscriptions that answer its advertisements are settled.
+        """
+        self._confirm(self.ads.settle(), "ads")
+        self._confirm(self.subs.settle(), "subs")
+        echoes, self._echoes = self._echoes, {}
+        for source in [one for one in echoes if isinstance(one, str) and not is_settled(one)]:
+            self._echoes[source] = echoes.pop(source)
+        return echoes
 
     def on_sent(self, neighbour: BrokerId, updates: Iterable[Update]) -> None:
         """Note what a neighbour is told now."""
@@ -293,6 +329,7 @@ class Convergence:
         self.ads.start_over(neighbour)
         self.subs.start_over(neighbour)
         self.provisional.start_over(neighbour)
+        self._echoes.pop(neighbour, None)
 
     def forget(self, place: int) -> None:
         """The session at this place has ended."""

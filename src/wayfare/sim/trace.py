@@ -30,6 +30,8 @@ def _update(update: m.Update) -> str:
         *_filters("-ad", update.remove_ads),
         *(TEXTS[type(errand)](errand) for errand in update.errands),
     ]
+    if not changes:  # otherwise they only go along
+        changes = [TEXTS[type(one)](one) for one in (update.probe, update.echo) if one]
     return f"{'Repair' if update.repairs else 'Update'}({', '.join(changes)})"
 
 
@@ -103,6 +105,8 @@ TEXTS: dict[type, Callable[[Any], str]] = {
     m.Tunnel: lambda one: (
         f"Tunnel(to {one.broker}, {TEXTS[type(one.message)](one.message) if one.message else 'gone'})"
     ),
+    m.Probe: lambda one: f"Probe(ads {one.ads}, subs {one.subs})",
+    m.Echo: lambda one: f"Echo({', '.join([f'ads {one.ads}', f'subs {one.subs}', *one.missing])})",
     m.Attach: _attach,
     m.Detach: lambda one: "Detach(leave)" if one.leave else "Detach()",
     m.Subscribe: lambda one: f"Subscribe({one.filter})",
