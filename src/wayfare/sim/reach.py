@@ -20,8 +20,9 @@ class Reach(msgspec.Struct, frozen=True):
     outage_ns: int = 0
     # Whether publications count from the first one on, and not only when the advertisement has settled.
     at_once: bool = True
-    # When the store of a broker was last rolled back or lost: it may not know clients that it never welcomed.
-    forgot_ns: int = -1
+    # When a broker last began with a store that was rolled back or lost: it may not know clients that were not
+    # welcomed before.
+    forgot_ns: int | None = None
 
 
 def reach(world: World) -> Reach:

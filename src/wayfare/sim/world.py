@@ -98,7 +98,9 @@ class World:
         self.closed_messages = 0  # of connections that are no more
         self.closed_worst_ns = 0
         self.outage_ns = 0  # the longest of a broker whose links began from nothing
-        self.forgot_ns = -1  # when the store of a broker was last rolled back or lost
+        self.forgot_ns: int | None = (
+            None  # when a broker last began with a store that forgot something
+        )
 
     # Building
 
@@ -351,12 +353,12 @@ class World:
             return
         if rollback.broker not in self.stopped:
             self.outage_ns = max(self.outage_ns, rollback.for_ns)
-            self.forgot_ns = self.now
             self.crash(Crash(rollback.broker, rollback.at_ns, rollback.for_ns), self._restore)
 
     def _restore(self, crash: Crash) -> None:
         """The restart: each of its links begins from nothing, at both ends."""
         self.stopped.discard(crash.broker)
+        self.forgot_ns = self.now
         host = self.broker(crash.broker)
         host.restore_copy()
         for neighbour in host.core.neighbours:
