@@ -109,7 +109,7 @@ def test_attributes_read_as_they_are_written():
         (m.Deliver(4, m.Notification(TICKER, 3, {})), "Deliver(4: ticker 3)"),
         (m.Gap(4, "backlog_age"), "Gap(4, backlog_age)"),
         (m.Published(5), "Published(5)"),
-        (m.Probe(1, 2), "Probe(ads 1, subs 2)"),
+        (m.Ack(9, m.Probe(1, 2)), "Ack(9, Probe(ads 1, subs 2))"),
         (m.Echo(0, 2, (BrokerId("faro"),)), "Echo(ads 0, subs 2, faro)"),
         (m.Update(echo=m.Echo(3)), "Update(Echo(ads 3, subs 0))"),
     ],

@@ -939,14 +939,16 @@ class Broker:
     def on_ack(self, session: Session, message: m.Ack, now: int) -> list[Effect]:
         backlog = session.backlog
         backlog.acknowledge(message.number)
+        if message.probe is not None:
+            self._ask(session, message.probe, now)
         return self.border.push(session) if backlog.sent < backlog.last else []
 
-    def on_probe(self, session: Session, message: m.Probe, now: int) -> list[Effect]:
+    def _ask(self, session: Session, probe: m.Probe, now: int) -> None:
+        """Tell a client when what it said so far has spread."""
         limit = self.border.limits.confirm_ns
-        report_at = now + min(message.report_ns or limit, limit)
-        self.convergence.on_probe(session.place, message, report_at)
+        report_at = now + min(probe.report_ns or limit, limit)
+        self.convergence.on_probe(session.place, probe, report_at)
         self.border.deadlines.arm(CONFIRM, session.place, report_at)
-        return []
 
     def on_confirm_due(self, place: int, now: int) -> list[Effect]:
         """Tell a client which neighbours have not confirmed in time; it is told again when they have."""
@@ -1048,5 +1050,4 @@ FROM_CLIENT: dict[type, Callable[[Broker, Session, Any, int], list[Effect]]] = {
     m.Unfollow: Broker.on_unfollow,
     m.State: Broker.on_state,
     m.HereAck: Broker.on_here_ack,
-    m.Probe: Broker.on_probe,
 }

@@ -243,8 +243,8 @@ class Client:
         """Attach, and send what nobody has accepted or confirmed yet."""
         assert self.link is not None
         unconfirmed = self._unconfirmed()
-        probes: list[Effect] = [Send(self.link, unconfirmed)] if unconfirmed != NO_PROBE else []
-        return [Send(self.link, attach), *(Send(self.link, one) for one in self.outbox), *probes]
+        said = [Send(self.link, attach), *(Send(self.link, one) for one in self.outbox)]
+        return [*said, *(self._ask(unconfirmed) if unconfirmed != NO_PROBE else [])]
 
     def _leave_behind(self, broker: BrokerId) -> list[Effect]:
         """Let go of the local subscriptions made at another broker."""
@@ -369,7 +369,12 @@ class Client:
         ads_number = self.probes if ads else self.asked.ads
         self.asked = m.Probe(ads_number, self.probes if subs else self.asked.subs)
         number = self.probes
-        return self._say(m.Probe(number if ads else 0, number if subs else 0, report_ns))
+        return self._ask(m.Probe(number if ads else 0, number if subs else 0, report_ns))
+
+    def _ask(self, probe: m.Probe) -> list[Effect]:
+        """A broker of an earlier release knows no probe: to it, this is an acknowledgement."""
+        self._acked = self.done()
+        return self._say(m.Ack(self._acked, probe))
 
     def _unconfirmed(self) -> m.Probe:
         """What is to be asked again at a new attachment."""

@@ -580,7 +580,6 @@ CHECKS: dict[type, Callable[[Any], None]] = {
     m.Ask: _check_ask,
     m.Profile: _check_profile,
     m.Prepare: _check_prepare,
-    m.Probe: _check_nothing,
     m.Echo: _check_echo,
     m.Resend: _check_resend,
     m.Interest: _check_filter,

@@ -5,10 +5,10 @@ field goes last and has a default, a tag is never used again. `Hello` is the fir
 connection and never changes.
 
     client -> border broker   Attach  Detach  Subscribe  Unsubscribe  Advertise  Unadvertise
-                              Publish  Ack  Follow  Unfollow  State  HereAck  Probe
+                              Publish  Ack(Probe)  Follow  Unfollow  State  HereAck
     border broker -> client   Welcome  Deliver  Gap  Published  Resend  Interest  Here  HereGap  Echo
     broker -> broker          Notification  Uncertain  Gap  Announce  Tunnel
-                              Update(... Probe, Echo, Request, Reply, Fetch, Searched, Ask,
+                              Update(Probe, Echo, Request, Reply, Fetch, Searched, Ask,
                                          Profile, Prepare)
     replicator -> replicator  Shadow  Forget  Recall  Recalled
 """
@@ -323,10 +323,38 @@ class Publish(Message, frozen=True, tag=16):
     payload: bytes = b""
 
 
+MISSING_MAX = 1_000  # neighbours that an Echo names
+
+
+class Probe(Message, frozen=True, tag=47):
+    """Tell me by an `Echo` when what I said so far has spread: see convergence.py. 0: not asked.
+
+    From a client: everything up to this request, by its own count. Between neighbours: the updates up to
+    this one, as the sender counts them.
+    """
+
+    ads: Number = 0  # advertisements, and the subscriptions that answer them
+    subs: Number = 0  # subscriptions
+    # From a client: after this time, report what is missing. 0, or more than the broker's limit: after that.
+    report_ns: Number = 0
+
+
+class Echo(Message, frozen=True, tag=48):
+    """Everything up to these numbers has spread. 0: nothing new.
+
+    To a client, with `missing`: it has not in time, because these neighbours of its broker have not answered.
+    """
+
+    ads: Number = 0
+    subs: Number = 0
+    missing: Annotated[tuple[BrokerId, ...], Meta(max_length=MISSING_MAX)] = ()
+
+
 class Ack(Message, frozen=True, tag=17):
     """All deliveries up to this number have reached the application."""
 
     number: Number
+    probe: Probe | None = None  # a question that goes along
 
 
 class Follow(Message, frozen=True, tag=60):
@@ -610,33 +638,6 @@ class Prepare(Message, frozen=True, tag=46):
     advertisements: Filters
 
 
-MISSING_MAX = 1_000  # neighbours that an Echo names
-
-
-class Probe(Message, frozen=True, tag=47):
-    """Tell me by an `Echo` when what I said so far has spread: see convergence.py. 0: not asked.
-
-    From a client: everything up to this request, by its own count. Between neighbours: the updates up to
-    this one, as the sender counts them.
-    """
-
-    ads: Number = 0  # advertisements, and the subscriptions that answer them
-    subs: Number = 0  # subscriptions
-    # From a client: after this time, report what is missing. 0, or more than the broker's limit: after that.
-    report_ns: Number = 0
-
-
-class Echo(Message, frozen=True, tag=48):
-    """Everything up to these numbers has spread. 0: nothing new.
-
-    To a client, with `missing`: it has not in time, because these neighbours of its broker have not answered.
-    """
-
-    ads: Number = 0
-    subs: Number = 0
-    missing: Annotated[tuple[BrokerId, ...], Meta(max_length=MISSING_MAX)] = ()
-
-
 Errand = Request | Reply | Fetch | Searched | Ask | Profile | Prepare
 
 
@@ -673,7 +674,6 @@ FromClient = (
     | Unfollow
     | State
     | HereAck
-    | Probe
 )
 ToClient = Welcome | Deliver | Gap | Published | Resend | Interest | Here | HereGap | Echo
 

@@ -31,8 +31,12 @@ def _update(update: m.Update) -> str:
         *(TEXTS[type(errand)](errand) for errand in update.errands),
     ]
     if not changes:  # otherwise they only go along
-        changes = [TEXTS[type(one)](one) for one in (update.probe, update.echo) if one]
+        changes = [*_probe(update.probe), *([TEXTS[m.Echo](update.echo)] if update.echo else [])]
     return f"{'Repair' if update.repairs else 'Update'}({', '.join(changes)})"
+
+
+def _probe(probe: m.Probe | None) -> list[str]:
+    return [] if probe is None else [f"Probe(ads {probe.ads}, subs {probe.subs})"]
 
 
 def _announce(announce: m.Announce) -> str:
@@ -105,7 +109,6 @@ TEXTS: dict[type, Callable[[Any], str]] = {
     m.Tunnel: lambda one: (
         f"Tunnel(to {one.broker}, {TEXTS[type(one.message)](one.message) if one.message else 'gone'})"
     ),
-    m.Probe: lambda one: f"Probe(ads {one.ads}, subs {one.subs})",
     m.Echo: lambda one: f"Echo({', '.join([f'ads {one.ads}', f'subs {one.subs}', *one.missing])})",
     m.Attach: _attach,
     m.Detach: lambda one: "Detach(leave)" if one.leave else "Detach()",
@@ -114,7 +117,7 @@ TEXTS: dict[type, Callable[[Any], str]] = {
     m.Advertise: lambda one: f"Advertise({one.filter}{', watched' if one.watch else ''})",
     m.Unadvertise: lambda one: f"Unadvertise({one.filter})",
     m.Publish: lambda one: f"Publish({one.number} {attributes_text(one.attributes)})",
-    m.Ack: lambda one: f"Ack({one.number})",
+    m.Ack: lambda one: f"Ack({', '.join([str(one.number), *_probe(one.probe)])})",
     m.Welcome: lambda one: f"Welcome(epoch {one.epoch}, published {one.published})",
     m.Deliver: lambda one: (
         f"Deliver({one.number}: {one.notification.publisher} {one.notification.number})"
@@ -143,7 +146,7 @@ TEXTS: dict[type, Callable[[Any], str]] = {
 class Trace:
     """Writes down what happens in a world: links between brokers, and what applications see.
 
-    With `clients`, also what clients and their brokers say to each other.
+    With `clients`, also what clients and their brokers say to each other. Probes and echoes are not shown.
     """
 
     def __init__(self, world: World, *, clients: bool = False) -> None:
@@ -158,6 +161,10 @@ class Trace:
 
     def _on_message(self, sender: str, receiver: str, message: m.AnyMessage) -> None:
         brokers = self._world.brokers
+        if type(message) is m.Update and message == m.Update(
+            probe=message.probe, echo=message.echo
+        ):
+            return
         if self.clients or (sender in brokers and receiver in brokers):
             self.line(f"{sender} -> {receiver}", TEXTS[type(message)](message))
 
