@@ -324,7 +324,10 @@ LAYOUT = [
         m.Announce((), sought=(m.Request("porto", "anna", 3, 9, ()),)),
         [31, [], [], [], [[40, "porto", "anna", 3, 9, [], 0, False, False, False, False]]],
     ),
-    (m.Tunnel("porto", "faro", "anna#2", m.Ack(4)), [32, "porto", "faro", "anna#2", [17, 4], ""]),
+    (
+        m.Tunnel("porto", "faro", "anna#2", m.Ack(4)),
+        [32, "porto", "faro", "anna#2", [17, 4, None], ""],
+    ),
     (m.Tunnel("porto", "faro", "l", None, "gone"), [32, "porto", "faro", "l", None, "gone"]),
     *(
         (m.Update(errands=(errand,)), [30, [], [], [], [], [array], False, 0, None, None])
@@ -390,7 +393,7 @@ def test_tags_and_fields_stay_where_they_are(message, array):
 
 
 def test_a_frame_is_its_length_and_a_message():
-    assert encode(m.Ack(4)) == b"\x00\x00\x00\x03" + b"\x92\x11\x04"
+    assert encode(m.Ack(4)) == b"\x00\x00\x00\x04" + b"\x93\x11\x04\xc0"
 
 
 def test_a_message_that_fits_no_frame_is_refused_where_it_is_made():

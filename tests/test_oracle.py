@@ -138,17 +138,6 @@ def test_for_published_algorithms_it_counts_from_when_subscriptions_have_come_ba
     assert Story(advertised_at=LATE).publish(just - 1).broken(BASELINE) == []
 
 
-def test_when_a_store_was_lost_only_confirmed_subscriptions_count_before_that():
-    forgetful = replace(REACH, forgot_ns=2000)
-    again = 2000 + 2 * NEAR + TREE
-    assert Story().publish(again).broken(forgetful) == ["complete"]
-    assert Story().publish(again - 1).broken(forgetful) == []
-    story = Story().publish(again - 1)
-    wanted = Filter.parse("price > 40")
-    story.tell(500, "confirmed", "anna", filter=wanted, since_ns=400)
-    assert story.broken(forgetful) == ["complete"]
-
-
 def test_without_an_advertisement_nothing_is_required():
     assert Story(advertised_at=None).publish(LATE).broken() == []
 

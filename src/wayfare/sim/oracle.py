@@ -251,10 +251,6 @@ def _required(
     def settled(span: Span, spoken: History, trips: int) -> bool:
         if span.confirmed <= event.time_ns:
             return True
-        if reach.forgot_ns is not None and spoken is client:
-            again = reach.forgot_ns + 2 * reach.client_ns + reach.tree_ns
-            if event.time_ns < again:
-                return False
         contact = spoken.contact(span.start, reach.client_ns, span.end)
         if reach.outage_ns:  # nobody misses what a broker forgot before it could welcome the client
             contact = max(contact, spoken.welcomed(span.start, reach.client_ns))

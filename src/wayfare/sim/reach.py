@@ -20,9 +20,6 @@ class Reach(msgspec.Struct, frozen=True):
     outage_ns: int = 0
     # Whether publications count from the first one on, and not only when the advertisement has settled.
     at_once: bool = True
-    # When a broker last began with a store that was rolled back or lost: it may not know clients that were not
-    # welcomed before.
-    forgot_ns: int | None = None
 
 
 def reach(world: World) -> Reach:
@@ -54,4 +51,4 @@ def reach(world: World) -> Reach:
     if world.digests:  # a new broker may ask an old one, and then the client
         client_ns = 3 * client_ns + 2 * tree_ns
     at_once = world.relocation not in PUBLISHER_RELOCATIONS
-    return Reach(tree_ns, client_ns, world.limits.window, world.outage_ns, at_once, world.forgot_ns)
+    return Reach(tree_ns, client_ns, world.limits.window, world.outage_ns, at_once)

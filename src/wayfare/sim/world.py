@@ -98,9 +98,6 @@ class World:
         self.closed_messages = 0  # of connections that are no more
         self.closed_worst_ns = 0
         self.outage_ns = 0  # the longest of a broker whose links began from nothing
-        self.forgot_ns: int | None = (
-            None  # when a broker last began with a store that forgot something
-        )
 
     # Building
 
@@ -358,7 +355,6 @@ class World:
     def _restore(self, crash: Crash) -> None:
         """The restart: each of its links begins from nothing, at both ends."""
         self.stopped.discard(crash.broker)
-        self.forgot_ns = self.now
         host = self.broker(crash.broker)
         host.restore_copy()
         for neighbour in host.core.neighbours:
