@@ -12,6 +12,7 @@ import wayfare
 import wayfare.sync
 from test_docs import DOCS, rows
 from wayfare.core.client import OUTBOX_BYTES_MAX, OUTBOX_MAX
+from wayfare.net.connectivity import CHANGES_MAX, Changes
 from wayfare.net.heartbeat import HEARTBEAT_S
 from wayfare.net.options import CONNECT_S, QUEUE_MAX, Options
 
@@ -31,11 +32,12 @@ def test_defaults_are_as_described():
     assert told["queue"] == str(QUEUE_MAX)
     assert told["outbox"] == str(OUTBOX_MAX)
     assert told["outbox_bytes"] == str(OUTBOX_BYTES_MAX)
+    assert f"the latest {CHANGES_MAX} changes" in PAGE.read_text("utf-8")
     assert told["timeout"] == f"{CONNECT_S:g}"
     assert told["heartbeat_s"] == f"{HEARTBEAT_S:g}"
 
 
-@pytest.mark.parametrize("kind", [wayfare.Client, wayfare.Subscription, wayfare.Offer])
+@pytest.mark.parametrize("kind", [wayfare.Client, wayfare.Subscription, wayfare.Offer, Changes])
 def test_every_method_is_described(kind):
     text = PAGE.read_text("utf-8")
     for name, method in inspect.getmembers(kind, inspect.iscoroutinefunction):

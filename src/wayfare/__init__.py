@@ -14,11 +14,13 @@ from wayfare.errors import (
     WayfareError,
 )
 from wayfare.net.client import Client, connect
+from wayfare.net.connectivity import Change
 from wayfare.net.offer import Offer
 from wayfare.net.subscription import Notification, Subscription
 
 __all__ = [
     "CannotConnect",
+    "Change",
     "Client",
     "Closed",
     "Condition",

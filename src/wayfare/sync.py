@@ -29,6 +29,8 @@ from wayfare.net import client as live
 from wayfare.net.addresses import Address
 from wayfare.net.background import Background
 from wayfare.net.being import Location
+from wayfare.net.connectivity import Change
+from wayfare.net.connectivity import Changes as LiveChanges
 from wayfare.net.local_broker import CLOSE_S
 from wayfare.net.offer import Offer as LiveOffer
 from wayfare.net.options import Options
@@ -37,7 +39,7 @@ from wayfare.net.subscription import Notification
 from wayfare.net.subscription import Subscription as LiveSubscription
 from wayfare.net.wanted import Wanted
 
-__all__ = ["Client", "Notification", "Offer", "Subscription", "connect"]
+__all__ = ["Change", "Changes", "Client", "Notification", "Offer", "Subscription", "connect"]
 
 T = TypeVar("T")
 
@@ -137,6 +139,23 @@ class Offer(_Stream[bool]):
             self._background.call(self._live.close)
 
 
+class Changes(Iterator[Change]):
+    """The connection state of a client, and then each change of it. Made by `Client.changes`."""
+
+    def __init__(self, background: Background, live: LiveChanges) -> None:
+        self._background, self._live = background, live
+
+    def __next__(self) -> Change:
+        try:
+            return self.get()
+        except Closed:
+            raise StopIteration from None
+
+    def get(self, timeout: float | None = None) -> Change:
+        """The state when this is first called, and then the next change; or TimeoutError."""
+        return self._background.call(lambda: self._live.get(timeout), self._live.give_back)
+
+
 class _Values(MutableMapping[str, Value]):
     """The state of a client, which changes in its thread."""
 
@@ -193,6 +212,15 @@ class Client:
     def broker(self) -> str:
         """The name of the broker where it is; "": nowhere."""
         return self._live.broker
+
+    @property
+    def connected(self) -> bool:
+        """Whether a broker has welcomed it, and the connection is not known to be broken."""
+        return self._live.connected
+
+    def changes(self) -> Changes:
+        """Iterate over the connection state: as it is now, and then every change."""
+        return Changes(self._background, self._live.changes())
 
     @property
     def lost(self) -> int:

@@ -31,8 +31,8 @@ class Background:
         """Run it there, and wait. Who is interrupted, by Ctrl-C, has not got the result: `undo`."""
         if threading.current_thread() is self._thread:
             raise UsageError(
-                f"{self._name} cannot wait for itself: on_lost and events are called by its own"
-                " thread, so let another one do this"
+                f"{self._name} cannot wait for itself: on_lost, on_connect, on_disconnect and"
+                " events are called by its own thread, so let another one do this"
             )
         future: Future[T] = Future()
         tasks: list[asyncio.Task[T]] = []

@@ -114,6 +114,9 @@ def connect(
     outbox          how many publications may wait for an acknowledgement; then `publish` waits
     outbox_bytes    the same, in bytes: payloads and texts
     on_lost         called with a count (0: nobody knows) and a reason, when notifications are lost
+    on_connect      called with the name of the broker, when one has welcomed the client
+    on_disconnect   called with the name of the broker and a reason, when the client is not connected
+                    to it any more
     events          what happens, in the schema of `wayfare.eventlog`: a function that is called with
                     each event, the path of a file (.jsonl or .parquet), or the address of a broker,
                     wayfare://..., where a client of its own publishes each event

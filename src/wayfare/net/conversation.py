@@ -26,6 +26,7 @@ from wayfare.errors import CannotConnect, CodecError, LoginFailed, Refused, Usag
 from wayfare.net.addresses import Address
 from wayfare.net.alarm import Alarm
 from wayfare.net.connection import Connection, Turn
+from wayfare.net.connectivity import Connectivity
 from wayfare.net.heartbeat import SILENT_BEATS
 from wayfare.net.life import Life
 from wayfare.net.options import Settings
@@ -46,6 +47,7 @@ class Conversation:
         self,
         core: Client,
         life: Life,
+        connectivity: Connectivity,
         recorder: Unrecorded,
         addresses: list[Address],
         settings: Settings,
@@ -77,6 +79,7 @@ class Conversation:
         self.rounds = Rounds(self, addresses, settings.timeout, tls)
         self._core = core
         self._life = life
+        self._connectivity = connectivity
         self._recorder = recorder
         self._timeout, self._heartbeat_s = settings.timeout, settings.heartbeat_s
         self._login: m.Login | None = None
@@ -197,7 +200,7 @@ class Conversation:
         wire, self.wire = self.wire, None
         if wire is None:
             return
-        self.broker = ""
+        broker, self.broker = self.broker, ""
         self._held.clear()  # it is not acknowledged, and comes again
         if wire.link:
             self._record("detached", wire)
@@ -206,6 +209,8 @@ class Conversation:
         if not wire.gone:
             asyncio.get_running_loop().call_later(LINGER_S, cut_off, wire)
         self._life.changed.set()
+        if broker:
+            self._connectivity.disconnected(broker, reason)
 
     def _give_up(self, error: Callable[[], Exception], why: str) -> None:
         self._life.stop(error)
@@ -226,9 +231,12 @@ class Conversation:
         """A mistake of our own: the state is not to be trusted any more."""
         logger.error("%s stops, for a bug: %r", self.name, error, exc_info=error)
         self._life.stop(lambda: _bug(self.name, error))
-        wire, self.wire, self.broker = self.wire, None, ""
+        wire, self.wire = self.wire, None
+        broker, self.broker = self.broker, ""
         if wire is not None:
             wire.abort("a bug")
+        if broker:
+            self._connectivity.disconnected(broker, f"stopped by a bug of Wayfare: {error!r}")
 
     async def _beat(self) -> None:
         while True:
@@ -363,10 +371,16 @@ class Conversation:
         else:
             self.step(Received(self._link, message), now)
             if type(message) is m.Welcome and not wire.closing:
-                self.broker, wire.welcomed = wire.peer, True
-                wire.changed.set()
+                self._be_welcome(wire)
             self._heard(message)
             self._life.changed.set()
+
+    def _be_welcome(self, wire: Wire) -> None:
+        first = not wire.welcomed
+        self.broker, wire.welcomed = wire.peer, True
+        wire.changed.set()
+        if first:
+            self._connectivity.connected(wire.peer)
 
     def _on_refused(self, wire: Wire, message: m.Refused) -> None:
         said = f"{wire.peer or wire.address} closed the connection: {message.reason}"

@@ -34,6 +34,7 @@ from wayfare.net.addresses import Address, parse_all
 from wayfare.net.being import Being, Location
 from wayfare.net.client_store import ClientStore
 from wayfare.net.confirmations import Confirmations
+from wayfare.net.connectivity import Changes, Connectivity
 from wayfare.net.conversation import Conversation
 from wayfare.net.keeping import Keeping
 from wayfare.net.life import Life
@@ -72,10 +73,14 @@ class LocalBroker:
         self._settings = settings
         self._leaves = leaves and settings.store is None
         self._life = Life(self.name)
+        self._connectivity = Connectivity(
+            self.name, self._life, settings.on_connect, settings.on_disconnect
+        )
         self._recorder = Unrecorded() if settings.events is None else self._told(settings.events)
         self._conversation = Conversation(
             mine,
             self._life,
+            self._connectivity,
             self._recorder,
             parse_all(addresses),
             settings,
@@ -212,6 +217,15 @@ class LocalBroker:
     def broker(self) -> str:
         """The name of the broker where it is; "": nowhere."""
         return self._conversation.broker
+
+    @property
+    def connected(self) -> bool:
+        """Whether a broker has welcomed it, and the connection is not known to be broken."""
+        return self._connectivity.now.connected
+
+    def changes(self) -> Changes:
+        """Iterate over the connection state: as it is now, and then every change."""
+        return Changes(self._connectivity)
 
     @property
     def addresses(self) -> list[Address]:

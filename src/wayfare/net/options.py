@@ -8,6 +8,7 @@ OPTIONS    name -> (whether a value is good, what to give)
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import iscoroutinefunction
 from math import isfinite
 from os import PathLike
 from pathlib import Path
@@ -41,6 +42,8 @@ class Options(TypedDict, total=False):
     outbox: int
     outbox_bytes: int
     on_lost: Callable[[int, str], None] | None
+    on_connect: Callable[[str], object] | None
+    on_disconnect: Callable[[str, str], object] | None
     events: Callable[[Event], object] | str | PathLike[str] | None
     timeout: float
     confirm: float
@@ -63,6 +66,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     outbox: int = OUTBOX_MAX
     outbox_bytes: int = OUTBOX_BYTES_MAX
     on_lost: Callable[[int, str], None] | None = None
+    on_connect: Callable[[str], object] | None = None
+    on_disconnect: Callable[[str, str], object] | None = None
     events: Callable[[Event], object] | str | PathLike[str] | None = None
     timeout: float = CONNECT_S
     confirm: float = CONFIRM_S
@@ -98,6 +103,11 @@ def _text(value: Any) -> bool:
     return isinstance(value, str) and not any("\ud800" <= one <= "\udfff" for one in value)
 
 
+def _callback(value: Any) -> bool:
+    """It is called and not awaited."""
+    return callable(value) and not iscoroutinefunction(value)
+
+
 def _path(value: Any) -> bool:
     return isinstance(value, str | PathLike)
 
@@ -115,7 +125,12 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "policy": (lambda value: value in POLICIES, f"one of {', '.join(POLICIES)}"),
     "outbox": (_count, "a whole number, at least 1"),
     "outbox_bytes": (_count, "a whole number, at least 1"),
-    "on_lost": (callable, "a function that is called with a count and a reason"),
+    "on_lost": (_callback, "a function that is called with a count and a reason"),
+    "on_connect": (_callback, "a function that is called with the name of a broker"),
+    "on_disconnect": (
+        _callback,
+        "a function that is called with the name of a broker and a reason",
+    ),
     "events": (
         lambda value: callable(value) or _path(value),
         "a function, the path of a file, or the address of a broker",
