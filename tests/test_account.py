@@ -173,8 +173,9 @@ def test_clients_of_the_command_line_say_who_they_are(tmp_path):
             *map(str, ("sub", url, "x > 0", "--json", "--count", "1", "--id", "anna", *trusted)),
             *("--password-file", str(tmp_path / "anna.txt")),
         )
+        assert anna.told() == "wayfare: subscribed to x > 0 at porto"
         said = wayfare(
-            *("pub", url, "x=7", "--id", "tom", "--settle", "2", *trusted),
+            *("pub", url, "x=7", "--id", "tom", *trusted),
             WAYFARE_PASSWORD="tom-opens",
         )
         assert said[0] == 0, said

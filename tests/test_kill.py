@@ -71,7 +71,6 @@ async def rounds(path, seed, count, durability="disk"):
         ):
             await tom.advertise("x > 0")
             async with anna.subscribe("x > 0") as all:
-                await asyncio.sleep(0.5)
                 for number in range(count):
                     await one_round(net, random, anna, tom, number)
                 got = [(await all.get(60))["x"] for _ in range(10 * count)]

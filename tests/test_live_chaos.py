@@ -157,7 +157,6 @@ async def chaos(seed, seconds, least=0):
             subscription = await client.subscribe("x > 0", queue=50)
             await client.advertise(wayfare.attr("who") == name)
             readers.append(asyncio.create_task(city.read(name, subscription)))
-        await asyncio.sleep(0.5)
         city.end, city.least = asyncio.get_running_loop().time() + seconds, least
         doors = [*city.doors.values()]
         async with asyncio.TaskGroup() as group:

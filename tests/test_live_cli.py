@@ -578,7 +578,7 @@ def test_a_bad_line_is_one_clear_sentence():
     with broker("lisbon") as (_, address):
         for line, says in BAD_LINES:
             lines = f'{{"x": 1}}\n{line}\n'
-            code, out, err = wayfare("pub", address, "--json", "--settle", "0", stdin=lines)
+            code, out, err = wayfare("pub", address, "--json", stdin=lines)
             assert (code, out, err.count("\n")) == (2, "", 1)
             assert err.startswith("wayfare: ") and says in err
 
@@ -586,7 +586,7 @@ def test_a_bad_line_is_one_clear_sentence():
 def test_pub_exits_with_1_if_it_is_stopped_before_its_end():
     with broker("lisbon") as (_, address), subscriber(address, "n = 1") as reader:
         for more, code in ((["--count", "100"], 1), ([], 0)):
-            options = ("--every", "0.05", "--settle", "0.2", *more)
+            options = ("--every", "0.05", *more)
             with program("pub", address, "n=1", *options) as one:
                 assert reader.line()
                 assert one.stop()[0] == code
@@ -595,7 +595,7 @@ def test_pub_exits_with_1_if_it_is_stopped_before_its_end():
 def test_pub_quenched_sleeps_until_somebody_is_interested_and_again_when_nobody_is(tmp_path):
     waiting = "wayfare: nobody is interested in n = 1: waiting"
     publishing = "wayfare: somebody is interested in n = 1: publishing"
-    options = ("--every", "0.05", "--settle", "0", "--quench")
+    options = ("--every", "0.05", "--quench")
     with network(tmp_path, "porto-lisbon") as at:
         with program("pub", at["porto"], "n=1", *options, "--count", "1") as one:
             assert one.told() == waiting

@@ -284,7 +284,7 @@ async def write(net, last, *, base=0, before_close=None):
         await writer.close()
     else:
         await kill(writer)
-    return writer.is_new
+    return writer.accepted
 
 
 def test_what_a_writer_repeats_is_not_heard_twice():
@@ -292,12 +292,12 @@ def test_what_a_writer_repeats_is_not_heard_twice():
         async with network() as (net, _):
             reader = await read(net)
             await until(lambda: known_at_b(net))
-            assert await write(net, 3, before_close="killed")
+            assert await write(net, 3, before_close="killed") == 0
             [first] = net.brokers["b"].core.border.of("task-3")
-            assert not await write(net, 5)
+            assert await write(net, 5) == 3
             assert net.brokers["b"].core.border.of("task-3") == [first]  # it went on
-            assert not await write(net, 5)  # it was all there, and nobody knew
-            assert not await write(net, 2, base=10)
+            assert await write(net, 5) == 5  # it was all there, and nobody knew
+            assert await write(net, 2, base=10) == 10
             await reader.reach(7)
             await reader.settle()
             assert list(xs(reader).values()) == [1, 2, 3, 4, 5, 11, 12]
@@ -320,7 +320,7 @@ def test_a_writer_that_its_broker_forgot_is_not_heard_twice_either():
             await until(lambda: known_at_b(net))
             await reader.settle()
             lost = reader.latest - 3  # a link began from nothing, which readers are told
-            assert await write(net, 5)
+            assert await write(net, 5) == 0
             await reader.reach(5 + lost)
             await reader.settle()
             assert list(xs(reader).values()) == [1, 2, 3, 4, 5]

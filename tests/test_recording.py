@@ -18,7 +18,6 @@ from wayfare.errors import CannotConnect, UsageError
 from wayfare.eventlog import IS_EVENT, Event
 from wayfare.net import telling
 from wayfare.net.recording import CLOCK_NS
-from wayfare.net.telling import SETTLE_S
 from wayfare.sim.oracle import check_deliveries
 from wayfare.sim.reach import Reach
 
@@ -84,6 +83,7 @@ async def test_every_kind_has_its_row():
         assert [(one.kind, one.broker) for one in of_anna if one.kind != "delivered"] == [
             ("attached", "porto"),
             ("subscribed", None),
+            ("confirmed", None),
             ("detached", "porto"),
             ("attached", "lisbon"),
             ("detached", "lisbon"),
@@ -104,7 +104,11 @@ async def test_every_kind_has_its_row():
             await bert.move(net.url("faro"))
             assert [one async for one in here] == []
         said = [(one.kind, one.reason) for one in rows if one.client == "bert" and one.filter]
-        assert said == [("subscribed", "last 3, local"), ("unsubscribed", "stayed behind")]
+        assert said == [
+            ("subscribed", "last 3, local"),
+            ("confirmed", None),
+            ("unsubscribed", "stayed behind"),
+        ]
         after = len(rows)
         await bert.close()
         await here.close()
@@ -203,10 +207,8 @@ async def test_events_of_events_are_not_told():
             wayfare.connect(where, client_id="anna", events=where) as anna,
             anna.subscribe("true") as all,
         ):
-            await settled(net)
-            await asyncio.sleep(SETTLE_S + PAUSE_S)
-            came = [one["kind"] for one in (await all.get(5), await all.get(5))]
-            assert came == ["attached", "subscribed"]
+            while (await all.get(5))["kind"] != "confirmed":
+                pass
             with pytest.raises(TimeoutError):
                 await all.get(PAUSE_S)
 
@@ -225,7 +227,7 @@ async def test_what_cannot_be_told_costs_the_client_nothing(caplog, monkeypatch)
             for x in range(10):  # nobody else has a turn meanwhile
                 await anna.publish({"x": x + 1})
             assert "too many events of anna wait: some are left out" in caplog.text
-            await asyncio.sleep(SETTLE_S)  # these are told
+            await asyncio.sleep(PAUSE_S)  # these are told
             await anna.publish({"x": 11, "y": "é" * 900_000}, confirm=True)  # too large as an event
             await asyncio.sleep(PAUSE_S)
             assert "not told any more" not in caplog.text

@@ -42,10 +42,6 @@ def pair(tree, **options):
     )
 
 
-def settle():
-    time.sleep(0.2)
-
-
 def numbers(subscription, count):
     return [subscription.get(5)["x"] for _ in range(count)]
 
@@ -75,7 +71,6 @@ def test_publish_subscribe_and_move(tree):
         assert [str(one) for one in anna.addresses] == [tree["porto"]]
         tom.advertise("x > 0")
         with anna.subscribe("x > 5") as some:
-            settle()
             for x in range(1, 11):
                 tom.publish({"x": x})
             assert numbers(some, 5) == [6, 7, 8, 9, 10]
@@ -104,7 +99,6 @@ def test_a_for_loop_ends_with_the_subscription(tree):
         some = anna.subscribe("x > 0")
         got = []
         with some:
-            settle()
             for x in range(1, 4):
                 tom.publish({"x": x})
             for one in some:
@@ -120,7 +114,6 @@ def test_many_threads_share_a_client(tree):
     anna, tom = pair(tree)
     with anna, tom, anna.subscribe("x > 0") as all:
         tom.advertise("x > 0")
-        settle()
         got, lock = [], threading.Lock()
 
         def write(start):
@@ -156,7 +149,7 @@ def test_close_wakes_who_waits_in_other_threads(tree):
     threads = [threading.Thread(target=read) for _ in range(5)]
     for one in threads:
         one.start()
-    settle()
+    time.sleep(0.2)  # they wait by now
     closing = [threading.Thread(target=anna.close) for _ in range(3)]
     for one in [*closing, *threads]:
         if one in closing:
@@ -220,7 +213,6 @@ def publish():
         time.sleep(0.001)
 
 with anna, tom, anna.subscribe("x > 0") as all:
-    time.sleep(0.2)
     threading.Thread(target=publish).start()
     print("ready", flush=True)
     interrupted = 0
@@ -259,3 +251,17 @@ def test_ctrl_c_interrupts_and_loses_nothing(tree):
         assert process.stdout.readline() == "interrupted\n"
         assert process.stdout.readline() == "1\n"
         assert process.wait(10) == 0
+
+
+def test_ready_waits_until_all_brokers_know(tree):
+    anna, tom = pair(tree)
+    with anna, tom:
+        offer = tom.offer("x > 0")
+        offer.ready(5)
+        some = anna.subscribe("x > 5")
+        some.ready(5)
+        tom.publish({"x": 6})
+        assert numbers(some, 1) == [6]
+        assert offer.wanted is True
+        with pytest.raises(UsageError):
+            some.ready(-1)

@@ -10,6 +10,7 @@ from wayfare.errors import (
     FilterSyntaxError,
     InvalidNotification,
     NotAdvertised,
+    NotConfirmed,
     Refused,
     WayfareError,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "FilterSyntaxError",
     "InvalidNotification",
     "NotAdvertised",
+    "NotConfirmed",
     "Notification",
     "Offer",
     "Refused",

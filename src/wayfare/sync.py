@@ -73,6 +73,10 @@ class _Stream(Iterator[T], ABC, Generic[T]):
     @abstractmethod
     def get(self, timeout: float | None = None) -> T: ...
 
+    def ready(self, timeout: float | None = None) -> None:
+        """Wait until it is in effect in the whole tree; NotConfirmed if that takes too long."""
+        self._background.call(lambda: self._live.ready(timeout))
+
 
 class Subscription(_Stream[Notification]):
     """Notifications that match a filter, one after the other. Made by `Client.subscribe`."""

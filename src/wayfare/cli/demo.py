@@ -34,7 +34,7 @@ BROKERS = ("lisbon", "porto", "faro")  # the others call the first
 SIDES = {"no support": "naive", "Wayfare": "handoff"}  # and their relocation strategies
 FILTER = "service = 'tram' and delay > 0"
 PER_SECOND = 25
-SETTLE_S = 1.0
+LAST_S = 1.0  # for what is under way at the end
 SECONDS = 16.0
 SHORTEST_S = 2.0
 # Who is where, as shares of the time: anna has been at porto since before, tom at faro.
@@ -152,7 +152,6 @@ class Demo:
         async with AsyncExitStack() as stack:
             for side in self.sides:
                 await side.start(stack)
-            await asyncio.sleep(SETTLE_S)
             self._say("anna listens at porto, tom publishes at faro", changed)
             publishing = asyncio.create_task(self._publish(changed))
             stack.callback(publishing.cancel)
@@ -165,7 +164,7 @@ class Demo:
             await asyncio.sleep(max(0, began + self.seconds - time.monotonic()))
             publishing.cancel()
             self._say("the last ones arrive", changed)
-            await asyncio.sleep(SETTLE_S)
+            await asyncio.sleep(LAST_S)
 
     def _say(self, words: str, changed: Callable[[], None]) -> None:
         self.said = f"{time.monotonic() - self._started:5.1f} s  {words}"

@@ -16,8 +16,6 @@ from wayfare.errors import UsageError
 from wayfare.net.client import connect
 from wayfare.net.offer import Offer
 
-SETTLE_S = 0.5
-
 EXAMPLES = """examples:
   wayfare pub 127.0.0.1:7410 service=parking free=3
   wayfare pub 127.0.0.1:7410 "service=parking place='Praça 5' open=true" --payload "any text"
@@ -26,7 +24,7 @@ EXAMPLES = """examples:
   wayfare sub a.example "free > 0" --json | wayfare pub b.example --json
 
 Values are numbers, true or false, and else texts; a text that looks like a number is in single
-quotes. What is published is advertised first. Several addresses with commas between them are tried
+quotes. What is published is advertised first, and reaches all subscribers from the first message on. Several addresses with commas between them are tried
 one after the other. With --quench, each publication waits until somebody is interested; stderr says
 so. The exit code is 0 when a broker has acknowledged everything, and else 1;
 SIGTERM is the proper end of what has no other.
@@ -54,14 +52,6 @@ def add_parser(commands: Any) -> None:
         "--every", type=running.seconds, metavar="SECONDS", help="again and again, so often"
     )
     one.add_argument("--advertise", metavar="FILTER", help="this, instead of what is published")
-    one.add_argument(
-        "--settle",
-        type=running.seconds,
-        default=SETTLE_S,
-        metavar="SECONDS",
-        help="that subscriptions have to find the way here, before the first publication"
-        f" (default {SETTLE_S:g})",
-    )
     one.add_argument(
         "--quench", action="store_true", help="publish only while somebody is interested"
     )
@@ -108,17 +98,17 @@ async def _publish(
     announced: dict[Filter, Offer] = {}
     similar = notation.alike if a.json else notation.exactly
     published = 0
-    async with connect(a.address.split(","), **identity.options(a)) as client:
+    # What is published reaches all subscribers, also before the advertisement is confirmed.
+    async with connect(a.address.split(","), confirm=0, **identity.options(a)) as client:
         try:
             async for attributes, payload in what:
                 filter = offered or similar(attributes)
                 if filter not in announced:
                     announced[filter] = client.offer(filter)
                     if a.quench:
-                        await announced[filter]
+                        await running.until_ready(announced[filter])
                     else:
                         await client.advertise(filter)
-                    await asyncio.sleep(a.settle)
                 if a.quench and not announced[filter].wanted:
                     running.tell(f"nobody is interested in {filter}: waiting")
                     await announced[filter].until_wanted()

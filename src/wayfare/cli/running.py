@@ -12,8 +12,11 @@ from contextlib import asynccontextmanager, suppress
 from math import isfinite
 from typing import Any
 
+from wayfare.errors import NotConfirmed
 from wayfare.net import logs
 from wayfare.net.addresses import host_and_port
+from wayfare.net.options import CONFIRM_S
+from wayfare.net.stream import Stream
 
 ONCE_S = 0.2  # a signal that comes twice within this time was meant once
 
@@ -137,6 +140,14 @@ def start_log(level: str, format: str = "text") -> None:
 def tell(sentence: str) -> None:
     """Something to know, beside the output."""
     print(f"wayfare: {logs.printable(sentence)}", file=sys.stderr, flush=True)
+
+
+async def until_ready(stream: Stream[Any]) -> None:
+    """Wait until a subscription or an offer is in effect everywhere, but go on with a warning if it is not."""
+    try:
+        await stream.ready(CONFIRM_S)
+    except NotConfirmed as error:
+        tell(str(error))
 
 
 def seconds(text: str) -> float:

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import re
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from typing import Any
 
 from wayfare.cli import identity, notation, running
@@ -26,7 +27,9 @@ EXAMPLES = """examples:
   wayfare sub 127.0.0.1 "location in myloc" --at R12        what follows a client that is there
   wayfare sub 127.0.0.1 "near(myloc, 500) and free >= my.need" --at 52.5163,13.3777 --state need=2
 
-The language of filters: docs/filter-language.md. Without -C and -W it runs until Ctrl-C.
+The language of filters: docs/filter-language.md. Without -C and -W it runs until Ctrl-C. When stderr says
+"subscribed", what is published anywhere from then on is printed; if brokers that are concerned do not answer, a
+warning comes first.
 """
 
 
@@ -111,14 +114,16 @@ class _Subscribing:
                 on_lost=tell_lost,
                 **identity.options(a),
             ) as client,
-            client.subscribe(self.wanted) as some,
+            AsyncExitStack() as stack,
         ):
+            some = client.subscribe(self.wanted)
+            stack.push_async_exit(some)
             ends = None if a.wait is None else asyncio.get_running_loop().time() + a.wait
             try:
                 async with asyncio.timeout_at(ends):
                     client.location = a.at
                     client.state.update(self.state)
-                    await client.flush()
+                    await running.until_ready(some)
                     running.tell(f"subscribed to {self.wanted} at {client.broker}")
                     async for one in some:
                         print(show(one), flush=True)

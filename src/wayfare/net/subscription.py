@@ -124,6 +124,7 @@ class Subscription(Stream[Notification]):
         NotConfirmed names the neighbours of the broker that have not confirmed it in time; the
         time is the option `confirm` of the client unless it is given here.
         """
+        check_options(timeout=timeout)
         if not self._begun:
             self._begin()
         await self._client.confirmed(self.filter, timeout)

@@ -17,7 +17,6 @@ from wayfare.eventlog import IS_EVENT, NEEDED, Event, fields
 if TYPE_CHECKING:
     from wayfare.net.local_broker import LocalBroker
 
-SETTLE_S = 0.5  # that subscriptions to events may take to get to who tells them
 WAITING_MAX = 10_000  # events; of more, the newest are left out
 CLOSE_S = 5.0  # that the last of them may take
 
@@ -61,7 +60,6 @@ class Teller:
         await self._log.close()
 
     async def _publish(self) -> None:
-        await asyncio.sleep(SETTLE_S)
         try:
             while True:
                 told = fields(await self._waiting.get(), self._run)

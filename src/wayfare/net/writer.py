@@ -56,11 +56,9 @@ class Writer(LocalBroker):
         super().__init__(addresses, mine, settings, leaves=leaves)
         self._base = base
         self.accepted = -1
-        self.is_new = False  # nobody can know yet that it is there
 
     def _heard(self, message: m.AnyMessage) -> None:
         if isinstance(message, m.Welcome) and self._core.begins:
             self._core.begins = False
-            self.is_new = message.published == 0
             self.accepted = self._core.published = max(message.published, self._base)
         super()._heard(message)

@@ -11,7 +11,6 @@ from wayfare.net.addresses import Address
 from wayfare.net.options import CONNECT_S, Options
 
 MAX_ROWS = 10_000  # of a batch of a stream
-SETTLE_S = 0.5  # that subscriptions may take to get to a publisher that is new
 EVERYTHING = Filter(((),))
 SPARKS = ("path", "checkpointlocation", "queryname")  # that Spark adds, or uses itself
 
@@ -28,7 +27,6 @@ class Settings(NamedTuple):
     fail_on_data_loss: bool
     timeout: float
     advertise: Filter | None
-    settle: float
     sort: bool
     connection: Options
 
@@ -69,7 +67,6 @@ READERS: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "failondataloss": ("failOnDataLoss", _truth, "true or false"),
     "timeout": ("timeout", _seconds, "a number of seconds"),
     "advertise": ("advertise", Filter.parse, "a filter"),
-    "settle": ("settle", _seconds, "a number of seconds"),
     "sort": ("sort", _truth, "true or false"),
     "ca": ("ca", str, "the path of a file"),
     "cert": ("cert", _pair, "the paths of a certificate and its key, with a comma in between"),
@@ -106,7 +103,6 @@ def settings(options: Mapping[str, str]) -> Settings:
         given.get("failondataloss", True),
         timeout,
         given.get("advertise"),
-        given.get("settle", SETTLE_S),
         given.get("sort", False),
         cast(Options, {"timeout": timeout, **connection}),
     )

@@ -105,8 +105,6 @@ async def _publish(
         return
     writer = Writer(settings.addresses, name, offered, base, leaves=leaves, **settings.connection)
     async with writer:
-        if writer.is_new:
-            await asyncio.sleep(settings.settle)
         done = writer.accepted - base
         if not done:
             await writer.publish(*first)
