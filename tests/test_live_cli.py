@@ -870,7 +870,7 @@ def test_every_command_has_examples(capsys):
             {"a": -1, "b": 2, "c": 0.5, "d": 1e3, "e": 0.5, "f": 5.0},
         ),
         ("a=true b=false c=True d='true'", {"a": True, "b": False, "c": "True", "d": "true"}),
-        ("a=nan b=inf c=0x10 d=1_000", {"a": "nan", "b": "inf", "c": "0x10", "d": "1_000"}),
+        ("c=0x10 d=1_000", {"c": "0x10", "d": "1_000"}),
         ("street=Rua do Ouro free=3", {"street": "Rua do Ouro", "free": 3}),
         ("name='it''s x=1' free=3", {"name": "it's x=1", "free": 3}),
         ("url=http://h/?a=b&c=d x=''", {"url": "http://h/?a=b&c=d", "x": ""}),

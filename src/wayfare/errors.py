@@ -2,7 +2,8 @@
 
     WayfareError
     ├── FilterError             a filter that cannot be built
-    │   └── FilterSyntaxError   ... from this text: where, and why
+    │   ├── FilterSyntaxError   ... from this text: where, and why
+    │   └── FilterNeverMatches  ... or would be of no use, because nothing can match it
     ├── InvalidNotification     attributes or payload that cannot be published
     ├── NotAdvertised           a publication that no advertisement of the client announces
     ├── OutboxFull              too many publications wait for an acknowledgement
@@ -48,6 +49,13 @@ class FilterSyntaxError(FilterError):
         start = max(0, position - 20)
         excerpt = text[start : position + 20]
         super().__init__(f"{reason} at column {position + 1}: {excerpt!r}")
+
+
+class FilterNeverMatches(FilterError):
+    """A filter that no notification can match, with what contradicts itself in it."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the filter can never match: {why}")
 
 
 class InvalidNotification(WayfareError):

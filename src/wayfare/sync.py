@@ -24,6 +24,7 @@ from wayfare.core.filters import Filter
 from wayfare.core.messages import Terms
 from wayfare.core.predicates import Value
 from wayfare.core.templates import Template
+from wayfare.core.values import Payload, Publishable
 from wayfare.errors import Closed
 from wayfare.net import client as live
 from wayfare.net.addresses import Address
@@ -310,7 +311,11 @@ class Client:
         return Offer(self._background, self._live.offer(offered))
 
     def publish(
-        self, attributes: Mapping[str, Value], payload: bytes = b"", *, confirm: bool = False
+        self,
+        attributes: Mapping[str, Publishable],
+        payload: Payload = b"",
+        *,
+        confirm: bool = False,
     ) -> int:
         """Publish once, now or as soon as there is a broker. Returns the number of the publication."""
         return self._background.call(

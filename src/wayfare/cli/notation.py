@@ -21,6 +21,7 @@ from wayfare.net.subscription import Notification
 # A value goes on up to the next name, so that words need no quotes of their own.
 ATTRIBUTE = re.compile(r"\s*([^\s=]+)=('(?:[^']|'')*'|.*?)(?=\s+[^\s=]+=|\s*\Z)", re.DOTALL)
 INTEGER = re.compile(r"[+-]?\d+")
+NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 FRACTION = re.compile(r"[+-]?(\d+\.\d*|\.?\d+)([eE][+-]?\d+)?")
 
 
@@ -35,18 +36,22 @@ def attributes_of(text: str) -> dict[str, Value]:
         name, value = found.groups()
         if name in out:
             raise UsageError(f"{name} is there twice: an attribute has one value")
-        out[name] = _typed(value)
+        out[name] = _typed(name, value)
         at = found.end()
     return out
 
 
-def _typed(text: str) -> Value:
+def _typed(name: str, text: str) -> Value:
     if len(text) > 1 and text[0] == text[-1] == "'":
         return text[1:-1].replace("''", "'")
     if text in ("true", "false"):
         return text == "true"
     if INTEGER.fullmatch(text):
         return int(text)
+    if NOT_FINITE.fullmatch(text):
+        raise UsageError(
+            f"{name}={text} is not a number that can be published; for the text, write {name}=\"'{text}'\""
+        )
     return float(text) if FRACTION.fullmatch(text) else text
 
 
@@ -81,9 +86,10 @@ def of_json(line: bytes, number: int) -> tuple[dict[str, Value], bytes]:
         attributes = inner if isinstance(inner, dict) else facts  # no attribute is an object
         if not attributes:
             raise ValueError("give an object of attributes")
-        if attributes is facts:
-            return attributes, b""
-        return attributes, payloads.found(facts)
+        given = {name: value for name, value in attributes.items() if value is not None}
+        if not given:
+            raise ValueError("all its attributes are null: give one a value")
+        return given, b"" if attributes is facts else payloads.found(facts)
     except ValueError as error:
         raise UsageError(f"line {number} is no notification in JSON: {error}") from None
 

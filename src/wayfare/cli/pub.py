@@ -23,8 +23,9 @@ EXAMPLES = """examples:
   wayfare pub 127.0.0.1:7410 kmh=92 --every 0.5 --quench
   wayfare sub a.example "free > 0" --json | wayfare pub b.example --json
 
-Values are numbers, true or false, and else texts; a text that looks like a number is in single
-quotes. What is published is advertised first, and reaches all subscribers from the first message on. Several addresses with commas between them are tried
+Values are numbers, true or false, and else texts; a text that looks like a number, or is NaN or inf,
+is in single quotes. What is published is advertised first, and reaches all subscribers from the first
+message on. Several addresses with commas between them are tried
 one after the other. With --quench, each publication waits until somebody is interested; stderr says
 so. The exit code is 0 when a broker has acknowledged everything, and else 1;
 SIGTERM is the proper end of what has no other.

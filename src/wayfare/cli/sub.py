@@ -12,10 +12,11 @@ from typing import Any
 from wayfare.cli import identity, notation, running
 from wayfare.core.filters import Filter
 from wayfare.core.predicates import Value
-from wayfare.core.templates import Template, parse
+from wayfare.core.templates import Template
 from wayfare.errors import UsageError
 from wayfare.net.being import Location
 from wayfare.net.client import connect
+from wayfare.net.wanted import wanted_as
 
 POINT = re.compile(r"(-?\d+(?:\.\d+)?),(-?\d+(?:\.\d+)?)")
 
@@ -66,7 +67,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    wanted = parse(arguments.filter)
+    wanted = wanted_as(arguments.filter)
     state = notation.attributes_of(" ".join(arguments.state))
     _check(wanted, arguments.at, state)
     running.start_log("error")

@@ -17,6 +17,7 @@ from typing import Any, Literal, final
 import msgspec
 
 from wayfare.core import patterns
+from wayfare.core.values import plain
 from wayfare.errors import FilterError
 
 Value = str | int | float | bool
@@ -139,6 +140,7 @@ def _checked_text(text: str, longest: int) -> str:
 
 def checked_value(value: Value) -> Value:
     """The value, if a filter may contain it; whole floats become ints so that equals look equal."""
+    value = plain(value)
     if type(value) is str:
         return _checked_text(value, TEXT_MAX)
     if type(value) is float:

@@ -29,6 +29,7 @@ from wayfare.core.filters import Filter
 from wayfare.core.messages import ClientId
 from wayfare.core.predicates import Value
 from wayfare.core.templates import Template
+from wayfare.core.values import Payload, Publishable, plain_attributes, plain_payload
 from wayfare.errors import NotConfirmed, StoreError
 from wayfare.net.addresses import Address, parse_all
 from wayfare.net.being import Being, Location
@@ -278,22 +279,29 @@ class LocalBroker:
         self._profile.unadvertise(offered_as(offered))
 
     async def publish(
-        self, attributes: Mapping[str, Value], payload: bytes = b"", *, confirm: bool = False
+        self,
+        attributes: Mapping[str, Publishable],
+        payload: Payload = b"",
+        *,
+        confirm: bool = False,
     ) -> int:
         """Publish once, now or as soon as there is a broker. Returns the number of the publication.
+
+        An attribute that is None is left out. A payload that is a text is encoded in UTF-8.
 
         Waits while too many are not acknowledged, or not even read; if that is cancelled, nothing was
         published. With `confirm`, waits until a broker has it; if that is cancelled, it will be there.
         """
+        plain, content = plain_attributes(attributes), plain_payload(payload)
         await self._life.until(self._may_publish)
         self._life.check()
-        effects = self._core.publish(attributes, payload)
+        effects = self._core.publish(plain, content)
         if self._keeping is not None:
             self._keeping.publish()
             self._keep()
             self.check()
         number = self._core.published
-        self._recorder.published(number, self._core.epoch, attributes)
+        self._recorder.published(number, self._core.epoch, plain)
         self._conversation.perform(effects)
         if confirm:
             await self._life.until(lambda: self._confirmed >= number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
 from types import TracebackType
@@ -86,6 +87,17 @@ class Subscription(Stream[Notification]):
         self._policy = policy
         self._ready = asyncio.Event()
         self._in_hand: Notification | None = None  # the last one, with which somebody is busy
+        self._used = False  # begun, or closed
+
+    def __del__(self) -> None:
+        if not getattr(self, "_used", True):
+            warnings.warn(
+                f"the subscription to {self.filter} was never used: await it, iterate over it, or use"
+                " it with `async with`",
+                RuntimeWarning,
+                source=self,
+                stacklevel=2,
+            )
 
     async def __aexit__(
         self,
@@ -131,6 +143,7 @@ class Subscription(Stream[Notification]):
 
     async def close(self) -> None:
         """Unsubscribe; what waits can still be read. A client with a store stays subscribed."""
+        self._used = True
         self._put_down()
         if self._open:
             self.end()
@@ -174,6 +187,7 @@ class Subscription(Stream[Notification]):
         self._ready.set()
 
     def _start(self) -> None:
+        self._used = True
         self._client.begin(self)
 
     def _check(self) -> None:

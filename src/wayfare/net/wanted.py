@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from wayfare.core.conditions import Condition
+from wayfare.core.contradictions import parse, possible, where
 from wayfare.core.filters import Filter
 from wayfare.core.messages import Terms
-from wayfare.core.templates import Template, parse, where
+from wayfare.core.templates import Template
 from wayfare.errors import FilterError, UsageError
 from wayfare.net.options import check_options
 
@@ -15,9 +16,9 @@ Wanted = str | Filter | Template | Condition
 
 
 def wanted_as(given: Wanted) -> Filter | Template:
-    """What is subscribed to: it may follow the client."""
+    """What is subscribed to: it may follow the client. FilterNeverMatches if nothing can match."""
     if isinstance(given, Filter | Template):
-        return given
+        return possible(given)
     if isinstance(given, Condition):
         return where(given)
     if not isinstance(given, str):
