@@ -200,6 +200,7 @@ class Border:
         session.rolled_back = 0
         sessions[session.epoch] = session
         session.window = self._window(message)
+        self.convergence.forget(session.place)
         self.connect(session, link)
         self._take_profile(session, message)
 

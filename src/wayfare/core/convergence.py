@@ -332,9 +332,10 @@ class Convergence:
         self._echoes.pop(neighbour, None)
 
     def forget(self, place: int) -> None:
-        """The session at this place has ended."""
+        """The session at this place has ended, or its client is there anew and asks again."""
         self.ads.forget(place)
         self.subs.forget(place)
+        self._echoes.pop(place, None)
 
     def save(self) -> SavedConvergence:
         entries = self.provisional.entries.items()
