@@ -553,9 +553,10 @@ def test_requests_survive_a_broker_that_is_saved_and_loaded():
 # Clients
 
 
+@pytest.mark.parametrize("relocation", ["handoff", "junction", "home", "naive"])
 @pytest.mark.parametrize("to", ["porto", "lisbon", "faro"])
-def test_a_client_that_moves_or_comes_back_before_the_answer_gets_it_there(to):
-    net = subscribed()
+def test_a_client_that_moves_or_comes_back_before_the_answer_gets_it_there(to, relocation):
+    net = subscribed(relocation=relocation)
     net.stop("faro", "lisbon")
     net.settle()
     net.cut("anna")

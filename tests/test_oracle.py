@@ -571,11 +571,17 @@ def test_that_nobody_is_interested_must_not_be_told_while_somebody_is():
     ]
 
 
-def test_until_an_advertisement_and_a_subscription_have_settled_it_may():
-    assert told_early(unwanted(KNOWN)) == []
+def test_a_new_advertisement_need_not_settle_unless_confirmations_take_too_long():
+    for new in (unwanted(KNOWN), unwanted(LATE, advertised_at=LATE - KNOWN)):
+        assert told_early(new) != []
+        for slow in ({"confirm_ns": 4 * TREE - 1}, {"at_once": False}, {"outage_ns": 1}):
+            assert told_early(new, Reach(TREE, NEAR, **slow)) == []
+        assert told_early(new, Reach(TREE, NEAR, confirm_ns=4 * TREE)) != []
+
+
+def test_until_a_subscription_has_settled_it_may():
     assert told_early(unwanted(LATE, subscribed_at=LATE - TREE - 2 * NEAR)) == []
     assert told_early(unwanted(LATE, subscribed_at=LATE - TREE - 2 * NEAR - 1)) != []
-    assert told_early(unwanted(LATE, advertised_at=LATE - KNOWN)) == []
     assert told_early(unwanted(LATE, advertised_at=None)) == []
     cheap = {"filter": Filter.parse("price < 50")}
     another = Story().tell(LATE - 1, "advertised", "ticker", **cheap)

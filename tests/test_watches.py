@@ -61,6 +61,64 @@ def subscriber(net, name="anna", at="porto", text="x > 0"):
     net.move(name, at)
 
 
+# The first answer
+
+
+def watching(net, at="braga"):
+    """Tom has just begun to watch what he advertises."""
+    net.advertise("tom", "exists x")
+    net.watch("tom", "exists x")
+    net.attach("tom", at)
+
+
+@pytest.mark.parametrize("somebody", [False, True])
+def test_the_first_answer_waits_until_all_brokers_have_confirmed_the_advertisement(somebody):
+    """Also if somebody near is interested, perhaps in other attributes."""
+    net = Watched()
+    if somebody:
+        subscriber(net, "bert", "braga", "y > 0")
+        subscriber(net, "anna", "porto", "x > 0")
+    net.stop("porto", "lisbon")
+    watching(net)
+    net.settle()
+    assert "tom" not in net.news
+    net.go()
+    assert net.news["tom"] == [somebody]
+    assert net.said == [("braga", somebody)]
+    assert_tidy(net)
+
+
+def test_the_first_answer_waits_no_longer_than_the_limit():
+    net = Watched()
+    subscriber(net)
+    net.stop("porto", "lisbon")
+    watching(net)
+    net.settle()
+    net.pass_time(Limits().confirm_ns - 1)
+    net.settle()
+    assert "tom" not in net.news
+    net.pass_time(1)
+    net.settle()
+    assert net.news["tom"] == [False]
+    net.go()
+    assert net.news["tom"] == [False, True]
+    assert_tidy(net)
+
+
+def test_what_is_watched_later_has_a_first_answer_of_its_own():
+    net = network()
+    subscriber(net, "anna", "porto", "y > 0")
+    assert net.news.pop("tom") == [True]
+    net.stop("porto", "lisbon")
+    net.advertise("tom", "exists y")
+    net.watch("tom", "exists y")
+    net.settle()
+    assert "tom" not in net.news
+    net.go()
+    assert net.news["tom"] == [True]
+    assert_tidy(net)
+
+
 # Who is interested
 
 
@@ -243,7 +301,7 @@ def test_back_at_its_broker_it_is_told_anew_and_hears_news_only():
 
 
 def test_when_the_old_broker_does_not_answer_it_is_told_what_the_new_one_knows():
-    limits = Limits(answer_ns=1_000_000)
+    limits = Limits(answer_ns=1_000_000, confirm_ns=1_000_000)
     net = network(limits=limits)
     subscriber(net, at="faro")
     net.stop("lisbon", "braga")

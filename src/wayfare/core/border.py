@@ -227,6 +227,7 @@ class Border:
         self.convergence.forget(session.place)
         self.deadlines.disarm(AWAY, session.place)
         self.deadlines.disarm(CONFIRM, session.place)
+        self.deadlines.disarm(CONFIRM, ~session.place)
         if session.ages:
             self.deadlines.disarm(BACKLOG, session.place)
         if session.wait is not None:

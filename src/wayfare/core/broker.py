@@ -262,6 +262,8 @@ class Broker:
             denied = error.action if isinstance(error, NotGranted) else ""
             closed = [Close(link, str(error), fault=True, denied=denied)]
             return self.relocation.outward([*closed, *self.on_link_down(LinkDown(link), now)])
+        if self.watches.begun:
+            self._begin_watches(now)
         routing = self.routing
         done = not (effects or self.paths.mail or routing.touched or self.watches.sessions)
         if done and not (routing.is_behind or self.convergence.is_due):
@@ -529,11 +531,11 @@ class Broker:
         effects: list[Effect] = []
         for source, echo in echoes.items():
             if isinstance(source, int):
-                effects += self._confirm(source, echo)
+                effects += self._confirm(source, echo) if source >= 0 else self._settle(~source)
             else:
                 _put_last(updates.setdefault(source, []), echo=echo)
         sent = [Send(LinkId(one), update) for one, some in updates.items() for update in some]
-        return [*sent, *effects]
+        return [*sent, *self.relocation.outward(effects)]
 
     def _table_updates(self) -> dict[BrokerId, list[Update]]:
         updates: dict[BrokerId, list[Update]] = {}
@@ -560,6 +562,22 @@ class Broker:
         session = self.border.at_place(place)
         link = None if session is None else session.link
         return [] if link is None else [Send(link, echo)]
+
+    def _begin_watches(self, now: int) -> None:
+        """The first answer to what a client watches waits until its advertisements are confirmed."""
+        report_at = now + self.border.limits.confirm_ns
+        for place in self.watches.begun:
+            self.convergence.on_watch(place)
+            self.border.deadlines.arm(CONFIRM, ~place, report_at)
+        self.watches.begun.clear()
+
+    def _settle(self, place: int) -> list[Effect]:
+        """Tell a client whether anybody wants what it advertises, unless it has begun to watch more."""
+        if self.convergence.waits(~place):
+            return []
+        self.border.deadlines.disarm(CONFIRM, ~place)
+        self.watches.settle(place)
+        return self.watches.tell()
 
     def _changed(self) -> set[BrokerId]:
         """The neighbours that have to hear of what changed in this event, now or as soon as that is clear."""
@@ -952,6 +970,9 @@ class Broker:
 
     def on_confirm_due(self, place: int, now: int) -> list[Effect]:
         """Tell a client which neighbours have not confirmed in time; it is told again when they have."""
+        if place < 0:
+            self.watches.settle(~place)
+            return []
         session = self.border.at_place(place)
         if session is None:
             return []

@@ -28,7 +28,7 @@ from wayfare.core.messages import MISSING_MAX, BrokerId, Echo, Entry, Probe, Upd
 from wayfare.core.predicates import Attributes
 from wayfare.core.routing import Destinations, near_and_here
 
-Source = BrokerId | int  # of a request: a neighbour, or the place of a session
+Source = BrokerId | int  # of a request: a neighbour, or the place of a session; ~place: its watches
 NEVER = 2**63 - 1
 NO_ECHO = Echo()
 PENDING_MAX = 64  # requests of one source; a later one then answers an earlier one, too
@@ -266,6 +266,10 @@ class Convergence:
         if probe.subs:
             self.subs.request(source, probe.subs, report_at)
 
+    def on_watch(self, place: int) -> None:
+        """What a session advertises by now is to be confirmed, for the answers to what it watches."""
+        self.ads.request(~place, 1)
+
     def on_echo(self, neighbour: BrokerId, echo: Echo) -> None:
         """What a neighbour was asked for has spread behind it."""
         if echo.ads:
@@ -333,9 +337,10 @@ class Convergence:
 
     def forget(self, place: int) -> None:
         """The session at this place has ended, or its client is there anew and asks again."""
-        self.ads.forget(place)
-        self.subs.forget(place)
-        self._echoes.pop(place, None)
+        for source in (place, ~place):
+            self.ads.forget(source)
+            self.subs.forget(source)
+            self._echoes.pop(source, None)
 
     def save(self) -> SavedConvergence:
         entries = self.provisional.entries.items()

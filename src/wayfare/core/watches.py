@@ -2,8 +2,9 @@
 
 Wanted is what a subscription of a neighbour, or of another session here, overlaps. What a publisher
 was told is compared with that after every change of subscriptions that overlap its advertisement,
-and after every attachment; while its session waits for an older one nothing is said, because the
-tables are not complete before. A broker of which nobody watches anything does nothing for it.
+and after every attachment. The first answer comes from tables that are complete: when all brokers have confirmed
+the advertisement (`convergence.py`), and the session does not wait for an older one. A broker of which nobody
+watches anything does nothing for it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,15 @@ Key = tuple[int, Filter]  # the place of a session, and an advertisement of it
 class Watches:
     """The advertisements that clients of one broker watch."""
 
-    __slots__ = ("_destinations", "_due", "_offers", "_routing", "sessions")
+    __slots__ = (
+        "_destinations",
+        "_due",
+        "_offers",
+        "_routing",
+        "_unsettled",
+        "begun",
+        "sessions",
+    )
 
     def __init__(self, routing: Routing) -> None:
         self._routing = routing
@@ -31,6 +40,8 @@ class Watches:
         self._offers: OverlapIndex[Key] = OverlapIndex()
         self.sessions: dict[int, Session] = {}  # that watch something, by place
         self._due: dict[Key, None] = {}  # what to look at again
+        self._unsettled: set[int] = set()  # places whose first answers wait for confirmations
+        self.begun: set[int] = set()  # of them, those that nobody was asked to confirm yet
 
     def set(self, session: Session, watched: Iterable[Filter]) -> None:
         """Make these what its client watches. It is told everything anew."""
@@ -56,6 +67,8 @@ class Watches:
         key = session.place, filter
         self._offers.add(key, filter)
         self.sessions[session.place] = session
+        self._unsettled.add(session.place)
+        self.begun.add(session.place)
         self._due[key] = None
         if self._destinations.changed is None:
             self._destinations.changed = {}
@@ -67,8 +80,16 @@ class Watches:
         self._due.pop(key, None)
         if not session.watched:
             del self.sessions[session.place]
+            self._unsettled.discard(session.place)
+            self.begun.discard(session.place)
         if not self.sessions:
             self._destinations.changed = None
+
+    def settle(self, place: int) -> None:
+        """All brokers have confirmed what the session at this place advertises, or nobody waits for them."""
+        self._unsettled.discard(place)
+        if place in self.sessions:
+            self.review(self.sessions[place])
 
     def tell(self) -> list[Effect]:
         """What publishers have to be told since the last time."""
@@ -81,6 +102,8 @@ class Watches:
             session = self.sessions[place]
             if session.link is None or session.wait is not None:
                 continue  # it is told when it is there, and open
+            if place in self._unsettled and session.watched[filter] is None:
+                continue  # it is told when it has settled
             wanted = self._routing.is_wanted(filter, place)
             if session.watched[filter] != wanted:
                 session.watched[filter] = wanted

@@ -86,7 +86,11 @@ LIMITS = {
         ("window", "deliveries on their way to a client without an acknowledgement"),
         ("held_count", "notifications held back until a client's old broker has answered"),
         ("answer_ns", "that a client waits for its old broker"),
-        ("confirm_ns", "until a client is told which neighbours have not confirmed its filters"),
+        (
+            "confirm_ns",
+            "until a client is told which neighbours have not confirmed its filters, and whether"
+            " anybody wants what it offers",
+        ),
         ("marks_age_ns", "that a copy of a notification may be under way"),
         ("tombstone_ns", "that an attachment may be under way"),
         ("past_count", "notifications that came by last, for who subscribes with `since`"),

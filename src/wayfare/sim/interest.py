@@ -21,11 +21,13 @@ def meet(a: Filter, b: Filter) -> bool:
 
 
 def early(events: Iterable[Event], clients: Mapping[str, History], reach: Reach) -> Iterator[str]:
-    """Who was told that nobody is interested while somebody was, and both had settled.
+    """Who was told that nobody is interested while somebody was, and had been for long enough.
 
+    The first answer comes when all brokers have confirmed the advertisement, unless that took too long.
     But who lost nobody knows what, and who began anew, may have been forgotten for a while.
     """
     events = list(events)
+    trips = 0 if reach.confirms_in_time else 2
     doubtful = {one.client for one in events if one.kind == "lost" and not one.count}
     known = {name: one for name, one in clients.items() if name not in doubtful}
     for event in events:
@@ -34,7 +36,7 @@ def early(events: Iterable[Event], clients: Mapping[str, History], reach: Reach)
             continue
         publisher = known[name]
         if not any(
-            span.filter == offered and _settled(span, publisher, event, 2, reach)
+            span.filter == offered and _settled(span, publisher, event, trips, reach)
             for span in publisher.advertised
         ):
             continue

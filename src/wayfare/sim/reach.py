@@ -20,6 +20,12 @@ class Reach(msgspec.Struct, frozen=True):
     outage_ns: int = 0
     # Whether publications count from the first one on, and not only when the advertisement has settled.
     at_once: bool = True
+    confirm_ns: int = DEFAULT_LIMITS.confirm_ns  # that a broker waits for confirmations
+
+    @property
+    def confirms_in_time(self) -> bool:
+        """Whether every confirmation came before a broker waited no longer, also behind an earlier one."""
+        return self.at_once and not self.outage_ns and 4 * self.tree_ns <= self.confirm_ns
 
 
 def reach(world: World) -> Reach:
@@ -51,4 +57,5 @@ def reach(world: World) -> Reach:
     if world.digests:  # a new broker may ask an old one, and then the client
         client_ns = 3 * client_ns + 2 * tree_ns
     at_once = world.relocation not in PUBLISHER_RELOCATIONS
-    return Reach(tree_ns, client_ns, world.limits.window, world.outage_ns, at_once)
+    limits = world.limits
+    return Reach(tree_ns, client_ns, limits.window, world.outage_ns, at_once, limits.confirm_ns)
