@@ -45,7 +45,7 @@ from wayfare.core.grants import Grants
 from wayfare.core.handoff import Handoff
 from wayfare.core.history import Limits
 from wayfare.core.home import Home
-from wayfare.core.intake import in_slices, takes_long
+from wayfare.core.intake import in_slices, takes_long, update_units
 from wayfare.core.junction import Junction
 from wayfare.core.memory import BODY_BYTES
 from wayfare.core.messages import (
@@ -780,6 +780,7 @@ class Broker:
                     left -= 1
                     message = queue.popleft()
                     if isinstance(message, Update):
+                        self.routing.meter.left -= update_units(message)
                         effects += self._apply(neighbour, message, now)
                     else:
                         effects += self._perform(neighbour, message, now)

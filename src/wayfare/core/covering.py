@@ -54,6 +54,7 @@ class Meter:
 UNLIMITED = Meter()
 OVERLAP_UNITS = 500  # spent on finding one filter that overlaps
 CANDIDATES_PER_UNIT = 8  # that are listed, not compared
+TESTED_CHARACTERS = 256  # of a witness, in which a unit suffices for testing a candidate
 
 
 def price(a: Filter, b: Filter) -> int:
@@ -141,8 +142,10 @@ class CoverIndex:
         there = witness(given)
         if there is None:
             return self._members
-        wanted, negating = self._wanted.match(there), self._negating.may_cover(given)
+        asked = _Asked(there)
+        wanted, negating = self._wanted.match(asked), self._negating.may_cover(given)
         self._meter.left -= (len(wanted) + len(negating)) // CANDIDATES_PER_UNIT
+        self._meter.left -= asked.count * (1 + given.weight[2] // TESTED_CHARACTERS)
         return chain(wanted, negating)
 
     def may_be_covered(self, given: Filter) -> Iterable[Filter]:
@@ -193,6 +196,20 @@ def witness(given: Filter) -> dict[str, Value] | None:
         else:
             return None
     return there if given.matches(there) else None
+
+
+class _Asked(dict[str, Value]):
+    """A witness that counts how often tests look at it, also those that it does not satisfy."""
+
+    __slots__ = ("count",)
+
+    def __init__(self, there: dict[str, Value]) -> None:
+        super().__init__(there)
+        self.count = 0
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.count += 1
+        return super().get(name, default)
 
 
 def _admits(p: Any, value: Value) -> bool:

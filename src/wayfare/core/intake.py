@@ -38,11 +38,12 @@ def units(filter: Filter) -> int:
 
 def takes_long(update: Update, limit: int) -> bool:
     """Whether a neighbour's update is applied in slices of so many units."""
-    left = 2 * limit
-    for entries in (update.add_ads, update.add_subs, update.remove_subs, update.remove_ads):
-        for entry in entries:
-            left -= _entry_units(entry)
-    return left < 0
+    return update_units(update) > 2 * limit
+
+
+def update_units(update: Update) -> int:
+    """What it takes to count the entries of an update in the tables, or not any more, roughly."""
+    return sum(_entry_units(entry) for kind in KINDS for entry in getattr(update, kind))
 
 
 def in_slices(update: Update, limit: int) -> Iterator[Update]:

@@ -40,6 +40,7 @@ EARNED_UNITS_MAX = 200_000  # that a table may have earned and not spent
 PLACE_UNITS = 1_000  # spent on one candidate at a time
 PLACED_UNITS = 5  # that it takes to place one, beside the work of the index
 OVERDRAWN = 0.25  # of the meter's limit, for the last candidates of an event
+OVERSPENT = 3  # times the meter's limit: then no index is asked any more in this event
 FAMILY_MAX = 512  # predicates, and lists of eight values, that are merged with each other
 MERGED_UNITS = 5  # that it takes to merge one of them
 
@@ -193,6 +194,9 @@ class CoveringTable(OutTable):
 
     def _find_above(self, entry: Entry) -> Entry | None:
         """A root that stands for the entry, if one is found soon enough."""
+        if self._meter.left < -OVERSPENT * self._meter.limit:
+            self._meter.exact = False
+            return None
         spare: float = PLACE_UNITS if self._meter.limit < inf else inf
         for filter in self._filters.may_cover(entry.filter):
             roots = self._roots[filter]
