@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from random import Random
 from typing import Any, NamedTuple
@@ -24,10 +24,12 @@ from wayfare.core.broker import Broker
 from wayfare.core.codec import _known, decoding, encode
 from wayfare.core.effects import Event, LinkUp, Received, Tick
 from wayfare.core.filters import EVERYTHING, Filter
+from wayfare.core.patterns import literals
+from wayfare.core.predicates import Like
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.templates import Template
 from wayfare.core.virtual import check_length, template_of
-from wayfare.errors import CodecError, FilterError, ProtocolError
+from wayfare.errors import CodecError, FilterError, ProtocolError, UsageError
 
 HELD_MS = 50.0  # that a frame may hold the loop
 HELD_BYTES = 100 * 1024  # ... and again for every so many bytes of it
@@ -358,10 +360,20 @@ def _met(given: list[Filter], routing: str) -> Frames:
     ]
 
 
+def _own_texts(given: list[Filter]) -> Iterator[str]:
+    """Texts of what the filters look for, of which most match none."""
+    predicates = [p for one in given for conjunction in one.conjunctions for p in conjunction]
+    found = [part for p in predicates if type(p) is Like for part in literals(p.pattern)]
+    if found:
+        words = "".join(found)[:20_000]
+        yield from (words, words[::-1], "".join(sorted(words)))
+        yield "".join(Random(1).choices(words, k=100_000))
+
+
 def _published(given: list[Filter], _: str) -> Frames:
     """Publications with texts like those of the filters, short and long."""
     frames = _attached(given)
-    for text in ("a" * 50, "ab" * 500, "abcdefgh" * 1_000, "a" * 20_000):
+    for text in ("a" * 50, "ab" * 500, "abcdefgh" * 1_000, "a" * 20_000, *_own_texts(given)):
         attributes: dict[str, Any] = dict.fromkeys(("x", "y", "z", "x0", "x1", "x2"), text)
         frames += _framed(CLIENT, m.Publish(len(frames), attributes))
     numbers: dict[str, Any] = dict.fromkeys(("x", "y", "z", "x0", "x1", "lat", "lon"), 5.5)
@@ -487,23 +499,40 @@ def search(what: str, routing: str, random: Random, seconds: float) -> tuple[Att
     return tried[0], count
 
 
-def run(seed: int = 1, quick: bool = False) -> Iterator[dict[str, Any]]:
-    """Yield the worst attack for each message and routing strategy."""
-    for what in MESSAGES:
-        for routing in STRATEGIES:
-            if quick and routing != "covering":
-                continue
-            random = Random(f"{seed} {what} {routing}")
-            worst, count = search(what, routing, random, 0.5 if quick else 20.0)
-            gene = worst.gene
-            yield {
-                "message": what,
-                "routing": routing,
-                "tried": count,
-                "held_ms": round(worst.held_ms, 1),
-                "share": round(worst.worst, 2),
-                "total_ms": round(worst.total_ms, 1),
-                "bytes": worst.size,
-                "filters": gene.quantity,
-                "worst": f"{len(gene.kinds)} predicates: {', '.join(dict.fromkeys(gene.kinds))}",
-            }
+def run(
+    seed: int = 1,
+    quick: bool = False,
+    message: str | None = None,
+    routing: str | None = None,
+    seconds: float | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Yield the worst attack for each message and routing strategy, or for those that are given."""
+    messages = _chosen("message", message, MESSAGES)
+    strategies = _chosen("routing", routing or ("covering" if quick else None), STRATEGIES)
+    each_s = seconds or (0.5 if quick else 20.0)
+    for what in messages:
+        for strategy in strategies:
+            yield _worst(what, strategy, Random(f"{seed} {what} {strategy}"), each_s)
+
+
+def _chosen(option: str, given: str | None, known: Iterable[str]) -> list[str]:
+    names = list(known)
+    if given is not None and given not in names:
+        raise UsageError(f"--{option} is one of: {', '.join(names)}")
+    return names if given is None else [given]
+
+
+def _worst(what: str, routing: str, random: Random, seconds: float) -> dict[str, Any]:
+    worst, count = search(what, routing, random, seconds)
+    gene = worst.gene
+    return {
+        "message": what,
+        "routing": routing,
+        "tried": count,
+        "held_ms": round(worst.held_ms, 1),
+        "share": round(worst.worst, 2),
+        "total_ms": round(worst.total_ms, 1),
+        "bytes": worst.size,
+        "filters": gene.quantity,
+        "worst": f"{len(gene.kinds)} predicates: {', '.join(dict.fromkeys(gene.kinds))}",
+    }

@@ -52,6 +52,7 @@ BENCHES = (
 )
 # A module is imported when it is asked for: some need Spark, and most do not.
 MODULES = {"cover": "covering"}  # others are named as they are called
+SEARCH = ("message", "routing", "seconds")  # options of bench hostile
 GAPS = ("  ", " ")  # between two columns, the first that fits
 QUICK: dict[str, dict[str, Any]] = {
     "matching": {"filters": (1000,)},
@@ -73,12 +74,21 @@ def add_parser(commands: Any) -> None:
     one.add_argument("--json", action="store_true", help="one JSON object per line, as measured")
     one.add_argument("--quick", action="store_true", help="less of it, for a first look")
     one.add_argument("--seed", type=int, default=1, help="of the workload (default 1)")
+    search = one.add_argument_group("bench hostile")
+    search.add_argument("--message", help="search for attacks with this message only")
+    search.add_argument("--routing", help="search for attacks on this routing strategy only")
+    search.add_argument(
+        "--seconds", type=float, help="CPU seconds of the search for each pair (default 20)"
+    )
     one.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     less = QUICK.get(arguments.what, {}) if arguments.quick else {}
-    results = bench(arguments.what)(seed=arguments.seed, quick=arguments.quick, **less)
+    search = {name: value for name in SEARCH if (value := getattr(arguments, name)) is not None}
+    if search and arguments.what != "hostile":
+        raise UsageError(f"--{next(iter(search))} is for bench hostile")
+    results = bench(arguments.what)(seed=arguments.seed, quick=arguments.quick, **less, **search)
     if arguments.json:
         for result in results:
             print(json.dumps(result), flush=True)

@@ -20,6 +20,7 @@ from typing import Any
 from wayfare.core import patterns
 from wayfare.core import predicates as ps
 from wayfare.core.conditions import Conjunction
+from wayfare.core.long_texts import LONG, LONG_TEXTS
 from wayfare.core.predicates import Attributes, Predicate, Test
 
 LINEAR_MAX = 4  # values of an `in` that are looked for one by one, without a set
@@ -188,7 +189,11 @@ def _like(p: ps.Like, then: Then) -> Test:
     def contains(
         a: Attributes, n: str = p.name, x: str = literal, yes: bool = wanted, then: Then = then
     ) -> bool:
-        return type(v := a.get(n)) is str and (x in v) is yes and (then is None or then(a))
+        return (
+            type(v := a.get(n)) is str
+            and (x in v if len(v) < LONG else LONG_TEXTS.contains(v, x)) is yes
+            and (then is None or then(a))
+        )
 
     if word == "like":
         return _pattern(p, then)
@@ -209,8 +214,9 @@ def _pattern(p: ps.Like, then: Then) -> Test:
     ) -> bool:
         if type(v := a.get(n)) is not str:
             return False
+        long = len(v) >= LONG
         for part in parts:  # most texts lack one, and need no expression to say so
-            if part not in v:
+            if not LONG_TEXTS.contains(v, part) if long else part not in v:
                 return not yes and (then is None or then(a))
         return (patterns.expression(x)(v) is not None) is yes and (then is None or then(a))
 

@@ -30,6 +30,7 @@ from typing import Any, Generic, TypeVar
 from wayfare.core.candidates import candidate_of
 from wayfare.core.conditions import Conjunction
 from wayfare.core.filters import Filter
+from wayfare.core.long_texts import LONG_TEXTS
 from wayfare.core.predicates import Attributes
 from wayfare.core.selectivity import Statistics
 from wayfare.core.shelves import Group, Lanes, visit
@@ -141,6 +142,8 @@ class FilterIndex(Generic[Key]):
             visit(self._top, attributes, out)
         else:
             self._match_few(attributes, out)
+        if LONG_TEXTS.known:
+            LONG_TEXTS.forget()
         if self._several and out:
             once = [each.key if type(each) is _Part else each for each in out]
             return list(dict.fromkeys(once)) if len(once) > 1 else once

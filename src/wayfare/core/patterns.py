@@ -66,21 +66,46 @@ def tokens(pattern: str) -> str:
 def expression(pattern: str) -> Callable[[str], object]:
     """A function that gives None for what the pattern does not match: a text, or tokens of another.
 
-    Each piece between two `%` is an atomic group: as it has a fixed length, its first place is
-    the best one, so nothing is ever looked for twice. The last piece is looked at once, from the
-    end. A `_` does not take another pattern's `%`.
+    Each piece between two `%` has a fixed length, so its first place is the best one, and nothing is
+    ever looked for twice. The last piece is looked at once, from the end. A `_` does not take another
+    pattern's `%`.
     """
-    first, *others = [
+    first, *others = tokens(pattern).split(MANY)
+    if others and ONE not in tokens(pattern):
+        return _in_order(first, others[:-1], others[-1])
+    return _regular(first, others)
+
+
+def _in_order(first: str, middle: list[str], last: str) -> Callable[[str], object]:
+    """The expression of a pattern without `_`, which needs not be compiled."""
+
+    def fits(text: str) -> object:
+        if not text.startswith(first):
+            return None
+        at = len(first)
+        for piece in middle:
+            at = text.find(piece, at)
+            if at < 0:
+                return None
+            at += len(piece)
+        return True if at + len(last) <= len(text) and text.endswith(last) else None
+
+    return fits
+
+
+def _regular(first: str, others: list[str]) -> Callable[[str], object]:
+    """The expression as a regular one, where each piece is an atomic group."""
+    begin, *pieces = [
         "".join(f"[^{MANY}]" if one == ONE else re.escape(one) for one in piece)
-        for piece in tokens(pattern).split(MANY)
+        for piece in (first, *others)
     ]
-    if not others:
-        return re.compile(first).fullmatch
-    *middle, last = others
+    if not pieces:
+        return re.compile(begin).fullmatch
+    *middle, last = pieces
     between = "".join(f"(?>.*?{piece})" for piece in middle)
-    length = len(tokens(pattern).split(MANY)[-1])
+    length = len(others[-1])
     end = f"(?=.{{{length}}}).*+(?<={last})" if length else ".*+"
-    return re.compile(f"{first}{between}{end}", re.DOTALL).fullmatch
+    return re.compile(f"{begin}{between}{end}", re.DOTALL).fullmatch
 
 
 def literals(pattern: str) -> list[str]:
