@@ -218,7 +218,8 @@ def _pattern(p: ps.Like, then: Then) -> Test:
         for part in parts:  # most texts lack one, and need no expression to say so
             if not LONG_TEXTS.contains(v, part) if long else part not in v:
                 return not yes and (then is None or then(a))
-        return (patterns.expression(x)(v) is not None) is yes and (then is None or then(a))
+        fits = patterns.fits_long(x, v) if long else patterns.expression(x)(v) is not None
+        return fits is yes and (then is None or then(a))
 
     return like
 

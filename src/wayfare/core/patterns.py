@@ -108,6 +108,45 @@ def _regular(first: str, others: list[str]) -> Callable[[str], object]:
     return re.compile(f"{begin}{between}{end}", re.DOTALL).fullmatch
 
 
+PLACES = 32  # of a piece that are tried one by one
+
+
+def fits_long(pattern: str, text: str) -> bool:
+    """Whether a long text matches; it need not be compiled if no piece of the pattern is frequent there."""
+    first, *others = tokens(pattern).split(MANY)
+    if others and ONE in tokens(pattern):
+        at: int | None = len(first) if _is_at(first, text, 0) else -1
+        for piece in others[:-1]:
+            at = _find(piece, text, at) if at is not None and at >= 0 else at
+        if at is not None:
+            end = len(text) - len(others[-1])
+            return 0 <= at <= end and _is_at(others[-1], text, end)
+    return expression(pattern)(text) is not None
+
+
+def _is_at(piece: str, text: str, start: int) -> bool:
+    """Whether a piece, in which `_` stands for any character, is at this place of the text."""
+    for part in piece.split(ONE):
+        if not text.startswith(part, start):
+            return False
+        start += len(part) + 1
+    return start - 1 <= len(text)
+
+
+def _find(piece: str, text: str, at: int) -> int | None:
+    """The end of the first place of the piece from there on; -1 if there is none, None if it takes long."""
+    longest = max(piece.split(ONE), key=len)
+    offset = piece.index(longest)
+    found = at + offset - 1
+    for _ in range(PLACES):
+        found = text.find(longest, found + 1)
+        if found < 0:
+            return -1
+        if _is_at(piece, text, found - offset):
+            return found - offset + len(piece)
+    return None
+
+
 def literals(pattern: str) -> list[str]:
     """The parts of a pattern without wildcards."""
     return [part for part in _WILD.split(tokens(pattern)) if part] or [""]
