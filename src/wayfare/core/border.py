@@ -44,6 +44,10 @@ from wayfare.core.watches import Watches
 from wayfare.errors import ProtocolError
 
 OVERTAKEN = "a publisher moved, and its old broker did not answer: some of it may be missing"
+ROUTES_LOST = (
+    "a broker had forgotten its subscriptions: what was published before they were in effect again"
+    " may be missing"
+)
 FORGOTTEN_PAST = "its broker does not remember so much of the past"
 WITHDRAWN = "its account may not subscribe to this any more"
 LISTENING_PLACE = 2**62  # behind those of all clients
@@ -93,8 +97,6 @@ class Border:
         self.next_place = len(self._links)
         self.deadlines = Deadlines()  # of everything at this broker
         self.since: int | None = None  # the store is complete from this time on; None: it is new
-        # Sessions that got filters in this event which a broker had forgotten: see repairs.Origins.
-        self.repaired: set[tuple[ClientId, int]] = set()
         self.handovers = Histogram(HANDOVERS_NS)  # how long sessions waited for their old broker
 
     # Sessions
@@ -572,6 +574,21 @@ class Border:
             effects += self.push(session)
         return effects
 
+    def on_spread(self, place: int) -> list[Effect]:
+        """The filters of a session that the tree had forgotten are in effect again.
+
+        If the session does not wait for that any more, it reports a loss once more.
+        """
+        session = self._by_place.get(place)
+        if session is None:
+            return []
+        if session.wait is not None and session.wait.returning:
+            session.wait.until = 0
+            self.deadlines.arm(ANSWER, place, 0)
+            return []
+        self.lose(session, ROUTES_LOST)
+        return self.push(session)
+
     def roll_back(self, why: str) -> list[Effect]:
         """All sessions are as they once were: report that, and know those again that went on since."""
         effects: list[Effect] = []
@@ -592,11 +609,6 @@ class Border:
     def at_place(self, place: int) -> Session | None:
         """The session whose notifications go to this place; None if it has ended."""
         return self._by_place.get(place)
-
-    def at_places(self, places: Iterable[int]) -> list[Session]:
-        """The sessions at these places, without those that ended while their filters still count."""
-        found = map(self._by_place.__getitem__, places)
-        return [session for session in found if session is not self._ended]
 
     def _time_backlog(self, session: Session, put: int) -> None:
         """Expire what was put into the backlog at this time when it is too old."""

@@ -19,9 +19,9 @@ from msgspec.structs import replace
 
 from wayfare.core import deadlines, saving, saving_virtual
 from wayfare.core import messages as m
-from wayfare.core.border import LISTENING_PLACE, Border
+from wayfare.core.border import Border
 from wayfare.core.buffers import Buffer
-from wayfare.core.convergence import NEVER, Source
+from wayfare.core.convergence import NEVER, Source, from_returned, merged
 from wayfare.core.deadlines import CONFIRM, UPDATE
 from wayfare.core.effects import (
     Close,
@@ -71,7 +71,6 @@ from wayfare.core.publishers import (
 )
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.relocation import BEGAN_ANEW, Naive, Relocation, began
-from wayfare.core.repairs import EVERYBODY, Origins, Repairs
 from wayfare.core.replicator import Replicator
 from wayfare.core.sessions import Session
 from wayfare.core.shedding import Shedding
@@ -89,10 +88,6 @@ MEMORY, ACCOUNT_MEMORY = "memory", "account_memory"  # limits in sum, as a `Gap`
 QUEUED_MAX = 256  # messages of one neighbour that waited and are performed in one event
 FEEDERS_MAX = 16  # notifications of the largest consumer whose publishers are slowed
 SPARE = 16  # of this part of a limit in sum there is room again when somebody had to lose
-ROUTES_LOST = (
-    "subscriptions had to cross the tree again behind a link that began from nothing: what was"
-    " published before they arrived may be missing"
-)
 LINK_LOST = "a link between brokers began from nothing: what was to cross it may be missing"
 # For clients that move; the second are for publishers, and as naive for subscribers.
 RELOCATIONS: dict[str, type[Relocation]] = {
@@ -161,9 +156,6 @@ class Broker:
         self.costs = self.border.costs
         # Whom to tell later how the tables changed: with the next message, or then at the latest.
         self._owed: dict[BrokerId, int] = {}
-        self.repairs = Repairs()
-        # Neighbours that repaired tables here, and the numbers of their repairs: they get a gap.
-        self._routes_lost: dict[BrokerId, set[int]] = {}
         # Updates of neighbours that take long, in slices, and what came behind them.
         self._queued: dict[BrokerId, deque[m.Between]] = {}
 
@@ -303,12 +295,10 @@ class Broker:
             if isinstance(message, Update):  # of its tables, it tells everything anew
                 message = Update(errands=message.errands)
             effects += self._perform(neighbour, message, now)
-        self._routes_lost.pop(neighbour, None)
-        self.repairs.start_over(neighbour)
         self.routing.start_over(neighbour)
-        self.convergence.start_over(neighbour)
-        if known_before:
-            self.repairs.mark([neighbour], EVERYBODY)
+        self.convergence.start_over(neighbour, again=known_before)
+        if not self.convergence.is_eager:  # nobody says when it has told everything anew
+            self.routing.drop_stale(neighbour)
         known, begun = self.paths.known_beyond(neighbour), self.border.begun()
         for start in range(0, len(begun), ANNOUNCE_MAX):  # it may have forgotten, or never heard it
             known.append(Announce((), tuple(begun[start : start + ANNOUNCE_MAX])))
@@ -465,17 +455,11 @@ class Broker:
         if self.watches.sessions:
             effects = effects + self.watches.tell()
         effects = self.relocation.outward(effects)
-        if self.border.repaired:
-            origins = Origins(sessions=tuple(sorted(self.border.repaired)))
-            self.border.repaired.clear()
-            self.repairs.mark(self._changed(), self.repairs.begin(origins))
         mail = self._settled_mail()
         if mail or self.routing.touched or self.convergence.is_due:
             effects = effects + self._updates(mail)
         if self.is_behind():
             self.border.go_on_soon()
-        elif self.repairs.pending:
-            self.repairs.end(but=self._owed)
         self.routing.meter.reset()
         return effects
 
@@ -518,12 +502,6 @@ class Broker:
         echoes = self.convergence.take_echoes(self.routing.is_settled)
         if self._owed and self._owed.keys() & echoes.keys():
             self._pay_before(echoes, updates)
-        for neighbour, number in self.repairs.pending.items():
-            if neighbour in updates:
-                repairing = [
-                    replace(one, repairs=True, repair=number) for one in updates[neighbour]
-                ]
-                updates[neighbour] = repairing
         for neighbour, errands in mail.items():
             _put_behind(updates.setdefault(neighbour, []), errands)
         for neighbour, probe in self.convergence.probes().items():
@@ -556,12 +534,18 @@ class Broker:
             updates.setdefault(neighbour, []).extend(some)
 
     def _confirm(self, place: int, echo: m.Echo) -> list[Effect]:
-        """Tell a client what has spread."""
+        """Tell a client what has spread, or its session that it need not wait any longer."""
+        if place < 0:
+            return self.border.on_spread(from_returned(place))
         if not self.convergence.waits(place):
             self.border.deadlines.disarm(CONFIRM, place)
         session = self.border.at_place(place)
-        link = None if session is None else session.link
-        return [] if link is None else [Send(link, echo)]
+        if session is None:
+            return []
+        if session.wait is not None:  # what an older session had may still be incomplete
+            session.wait.echo = merged(session.wait.echo, echo)
+            return []
+        return [] if session.link is None else [Send(session.link, echo)]
 
     def _begin_watches(self, now: int) -> None:
         """The first answer to what a client watches waits until its advertisements are confirmed."""
@@ -579,10 +563,6 @@ class Broker:
         self.watches.settle(place)
         return self.watches.tell()
 
-    def _changed(self) -> set[BrokerId]:
-        """The neighbours that have to hear of what changed in this event, now or as soon as that is clear."""
-        return {*self.neighbours} if self.is_behind() else self.routing.touched
-
     def _settled_mail(self) -> dict[BrokerId, list[m.Errand]]:
         """The errands that may leave: not before what a neighbour has to know in front of them."""
         mail = self.paths.take_mail()
@@ -599,7 +579,7 @@ class Broker:
     def is_quiet(self) -> bool:
         """Whether nothing is half done that cannot be saved."""
         waiting = self.routing.touched or self._owed or self.paths.mail or self._queued
-        return not (waiting or self.repairs.pending or self.convergence.is_due)
+        return not (waiting or self.convergence.is_due)
 
     def save(self) -> bytes:
         assert self.is_quiet()
@@ -610,7 +590,6 @@ class Broker:
             self.relocation,
             self.profiles,
             self.grants,
-            self.repairs,
             virtual,
         )
 
@@ -623,7 +602,6 @@ class Broker:
             self.relocation,
             self.profiles,
             self.grants,
-            self.repairs,
             lambda virtual: saving_virtual.load(virtual, self.replicator),
         )
 
@@ -700,35 +678,15 @@ class Broker:
         return self.border.route_uncertain(message, LinkId(neighbour), now)
 
     def on_gap(self, neighbour: BrokerId, message: m.Gap, now: int) -> list[Effect]:
-        """Something that was to come from there is lost, for all who are behind this broker.
-
-        If it answers a repair, then only for those that the repair came from.
-        """
-        origins = self.repairs.origins(message.number)
-        if origins is not None:
-            return self._on_answer(neighbour, origins, message, now)
+        """Something that was to come from there is lost, for all who are behind this broker."""
         others = [one for one in self.neighbours if one != neighbour]
-        on = replace(message, number=min(message.number, EVERYBODY))
-        effects: list[Effect] = [Send(LinkId(one), on) for one in others]
-        if not message.number:
-            effects += self._take(self.relocation.on_gap(neighbour, now), now)
-            effects += self._take(self.profiles.on_gap(now), now)
-            unclaimed = self._unclaimed()  # an announcement may be lost, too
-            effects += [Send(LinkId(to), one) for to in self.neighbours for one in unclaimed]
+        effects: list[Effect] = [Send(LinkId(one), message) for one in others]
+        effects += self._take(self.relocation.on_gap(neighbour, now), now)
+        effects += self._take(self.profiles.on_gap(now), now)
+        unclaimed = self._unclaimed()  # an announcement may be lost, too
+        effects += [Send(LinkId(to), one) for to in self.neighbours for one in unclaimed]
         effects += self.replicator.lose(message.reason)
         return effects + self.border.lose_from(neighbour, message.reason)
-
-    def _on_answer(
-        self, neighbour: BrokerId, origins: Origins, message: m.Gap, now: int
-    ) -> list[Effect]:
-        effects: list[Effect] = [
-            Send(LinkId(one), replace(message, number=number))
-            for one, number in origins.repairs
-            if one != neighbour
-        ]
-        for client, epoch in origins.sessions:
-            effects += self.relocation.lose(client, epoch, message.reason, now)
-        return effects
 
     def on_announce(self, neighbour: BrokerId, message: Announce, now: int) -> list[Effect]:
         told = self.paths.learn(neighbour, message.brokers)
@@ -767,8 +725,7 @@ class Broker:
             self._queued.setdefault(neighbour, deque()).extend(pieces)
             self.border.go_on_soon()
             return []
-        effects = self._apply(neighbour, message, now)
-        return effects + self._report_routes() if self._routes_lost else effects
+        return self._apply(neighbour, message, now)
 
     def _apply_queued(self, now: int) -> list[Effect]:
         """Apply a slice of the updates that neighbours sent, in their order."""
@@ -778,38 +735,28 @@ class Broker:
             try:
                 while queue and self.routing.meter.left > 0 and left:
                     left -= 1
-                    message = queue.popleft()
+                    message = queue[0]
                     if isinstance(message, Update):
                         self.routing.meter.left -= update_units(message)
                         effects += self._apply(neighbour, message, now)
+                    elif self.routing.touched:
+                        break  # notifications go behind the updates that show them the way
                     else:
                         effects += self._perform(neighbour, message, now)
+                    queue.popleft()
             except (ProtocolError, FilterError) as error:
                 effects.append(Close(LinkId(neighbour), str(error), fault=True))
                 continue
             if queue:
                 self._queued[neighbour] = queue  # behind the others
-        return effects + self._report_routes() if self._routes_lost else effects
-
-    def _report_routes(self) -> list[Effect]:
-        """Tell neighbours whose subscriptions are complete again that some may have been missing."""
-        done = [one for one in self._routes_lost if one not in self._queued]
-        effects: list[Effect] = []
-        for neighbour in done:
-            numbers = self._routes_lost.pop(neighbour)
-            for number in [EVERYBODY] if EVERYBODY in numbers else sorted(numbers):
-                gap = m.Gap(number, ROUTES_LOST, exact=False)
-                effects.append(Send(LinkId(neighbour), gap))
         return effects
 
     def _apply(self, neighbour: BrokerId, message: Update, now: int) -> list[Effect]:
         if _filters(message):
             self.routing.apply(neighbour, message)
         effects: list[Effect] = []
-        if message.repairs:
-            self._pass_repair_on(neighbour, message)
-        if message.echo is not None:
-            self.convergence.on_echo(neighbour, message.echo)
+        if message.echo is not None and self.convergence.on_echo(neighbour, message.echo):
+            self.routing.drop_stale(neighbour)
         if message.probe is not None:
             self.convergence.on_probe(neighbour, message.probe)
         for errand in message.errands:
@@ -827,32 +774,6 @@ class Broker:
         ):
             self._put_off(neighbour, now)
         return effects
-
-    def _pass_repair_on(self, neighbour: BrokerId, message: Update) -> None:
-        """What changed because of this update repairs the tables of others, too."""
-        number, changed = message.repair or EVERYBODY, self._changed()
-        if message.add_subs:  # from now on, what they ask for is on its way behind this
-            self._routes_lost.setdefault(neighbour, set()).add(number)
-        if message.add_ads and number == EVERYBODY:  # of a link that began from nothing
-            self.repairs.mark(changed, EVERYBODY)
-            return
-        if message.add_subs or message.add_ads:
-            follows = self.repairs.begin(Origins(repairs=((neighbour, number),)))
-            self.repairs.mark(changed - {neighbour}, follows)
-        if message.add_ads:
-            back = self._begin_repair_for(neighbour, message.add_ads)
-            self.repairs.mark({neighbour} & changed, back)
-
-    def _begin_repair_for(self, neighbour: BrokerId, ads: Sequence[m.Entry]) -> int:
-        """Number the repair of subscriptions that go to a neighbour because of these advertisements of it."""
-        audience = self.routing.audience_of(ads)
-        if audience is None or LISTENING_PLACE in audience[1]:
-            return EVERYBODY
-        near, here = audience
-        others = [self.neighbours[place] for place in near]
-        repairs = [(one, EVERYBODY) for one in sorted(others) if one != neighbour]
-        sessions = [(one.client, one.opened) for one in self.border.at_places(here)]
-        return self.repairs.begin(Origins(tuple(sorted(sessions)), tuple(repairs)))
 
     def _put_off(self, neighbour: BrokerId, now: int) -> None:
         """Subscriptions that match the advertisements of a publisher go to it with the reply.

@@ -372,9 +372,8 @@ class Client:
         return self._ask(m.Probe(number if ads else 0, number if subs else 0, report_ns))
 
     def _ask(self, probe: m.Probe) -> list[Effect]:
-        """A broker of an earlier release knows no probe: to it, this is an acknowledgement."""
-        self._acked = self.done()
-        return self._say(m.Ack(self._acked, probe))
+        """A broker of an earlier release knows no probe: to it, this is an acknowledgement of nothing."""
+        return self._say(m.Ack(0, probe))
 
     def _unconfirmed(self) -> m.Probe:
         """What is to be asked again at a new attachment."""

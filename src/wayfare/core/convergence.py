@@ -28,9 +28,12 @@ from wayfare.core.messages import MISSING_MAX, BrokerId, Echo, Entry, Probe, Upd
 from wayfare.core.predicates import Attributes
 from wayfare.core.routing import Destinations, near_and_here
 
-Source = BrokerId | int  # of a request: a neighbour, or the place of a session; ~place: its watches
+# Of a request: a neighbour, or the place of a session whose client asked. With ~place the session itself waits: for
+# advertisements, to answer what its client watches; for subscriptions, which the tree may have forgotten.
+Source = BrokerId | int
 NEVER = 2**63 - 1
 NO_ECHO = Echo()
+RETURNED = 1  # the number of a session's own request
 PENDING_MAX = 64  # requests of one source; a later one then answers an earlier one, too
 
 
@@ -240,19 +243,22 @@ class SavedConvergence(msgspec.Struct, array_like=True, frozen=True):
     ads: SavedSpread = SavedSpread()
     subs: SavedSpread = SavedSpread()
     provisional: list[tuple[BrokerId, list[tuple[Entry, int]]]] = []
+    restarts: dict[BrokerId, int] = {}
 
 
 class Convergence:
     """How far the tables of one broker have spread."""
 
-    __slots__ = ("_eager", "_echoes", "ads", "provisional", "subs")
+    __slots__ = ("_echoes", "_restarts", "ads", "is_eager", "provisional", "subs")
 
     def __init__(self, neighbours: Sequence[BrokerId], *, eager: bool = True) -> None:
         """Unless it is `eager`, publications that come before the answers of neighbours are lost."""
-        self._eager = eager
+        self.is_eager = eager
         self.ads = Spread(neighbours, always=eager)
         self.subs = Spread(neighbours, always=False)
         self.provisional = Provisional(neighbours)
+        # Neighbours that tell everything anew: they have when they echo this update of advertisements.
+        self._restarts: dict[BrokerId, int] = {}
         self._echoes: dict[Source, Echo] = {}  # of what has spread; not sent yet
 
     @property
@@ -270,19 +276,29 @@ class Convergence:
         """What a session advertises by now is to be confirmed, for the answers to what it watches."""
         self.ads.request(~place, 1)
 
-    def on_echo(self, neighbour: BrokerId, echo: Echo) -> None:
-        """What a neighbour was asked for has spread behind it."""
+    def on_returned(self, place: int) -> None:
+        """The tree may have forgotten the filters of a session: it waits until they are in effect again."""
+        self.subs.request(_returned(place), RETURNED)
+
+    def on_echo(self, neighbour: BrokerId, echo: Echo) -> bool:
+        """What a neighbour was asked for has spread behind it.
+
+        Returns whether it has told everything anew, after its link began from nothing.
+        """
         if echo.ads:
             self.provisional.answer(neighbour, echo.ads)
             self._confirm(self.ads.confirm(neighbour, echo.ads), "ads")
         if echo.subs:
             self._confirm(self.subs.confirm(neighbour, echo.subs), "subs")
+        if echo.ads < self._restarts.get(neighbour, NEVER):
+            return False
+        del self._restarts[neighbour]
+        return True
 
     def _confirm(self, done: list[Barrier], kind: str) -> None:
         for barrier in done:
-            echo = self._echoes.get(barrier.source, NO_ECHO)
-            number = max(barrier.number, getattr(echo, kind))
-            self._echoes[barrier.source] = replace(echo, **{kind: number})
+            echo = replace(NO_ECHO, **{kind: barrier.number})
+            self._echoes[barrier.source] = merged(self._echoes.get(barrier.source), echo)
 
     def take_echoes(self, is_settled: Callable[[BrokerId], bool]) -> dict[Source, Echo]:
         """Behind the updates of this event: what to confirm now.
@@ -301,7 +317,7 @@ class Convergence:
         added = [entry for one in updates for entry in one.add_ads]
         if added:
             number = self.ads.send(neighbour)
-            if self._eager:
+            if self.is_eager:
                 self.provisional.add(neighbour, added, number)
         removed = [entry for one in updates for entry in one.remove_ads]
         if removed and self.provisional:
@@ -329,11 +345,15 @@ class Convergence:
         waiting = [*self.ads.of(place), *self.subs.of(place)]
         return min((one.report_at for one in waiting), default=NEVER)
 
-    def start_over(self, neighbour: BrokerId) -> None:
+    def start_over(self, neighbour: BrokerId, *, again: bool) -> None:
+        """The link to a neighbour begins from nothing; `again`, if it was there before."""
         self.ads.start_over(neighbour)
         self.subs.start_over(neighbour)
         self.provisional.start_over(neighbour)
         self._echoes.pop(neighbour, None)
+        if again and self.is_eager:
+            # Its echo comes behind all advertisements and subscriptions that it knows by then.
+            self._restarts[neighbour] = self.ads.send(neighbour)
 
     def forget(self, place: int) -> None:
         """The session at this place has ended, or its client is there anew and asks again."""
@@ -345,15 +365,33 @@ class Convergence:
     def save(self) -> SavedConvergence:
         entries = self.provisional.entries.items()
         provisional = [(name, list(known.items())) for name, known in entries]
-        return SavedConvergence(self.ads.save(), self.subs.save(), provisional)
+        return SavedConvergence(self.ads.save(), self.subs.save(), provisional, self._restarts)
 
     def load(self, saved: SavedConvergence) -> None:
         self.ads.load(saved.ads)
         self.subs.load(saved.subs)
+        self._restarts.update(saved.restarts)
         for neighbour, known in saved.provisional:
             for entry, number in known:
                 self.provisional.add(neighbour, [entry], number)
 
 
+def merged(earlier: Echo | None, later: Echo) -> Echo:
+    """Both, as one."""
+    if earlier is None:
+        return later
+    return Echo(max(earlier.ads, later.ads), max(earlier.subs, later.subs))
+
+
 def _names(barrier: Barrier) -> tuple[BrokerId, ...]:
     return tuple(sorted(barrier.missing))[:MISSING_MAX]
+
+
+def _returned(place: int) -> Source:
+    """The source of the request of a session itself."""
+    return ~place
+
+
+def from_returned(source: int) -> int:
+    """The place of that session."""
+    return ~source

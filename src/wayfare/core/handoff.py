@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from math import inf
 from typing import Any
 
 from msgspec.structs import replace
@@ -102,7 +103,12 @@ class Handoff(Relocation):
             if last.rolled_back:
                 last.miss_sessions()
             if last.wait is None:
-                return self._renew(last, link, message, now) + self._seek([last], now)
+                forgotten = self._are_forgotten(last, message)
+                effects = self._renew(last, link, message, now)
+                if forgotten:
+                    last.wait = Wait(dict(last.subscriptions), 0)
+                    self._return(last, last.wait, now)
+                return effects + self._seek([last], now)
             if last.wait.pending is None:
                 return self._wait_on(last, last.wait, link, message, now)
         if len(border.of(message.client)) >= SESSIONS_MAX:
@@ -159,10 +165,9 @@ class Handoff(Relocation):
             left = left_of(session, message.delivered)
             self.border.begin_backlog(session, message.delivered)
             self.border.put(session, left)
-        if session.rolled_back and session.subscriptions.keys() != {*message.subscriptions}:
+        if self._are_forgotten(session, message):
             wait.held = with_loss_between(wait.held, SUBSCRIPTIONS_FORGOTTEN)
-        if session.rolled_back:
-            self.border.repaired.add((session.client, session.opened))
+            self.border.convergence.on_returned(session.place)
         self.border.renew(session, message, link)
         self.border.memory.publications -= wait.publications_bytes()
         wait.forget_publications()  # they are sent again
@@ -228,13 +233,6 @@ class Handoff(Relocation):
             return []
         return self._answer(replace(reply, broker=broker, epoch=epoch), now)
 
-    def lose(self, client: ClientId, epoch: int, why: str, now: int) -> list[Effect]:
-        if self.border.knows(client):
-            return super().lose(client, epoch, why, now)
-        loss = m.Loss(0, 1, why, exact=False)
-        reply = Reply(self.paths.name, client, epoch, True, old_epoch=epoch, losses=(loss,))
-        return self._send_after(replace(reply, lost=1, why=why, exact=False), now)
-
     def _nothing(self, session: Session, now: int) -> list[Effect]:
         """Nobody has a session of this client."""
         assert session.wait is not None
@@ -247,9 +245,24 @@ class Handoff(Relocation):
         if session.link is None:
             return self._end(session, now)
         session.orphan = True
-        if session.partial:
-            self.border.repaired.add((session.client, session.opened))
+        if session.wait.pending is None:
+            self._return(session, session.wait, now)
+            return []
         return self._miss(session, session.wait, NO_SESSION, now)
+
+    def _are_forgotten(self, session: Session, message: m.Attach) -> bool:
+        """Whether the store was rolled back to other subscriptions than a client has."""
+        changed = session.subscriptions.keys() != {*message.subscriptions}
+        return session.rolled_back > 0 and changed
+
+    def _return(self, session: Session, wait: Wait, now: int) -> None:
+        """Report a loss when the subscriptions are in effect again, and hold back what comes until then.
+
+        So the gap is at its place: behind it nothing is missing.
+        """
+        wait.returning, wait.until = True, now + self.border.limits.confirm_ns
+        self.border.convergence.on_returned(session.place)
+        self.border.deadlines.arm(ANSWER, session.place, wait.until)
 
     def _miss(self, session: Session, wait: Wait, why: str, now: int) -> list[Effect]:
         """Open a session whose client misses what older sessions had.
@@ -274,7 +287,8 @@ class Handoff(Relocation):
         assert wait is not None
         if wait.repeated:
             session.miss_sessions()
-        self.border.handovers.add(now - (wait.until - self.border.limits.answer_ns))
+        if not wait.returning:
+            self.border.handovers.add(now - (wait.until - self.border.limits.answer_ns))
         olds = wait.old.values()
         session.backlog.may_repeat = loss is not None or any(is_unsure(old.kept) for old in olds)
         queue = self._merged(session, wait, [] if loss is None else [(loss, NEVER)], now)
@@ -292,6 +306,8 @@ class Handoff(Relocation):
             effects += self.border.publish(session, publication, now)
         if session.link is not None and session.published:
             effects.append(Send(session.link, m.Published(session.published)))
+        if session.link is not None and wait.echo is not None:
+            effects.append(Send(session.link, wait.echo))
         if wait.refused:
             effects += self.border.disconnect(session, HELD_TOO_MUCH, now, again=True)
         effects += self._claim(session, wait.unclaimed, now)
@@ -529,9 +545,7 @@ class Handoff(Relocation):
     def on_spoken(self, session: Session, now: int) -> list[Effect]:
         if not session.partial:
             return []
-        # The client heard of the loss before its subscriptions had crossed the tree again.
-        self.border.lose(session, NO_SESSION)
-        return self.border.push(session) + self._seek([session], now)
+        return self._seek([session], now)
 
     def astray(self) -> list[Request]:
         """Requests to brokers that nobody knows yet."""
@@ -545,11 +559,13 @@ class Handoff(Relocation):
         wait = session.wait
         if wait is None:
             return []
+        if wait.returning and (wait.until <= now or self.border.is_full(wait)):
+            return self._miss(session, wait, NO_SESSION, now)
         if self.border.is_full(wait) or (wait.until <= now and session.is_awaited()):
             session.doubt = Doubt(now + self.border.limits.marks_age_ns)
             session.sought_since = now  # if a link begins from nothing, the answer may never come
             return self._give_up(session, NO_ANSWER, now)
-        if session.is_awaited():
+        if session.is_awaited() or wait.returning:
             self.border.deadlines.arm(ANSWER, session.place, wait.until)
         return []
 
@@ -610,7 +626,8 @@ def _loss_behind(
     """The last loss of old sessions, and the news that may be older than what was lost; None: there are none.
 
     News that an old session has not had because only a new subscription asks for it may have been
-    published before what that session lost. The loss is in front of it, and has to be behind it, too.
+    published before what that session lost. The loss is in front of it, and has to be behind it, too. So may news
+    of a publisher of which that session knows nothing, if it lost an unknown number.
     """
     last = next((at for at in reversed(range(len(queue))) if isinstance(queue[at][0], Loss)), None)
     if last is None:
@@ -619,15 +636,17 @@ def _loss_behind(
     for one, _ in queue[last + 1 :]:
         assert isinstance(one, Stored)
         first.setdefault(one.notification.publisher, one.notification.number)
+    loss = queue[last][0]
+    assert isinstance(loss, Loss)
     older = set[Stored]()  # for membership only
     for one, _ in news:
         if isinstance(one, Stored):
             publisher, number = one.notification.publisher, one.notification.number
-            end = max((old.marks.get(publisher, 0) for old in olds), default=0)
+            end: float = max((old.marks.get(publisher, 0) for old in olds), default=0)
+            if not end and not loss.exact:
+                end = inf
             if number < min(end, first.get(publisher, end)) and _is_wanted(one, wanted):
                 older.add(one)
-    loss = queue[last][0]
-    assert isinstance(loss, Loss)
     return (Loss(1, loss.why, exact=False), older) if older else None
 
 

@@ -48,17 +48,16 @@ def update_units(update: Update) -> int:
 
 def in_slices(update: Update, limit: int) -> Iterator[Update]:
     """The same as several updates of about so many units; the last one has what is behind the entries."""
-    empty = Update(repairs=update.repairs, repair=update.repair)
     for kind in KINDS:
         slice, left = list[Entry](), limit
         for entry in getattr(update, kind):
             slice.append(entry)
             left -= _entry_units(entry)
             if left <= 0:
-                yield replace(empty, **{kind: tuple(slice)})
+                yield replace(Update(), **{kind: tuple(slice)})
                 slice, left = [], limit
         if slice:
-            yield replace(empty, **{kind: tuple(slice)})
+            yield replace(Update(), **{kind: tuple(slice)})
     if update.errands or update.probe or update.echo:
         yield Update(errands=update.errands, probe=update.probe, echo=update.echo)
 

@@ -394,17 +394,12 @@ class Deliver(Message, frozen=True, tag=21):
 class Gap(Message, frozen=True, tag=22):
     """Deliveries up to this number that have not arrived are lost.
 
-    Between brokers: something that was to come from the direction of the sender is lost. With the
-    number 0 any message may be, otherwise nothing else, and no request has to be repeated. A number above
-    `ONLY_NOTIFICATIONS` is that of a repair which the receiver sent: only its origins may miss something.
+    Between brokers: something that was to come from the direction of the sender is lost.
     """
 
     number: Number
     reason: str
     exact: bool = True  # False: nobody knows how many notifications that were
-
-
-ONLY_NOTIFICATIONS = 1  # the number of a Gap between brokers: tables were incomplete for a while
 
 
 class Published(Message, frozen=True, tag=23):
@@ -652,10 +647,7 @@ class Update(Message, frozen=True, tag=30):
     remove_subs: Entries = ()
     remove_ads: Entries = ()
     errands: Annotated[tuple[Errand, ...], Meta(max_length=ERRANDS_MAX)] = ()
-    # These entries should have been there before: what they ask for may have been lost so far.
-    repairs: bool = False
-    # Of the repair that it is part of, for the `Gap` that answers it; 0: by a release that numbers none.
-    repair: Number = 0
+    repairs: bool = False  # not used any more
     # Of all updates on this link so far, with this one.
     probe: Probe | None = None
     echo: Echo | None = None

@@ -17,7 +17,7 @@ from wayfare.core.border import Border
 from wayfare.core.deadlines import AWAY
 from wayfare.core.effects import Effect, LinkDown, Received, Send
 from wayfare.core.history import NEVER, Loss, Queued, is_unsure, thinned, with_loss_between
-from wayfare.core.messages import BrokerId, ClientId, LinkId
+from wayfare.core.messages import BrokerId, LinkId
 from wayfare.core.paths import Paths
 from wayfare.core.sessions import Session
 from wayfare.errors import ProtocolError
@@ -53,13 +53,6 @@ class Relocation:
             session.backlog.lose(1, NO_SESSION, exact=False)
         welcome = Send(link, m.Welcome(session.epoch, session.published))
         return [welcome, *self.border.push(session)]
-
-    def lose(self, client: ClientId, epoch: int, why: str, now: int) -> list[Effect]:
-        """Something is lost to the session that a client opened at this epoch, or to its successor."""
-        for session in self.border.of(client)[-1:]:
-            self.border.lose(session, why)
-            return self.border.push(session)
-        return []
 
     def on_began(self, began: m.Began, came_from: BrokerId | None, now: int) -> list[Effect]:
         """A client began anew, here or elsewhere: in all the tree, its older sessions end.
@@ -183,8 +176,6 @@ class Relocation:
         left = left_of(session, message.delivered)
         if session.rolled_back and session.subscriptions.keys() != {*message.subscriptions}:
             left = with_loss_between(left, SUBSCRIPTIONS_FORGOTTEN)
-        if session.rolled_back:
-            border.repaired.add((session.client, session.opened))
         border.renew(session, message, link)
         border.begin_backlog(session, message.delivered)
         session.backlog.may_repeat |= is_unsure(left)

@@ -140,6 +140,27 @@ class Sources:
         return sources is not None and (len(sources) > 1 or neighbour not in sources)
 
 
+class Stale:
+    """What a neighbour said before its link began from nothing, and has not repeated since."""
+
+    __slots__ = ("ads", "subs")
+
+    def __init__(self, ads: dict[Entry, None], subs: dict[Entry, None]) -> None:
+        self.ads, self.subs = ads, subs
+
+    def without_repeated(self, update: Update) -> Update:
+        """What is new in an update; what it repeats is not stale any more."""
+        ads, subs = _take_out(self.ads, update.add_ads), _take_out(self.subs, update.add_subs)
+        return replace(update, add_ads=ads, add_subs=subs)
+
+
+def _take_out(stale: dict[Entry, None], added: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    new = tuple(one for one in added if one not in stale)
+    for one in added:
+        stale.pop(one, None)
+    return new
+
+
 REVIEW_UNITS = 10  # that it takes to settle one subscription for one neighbour
 
 
@@ -173,6 +194,7 @@ class Routing:
         "meter",
         "out_ads",
         "out_subs",
+        "stale",
         "strategy",
         "touched",
     )
@@ -205,6 +227,8 @@ class Routing:
         # Filters that count here, and go on as others; how often each does.
         self._only_here: OverlapIndex[Filter] = OverlapIndex()
         self._only_here_counts: dict[Filter, int] = {}
+        # Of neighbours that tell everything anew: advertisements and subscriptions that they have not repeated yet.
+        self.stale: dict[BrokerId, Stale] = {}
         self.touched: set[BrokerId] = set()  # whose out-tables may have changed since last time
 
     # What local sessions want and offer
@@ -247,6 +271,8 @@ class Routing:
     def apply(self, neighbour: BrokerId, update: Update) -> None:
         """Take over a neighbour's update; checked as a whole before anything changes."""
         ads, subs = self.in_ads[neighbour], self.in_subs[neighbour]
+        if self.stale and neighbour in self.stale:
+            update = self.stale[neighbour].without_repeated(update)
         per_client = self._strategy.per_client
         for entry in update.add_ads + update.add_subs:
             if bool(entry.client) != per_client:
@@ -332,12 +358,19 @@ class Routing:
                 yield audience
 
     def start_over(self, neighbour: BrokerId) -> None:
-        """A neighbour knows nothing any more, and what it said does not count."""
-        said = Update((), (), tuple(self.in_subs[neighbour]), tuple(self.in_ads[neighbour]))
-        self.apply(neighbour, said)
+        """A neighbour knows nothing any more. What it said counts until it has told everything anew."""
+        ads, subs = self.in_ads[neighbour], self.in_subs[neighbour]
+        if ads or subs:
+            self.stale[neighbour] = Stale(dict.fromkeys(ads), dict.fromkeys(subs))
         self.out_ads[neighbour].start_over()
         self.out_subs[neighbour].start_over()
         self.touched.add(neighbour)
+
+    def drop_stale(self, neighbour: BrokerId) -> None:
+        """A neighbour has told everything anew: what it has not repeated does not count any more."""
+        stale = self.stale.pop(neighbour, None)
+        if stale is not None:
+            self.apply(neighbour, Update((), (), tuple(stale.subs), tuple(stale.ads)))
 
     def is_reduced(self) -> bool:
         """Whether what the neighbours know is exactly what the strategy sends of the candidates."""

@@ -36,6 +36,7 @@ from wayfare.core.messages import (
     Attach,
     BrokerId,
     ClientId,
+    Echo,
     Entry,
     Fetch,
     FromClient,
@@ -51,7 +52,7 @@ from wayfare.core.messages import (
 from wayfare.core.paths import Paths
 from wayfare.core.profiles import Asking, Profiles
 from wayfare.core.relocation import Naive, Relocation
-from wayfare.core.repairs import EVERYBODY, Origins, Repairs
+from wayfare.core.routing import Stale
 from wayfare.core.sessions import Doubt, Old, Session, Tombstone, Wait, Wanted
 from wayfare.errors import UsageError
 
@@ -96,6 +97,8 @@ class SavedWait(msgspec.Struct, array_like=True):
     request: Request | None = None
     repeated: bool = False
     unclaimed: list[Unclaimed] = []
+    returning: bool = False
+    echo: Echo | None = None
 
 
 class SavedSession(msgspec.Struct, array_like=True):
@@ -164,9 +167,9 @@ class Saved(msgspec.Struct, array_like=True):
     told: list[tuple[list[Entry], list[Entry]]] = []
     taking: list[SavedAsking] = []  # attachments whose filters are being taken in
     since: int | None = 0  # when the store began; 0: before that was saved, long ago
-    last_repair: int = EVERYBODY
-    repairs: list[tuple[int, Origins]] = []  # with their numbers
     convergence: SavedConvergence = SavedConvergence()
+    # Of neighbours that tell everything anew: the advertisements and subscriptions that they have not repeated.
+    stale: list[tuple[BrokerId, list[Entry], list[Entry]]] = []
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -188,7 +191,6 @@ def save(
     relocation: Relocation,
     profiles: Profiles,
     grants: dict[LinkId, Grants],
-    repairs: Repairs,
     virtual: bytes,
 ) -> bytes:
     places = Places()
@@ -215,9 +217,8 @@ def save(
         [] if routing.is_reduced() and not border.intakes else routing.told(),
         [_saved_taking(link, one) for link, one in border.intakes.taking.items()],
         border.since,
-        repairs.last,
-        repairs.known(),
         border.convergence.save(),
+        [(name, list(one.ads), list(one.subs)) for name, one in routing.stale.items()],
     )
     return _encoder.encode(saved)
 
@@ -229,7 +230,6 @@ def load(
     relocation: Relocation,
     profiles: Profiles,
     grants: dict[LinkId, Grants],
-    repairs: Repairs,
     load_virtual: Callable[[bytes], None],
 ) -> None:
     """Make the parts of a new broker what they were; UsageError if they are another one's."""
@@ -260,7 +260,6 @@ def load(
     for one in saved.sessions:
         _load_session(border, one, stored)
     border.next_place, border.since = saved.next_place, saved.since
-    repairs.load(saved.last_repair, saved.repairs)
     for account, clients in saved.payers.items():
         for client in clients:
             border.costs.know(account, client)
@@ -281,6 +280,8 @@ def load(
         routing.believe(neighbour, ads, subs)
         routing.meter.exact = False
     border.convergence.load(saved.convergence)
+    for neighbour, stale_ads, stale_subs in saved.stale:
+        routing.stale[neighbour] = Stale(dict.fromkeys(stale_ads), dict.fromkeys(stale_subs))
     for asking in saved.taking:
         border.intakes.taking[asking.link] = _intake(asking)
     if saved.told or saved.taking:
@@ -409,6 +410,8 @@ def _saved_wait(wait: Wait, places: Places) -> SavedWait:
         wait.request,
         wait.repeated,
         wait.unclaimed,
+        wait.returning,
+        wait.echo,
     )
 
 
@@ -469,4 +472,5 @@ def _wait(saved: SavedWait, stored: list[Stored]) -> Wait:
     wait.publications, wait.published_bytes = saved.publications, saved.published_bytes
     wait.refused, wait.superseded, wait.pending = saved.refused, saved.superseded, saved.pending
     wait.request, wait.repeated, wait.unclaimed = saved.request, saved.repeated, saved.unclaimed
+    wait.returning, wait.echo = saved.returning, saved.echo
     return wait

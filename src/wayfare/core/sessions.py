@@ -32,6 +32,7 @@ from wayfare.core.memory import (
 from wayfare.core.messages import (
     BrokerId,
     ClientId,
+    Echo,
     Fetch,
     LinkId,
     Publish,
@@ -62,6 +63,7 @@ class Wait:
     __slots__ = (
         "asked",
         "bytes",
+        "echo",
         "held",
         "old",
         "old_bytes",
@@ -71,6 +73,7 @@ class Wait:
         "refused",
         "repeated",
         "request",
+        "returning",
         "superseded",
         "unclaimed",
         "until",
@@ -89,6 +92,9 @@ class Wait:
         self.superseded = False  # what was searched for goes to a later attachment
         self.pending: Request | Fetch | None = None  # from where the client went on to
         self.request: Request | None = None  # what the old broker was asked
+        self.echo: Echo | None = None  # what has spread: its client is told when the session opens
+        # There is no older session, or it is here: the session waits until its filters are in effect again.
+        self.returning = False
         self.repeated = False  # because the request, or its reply, may have been lost
         # Other sessions of the client to request afterwards: the stores of their brokers were rolled back.
         self.unclaimed: list[Unclaimed] = []

@@ -94,12 +94,10 @@ def recover(store: Store, core: Broker, links: Links) -> int:
         for name, saved in snapshot.links.items():
             links[BrokerId(name)].load(saved)
     told = Told(core)
-    core.repairs.is_replaying = True
     for record in store.records():
         last = max(last, record.now)
         told.mind(record)
         _replay(record, core, links)
-    core.repairs.is_replaying = False
     told.settle()
     return last
 
@@ -135,7 +133,7 @@ class Told:
                     known.pop(entry, None)
 
     def settle(self) -> None:
-        """Let the tables go on from there; what differs belongs to the repairs of this journal, if there were any."""
+        """Let the tables go on from there."""
         for neighbour, (ads, subs) in self._known.items():
             self._routing.believe(neighbour, ads, subs)
 

@@ -32,7 +32,7 @@ def _update(update: m.Update) -> str:
     ]
     if not changes:  # otherwise they only go along
         changes = [*_probe(update.probe), *([TEXTS[m.Echo](update.echo)] if update.echo else [])]
-    return f"{'Repair' if update.repairs else 'Update'}({', '.join(changes)})"
+    return f"Update({', '.join(changes)})"
 
 
 def _probe(probe: m.Probe | None) -> list[str]:
