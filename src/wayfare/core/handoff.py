@@ -185,8 +185,7 @@ class Handoff(Relocation):
             since = now - reply.sought_age_ns
             session.sought_since = max(since, session.sought_since or since)
         if not reply.found:
-            waits = session.wait is not None
-            return self._nothing(session, now) if waits else self._seek([session], now)
+            return self._not_found(session, reply, now)
         kept = _queue_of(reply, now)
         session.published = max(session.published, reply.published)
         if session.wait is None:
@@ -203,6 +202,15 @@ class Handoff(Relocation):
         if reply.subscriptions is not None:
             old.known = wanted_of(reply.subscriptions, reply.terms)
         return [] if reply.more else self._on_taken_over(session, now)
+
+    def _not_found(self, session: Session, reply: Reply, now: int) -> list[Effect]:
+        if session.wait is not None:
+            return self._nothing(session, now)
+        if reply.superseded and session.epoch == reply.epoch:  # no attachment will ask for it
+            if session.link is None:
+                return self._end(session, now)
+            session.orphan = True
+        return self._seek([session], now)
 
     def _on_taken_over(self, session: Session, now: int) -> list[Effect]:
         return self._release(session, now)
@@ -351,6 +359,7 @@ class Handoff(Relocation):
     def _walk(self, request: Request, now: int) -> list[Effect]:
         """Take a request to where its client may have been last, and from there on."""
         border, effects = self.border, list[Effect]()
+        superseded = False
         while request.previous:
             broker, epoch = request.previous[0]
             if broker != self.paths.name:
@@ -361,6 +370,8 @@ class Handoff(Relocation):
             forgotten = request.forgotten or border.forgot(request.client, epoch, certain, now)
             border.bury(request.client, request.epoch - 1, now, partial=forgotten)
             session = border.at(request.client, epoch)
+            superseded = session is not None and session.epoch > request.epoch
+            superseded |= border.tombstones[request.client].went_after(request.epoch)
             if session is not None and session.epoch < request.epoch:
                 if not session.orphan:
                     return effects + self._on_found(session, request, now)
@@ -373,7 +384,7 @@ class Handoff(Relocation):
                 forgotten=forgotten,
                 departed=bool(stops),
             )
-        return effects + self._refuse(request, now)
+        return effects + self._refuse(request, now, superseded=superseded)
 
     def _went_on(self, request: Request, epoch: int) -> tuple[tuple[BrokerId, int], ...]:
         """Where a session went from here, for a client that has forgotten its last attachments."""
@@ -393,7 +404,11 @@ class Handoff(Relocation):
             superseded, wait.pending = request, superseded
         elif isinstance(request, Request) and request.publishes:
             effects += self._answer_later(request, epoch=session.epoch, now=now)
-        return effects if superseded is None else effects + self._refuse(superseded, now)
+        return (
+            effects
+            if superseded is None
+            else effects + self._refuse(superseded, now, superseded=True)
+        )
 
     def _answer_later(self, request: Request, epoch: int, now: int) -> list[Effect]:
         """Nothing yet, but brokers on the way put off subscriptions until something comes."""
@@ -402,9 +417,11 @@ class Handoff(Relocation):
         )
         return self._answer(reply, now)
 
-    def _refuse(self, request: Request | Fetch, now: int) -> list[Effect]:
-        """Nobody has what is asked for."""
-        reply = Reply(request.broker, request.client, request.epoch, False)
+    def _refuse(
+        self, request: Request | Fetch, now: int, *, superseded: bool = False
+    ) -> list[Effect]:
+        """Nobody has what is asked for, or a later attachment of the client has it."""
+        reply = Reply(request.broker, request.client, request.epoch, False, superseded=superseded)
         forgotten = isinstance(request, Request) and request.forgotten
         return self._answer(replace(reply, partial=forgotten), now)
 

@@ -208,7 +208,9 @@ class Junction(Handoff):
         effects = super()._hand_over(session, request, now)
         return effects + self._on_searched(_key(request), now)
 
-    def _refuse(self, request: Request | Fetch, now: int) -> list[Effect]:
+    def _refuse(
+        self, request: Request | Fetch, now: int, *, superseded: bool = False
+    ) -> list[Effect]:
         assert isinstance(request, Fetch)
         return self._on_searched(_key(request), now, superseded=True)
 

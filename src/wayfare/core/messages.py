@@ -573,6 +573,7 @@ class Reply(Message, frozen=True, tag=41):
         False  # ... or a link that begins from nothing may lose the answer: see Handoff._seek
     )
     sought_age_ns: Number = 0  # how long ago
+    superseded: bool = False  # not found, because a later attachment of the client has it
 
 
 class Fetch(Message, frozen=True, tag=42):

@@ -317,6 +317,10 @@ class Tombstone(msgspec.Struct, frozen=True, gc=False):
         """Whether it says what became of the session of this attachment, or that nobody knows."""
         return epoch <= self.epoch and (self.partial or 0 < self.known_since <= epoch)
 
+    def went_after(self, epoch: int) -> bool:
+        """Whether a session went from here to a later attachment than this one."""
+        return self.moved_to is not None and self.moved_to[1] > epoch
+
     def next_stop(self, epoch: int, before: int) -> Departure | None:
         """Where the session of this epoch was last, as far as it left from here before that attachment."""
         if epoch < self.began:
