@@ -6,18 +6,17 @@ They play in the tree of roads.py: tom publishes at braga, anna is at porto.
 import pytest
 
 from roads import assert_tidy, lost, network, publish, session_of, tables, xs
-from wayfare.core.broker import LINK_LOST, ROUTES_LOST
+from wayfare.core.broker import LINK_LOST
 from wayfare.core.effects import Close, Lost
 from wayfare.core.messages import Gap
 
 ROUTINGS = ("flooding", "simple", "identity", "covering", "merging")
 RELOCATIONS = ("handoff", "junction", "home", "naive")
 MAYBE = Lost(0, LINK_LOST)
-AGAIN = Lost(0, ROUTES_LOST)  # once subscriptions have crossed the tree again
 
 
 def told(net, client="anna"):
-    """The losses that a client was told of, each kind once: every broker reports repaired tables."""
+    """The losses that a client was told of, each kind once."""
     return [*dict.fromkeys(lost(net, client))]
 
 
@@ -35,7 +34,7 @@ def test_who_may_miss_something_is_told_however_far_away(routing):
     before = tables(net)
     publish(net, 1)
     lose(net, 2)
-    assert told(net) == ([MAYBE] if routing == "flooding" else [MAYBE, AGAIN])
+    assert told(net) == [MAYBE]
     assert lost(net).count(MAYBE) == 1
     assert tables(net) == before
     publish(net, 3)
@@ -49,7 +48,7 @@ def test_it_is_told_once_whatever_becomes_of_sessions(relocation):
     lose(net, 1)
     net.move("anna", "faro")
     publish(net, 2)
-    assert told(net) == [MAYBE, AGAIN]
+    assert told(net) == [MAYBE]
     assert lost(net).count(MAYBE) == 1
     assert net.got("anna") == xs(2)
 
@@ -67,7 +66,7 @@ def test_who_is_away_is_told_when_she_comes():
     lose(net, 2)
     publish(net, 3)
     net.move("anna", "faro")
-    assert told(net) == [AGAIN]  # all in one place, by the latest reason
+    assert told(net) == [MAYBE]
     assert net.got("anna") == xs(1, 3)
 
 
@@ -79,7 +78,7 @@ def test_who_wants_nothing_of_what_is_offered_there_is_not_told():
     net.attach("carla", "braga")
     net.settle()
     lose(net, 1)
-    assert (told(net), told(net, "bert"), told(net, "carla")) == ([MAYBE, AGAIN], [], [])
+    assert (told(net), told(net, "bert"), told(net, "carla")) == ([MAYBE], [], [])
 
 
 def test_a_gap_comes_before_the_tables_that_are_told_again():

@@ -292,16 +292,16 @@ LAYOUT = [
     (m.Resend(3), [24, 3]),
     (m.Interest(X, True), [25, [ON_WIRE], True]),
     (
-        m.Update((m.Entry(X),), (m.Entry(X, "anna"),), repairs=True, repair=7),
-        [30, [[[ON_WIRE], "", []]], [[[ON_WIRE], "anna", []]], [], [], [], True, 7, None, None],
+        m.Update((m.Entry(X),), (m.Entry(X, "anna"),), repairs=True),
+        [30, [[[ON_WIRE], "", []]], [[[ON_WIRE], "anna", []]], [], [], [], True, None, None],
     ),
     (
         m.Update(remove_subs=(m.Entry(X, "", (X, EVERYTHING)),)),
-        [30, [], [], [[[ON_WIRE], "", [[ON_WIRE], [[[]]]]]], [], [], False, 0, None, None],
+        [30, [], [], [[[ON_WIRE], "", [[ON_WIRE], [[[]]]]]], [], [], False, None, None],
     ),
     (
         m.Update(probe=m.Probe(3, 4, 5), echo=m.Echo(6, 7, (m.BrokerId("faro"),))),
-        [30, [], [], [], [], [], False, 0, [47, 3, 4, 5], [48, 6, 7, ["faro"]]],
+        [30, [], [], [], [], [], False, [47, 3, 4, 5], [48, 6, 7, ["faro"]]],
     ),
     (m.Ack(4, m.Probe(3, 5)), [17, 4, [47, 3, 5, 0]]),
     (m.Echo(6, 7), [48, 6, 7, []]),
@@ -330,7 +330,7 @@ LAYOUT = [
     ),
     (m.Tunnel("porto", "faro", "l", None, "gone"), [32, "porto", "faro", "l", None, "gone"]),
     *(
-        (m.Update(errands=(errand,)), [30, [], [], [], [], [array], False, 0, None, None])
+        (m.Update(errands=(errand,)), [30, [], [], [], [], [array], False, None, None])
         for errand, array in (
             (
                 m.Request("porto", "anna", 3, 9, (("faro", 2),), 77, True),
@@ -340,7 +340,7 @@ LAYOUT = [
                 m.Reply("porto", "anna", 3, found=False),
                 [
                     *(41, "porto", "anna", 3, False, [], 0, "", True, 0, {}, 0, None, False, []),
-                    *([], False, False, 0),
+                    *([], False, False, 0, False),
                 ],
             ),
             (
@@ -351,11 +351,12 @@ LAYOUT = [
                     partial=True,
                     sought=True,
                     sought_age_ns=9,
+                    superseded=True,
                 ),
                 [
                     *(41, "porto", "anna", 3, True, [[NOTE_ON_WIRE, 5]], 2, "backlog_age", False),
                     *(8, {"ticker": 7}, 2, [[ON_WIRE]], True, [[0, [3, None, None, False]]]),
-                    *([[1, 2, "backlog_age", False]], True, True, 9),
+                    *([[1, 2, "backlog_age", False]], True, True, 9, True),
                 ],
             ),
             (

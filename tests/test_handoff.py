@@ -165,7 +165,7 @@ def test_of_two_requests_the_later_one_stays():
             epoch: Request(broker, "anna", epoch, 0, (("lisbon", 2),), digest(()))
             for epoch, broker in ((3, "faro"), (4, "braga"))
         }
-        nobody = Update(errands=(Reply("faro", "anna", 3, False),))
+        nobody = Update(errands=(Reply("faro", "anna", 3, False, superseded=True),))
         first, second = (asked[epoch] for epoch in epochs)
         closed = Close("anna/2", "anna is elsewhere now")
         assert lisbon.step(Received("faro", Update(errands=(first,))), 1) == [closed]

@@ -288,3 +288,35 @@ def test_nobody_misses_what_a_broker_forgot_before_it_could_welcome_a_client():
 def test_a_loss_of_one_old_session_is_reported_around_what_another_one_kept(seed):
     """Found at random; junction merged two old sessions, and what one had kept moved in front of the gap."""
     assert fuzz(Job(seed, "simple", "junction")).verdict.violations == ()
+
+
+@pytest.mark.parametrize(("seed", "routing"), [(9110434, "merging"), (9111150, "flooding")])
+def test_a_session_that_a_later_attachment_superseded_ends(seed, routing):
+    """Found at random; the answer came too late, and a session that nobody asks for waited for a week."""
+    assert fuzz(Job(seed, routing, faults=True)).verdict.violations == ()
+
+
+@pytest.mark.parametrize(
+    ("seed", "routing"), [(9100456, "simple"), (9105527, "identity"), (9112071, "simple")]
+)
+def test_notifications_stay_behind_the_advertisement_that_shows_them_the_way(seed, routing):
+    """Found at random; a broker applied a long update and sent what came behind it on, in one event."""
+    assert fuzz(Job(seed, routing, faults=True)).verdict.violations == ()
+
+
+def test_a_subscription_is_confirmed_when_all_older_sessions_are_merged():
+    """Found at random; an older session had heard a part, and took the rest for known."""
+    job = Job(9102328, "covering", faults=True, mobile="both")
+    assert fuzz(job).verdict.violations == ()
+
+
+def test_what_is_recalled_from_the_past_is_in_front_of_a_loss():
+    """Found at random; the gap came before what was older than the loss."""
+    assert fuzz(Job(5028, "covering", rollbacks=True)).verdict.violations == ()
+
+
+def test_a_link_that_begins_from_nothing_makes_no_storm_of_gaps():
+    """Found at random; each table that was repaired made a gap for everybody, and these went round for ever."""
+    run = fuzz(Job(5053, "covering", faults=True, rollbacks=True))
+    assert run.verdict.violations == ()
+    assert run.messages < 50_000

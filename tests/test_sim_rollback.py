@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from wayfare.core.broker import DEFAULT_LIMITS, EVENTS, FROM_BROKER, Broker
-from wayfare.core.effects import Close, LinkDown, LinkUp, Received, RolledBack, Send, Tick
+from wayfare.core.effects import Close, LinkDown, LinkUp, Received, RolledBack, Send
 from wayfare.core.filters import Filter
 from wayfare.core.handoff import Handoff
 from wayfare.core.history import Limits
@@ -14,7 +14,6 @@ from wayfare.core.messages import (
     Ack,
     Announce,
     Attach,
-    Entry,
     Gap,
     Kept,
     Notification,
@@ -486,49 +485,6 @@ def test_older_sessions_are_sought_if_the_answer_comes_late():
     net.settle()
     assert sessions_of(net, "bert") == [("c", 3)]
     assert check(net).violations == ()
-
-
-def repaired():
-    """A broker with 199 subscriptions of c for its neighbour a, whose link begins from nothing."""
-    broker = Broker("b", ["a", "c"])
-    for name in ("a", "c"):
-        broker.step(LinkUp(name), 1)
-        broker.step(Received(name, Announce((name,))), 2)
-    offered = Update(add_ads=(Entry(Filter.parse("x > 0")),))
-    entries = [Entry(Filter.parse(f"x > {i} and z = {i}")) for i in range(1, 200)]
-    for link, update in (("a", offered), ("c", Update(add_subs=tuple(entries)))):
-        broker.step(Received(link, update), 3)
-        work(broker)
-    broker.step(LinkUp("a"), 5)
-    broker.step(Received("a", Announce(("a",))), 6)
-    broker.step(Received("a", replace(offered, repairs=True)), 7)
-    return broker
-
-
-def work(broker):
-    """Let a broker do the work that it put off. Returns the updates that it sends."""
-    effects = broker.pay()
-    while broker.is_behind():
-        effects += broker.step(Tick(), 8)
-    return [one.message for one in effects if type(one) is Send and type(one.message) is Update]
-
-
-def test_a_broker_that_repairs_tables_is_not_saved_before_that_is_done():
-    """What it sends after a restart would not be marked as a repair, and nobody would report a loss."""
-    broker = repaired()
-    assert broker.is_behind()
-    assert not broker.is_quiet()
-    assert all(one.repairs for one in work(broker))
-    assert broker.is_quiet()
-
-
-def test_no_later_subscription_is_taken_for_a_repair():
-    broker = repaired()
-    work(broker)
-    attach = Attach("anna", 1, 0, (Filter.parse("x > 500"),))
-    effects = broker.step(Received("anna#1", attach), 9)
-    (update,) = [one.message for one in effects if type(one) is Send and one.link == "a"]
-    assert not update.repairs
 
 
 def test_what_is_sought_is_not_forgotten_when_the_client_makes_a_mistake():

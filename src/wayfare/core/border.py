@@ -44,10 +44,6 @@ from wayfare.core.watches import Watches
 from wayfare.errors import ProtocolError
 
 OVERTAKEN = "a publisher moved, and its old broker did not answer: some of it may be missing"
-ROUTES_LOST = (
-    "a broker had forgotten its subscriptions: what was published before they were in effect again"
-    " may be missing"
-)
 FORGOTTEN_PAST = "its broker does not remember so much of the past"
 WITHDRAWN = "its account may not subscribe to this any more"
 LISTENING_PLACE = 2**62  # behind those of all clients
@@ -573,21 +569,6 @@ class Border:
             self.lose(session, why)
             effects += self.push(session)
         return effects
-
-    def on_spread(self, place: int) -> list[Effect]:
-        """The filters of a session that the tree had forgotten are in effect again.
-
-        If the session does not wait for that any more, it reports a loss once more.
-        """
-        session = self._by_place.get(place)
-        if session is None:
-            return []
-        if session.wait is not None and session.wait.returning:
-            session.wait.until = 0
-            self.deadlines.arm(ANSWER, place, 0)
-            return []
-        self.lose(session, ROUTES_LOST)
-        return self.push(session)
 
     def roll_back(self, why: str) -> list[Effect]:
         """All sessions are as they once were: report that, and know those again that went on since."""

@@ -21,7 +21,7 @@ from wayfare.core import deadlines, saving, saving_virtual
 from wayfare.core import messages as m
 from wayfare.core.border import Border
 from wayfare.core.buffers import Buffer
-from wayfare.core.convergence import NEVER, Source, from_returned, merged
+from wayfare.core.convergence import NEVER, Source, merged
 from wayfare.core.deadlines import CONFIRM, UPDATE
 from wayfare.core.effects import (
     Close,
@@ -158,6 +158,7 @@ class Broker:
         self._owed: dict[BrokerId, int] = {}
         # Updates of neighbours that take long, in slices, and what came behind them.
         self._queued: dict[BrokerId, deque[m.Between]] = {}
+        self._now = 0  # of this event
 
     def step(self, event: Event, now: int) -> list[Effect]:
         if type(event) is Received:
@@ -174,6 +175,7 @@ class Broker:
                 if session is not None and self._is_ready(session, event.link):
                     effects = self.border.accept(session, message, now)
                     return effects + self._hear(now) if self._heard else effects
+        self._now = now
         effects = EVENTS[type(event)](self, event, now)
         if self._heard:
             effects += self._hear(now)
@@ -506,14 +508,26 @@ class Broker:
             _put_behind(updates.setdefault(neighbour, []), errands)
         for neighbour, probe in self.convergence.probes().items():
             _put_last(updates.setdefault(neighbour, []), probe=probe)
-        effects: list[Effect] = []
+        effects, returned = list[Effect](), list[int]()
         for source, echo in echoes.items():
-            if isinstance(source, int):
-                effects += self._confirm(source, echo) if source >= 0 else self._settle(~source)
-            else:
+            if isinstance(source, str):
                 _put_last(updates.setdefault(source, []), echo=echo)
+            elif source >= 0:
+                effects += self._confirm(source, echo)
+            else:
+                effects += self._settle(~source) if echo.ads else []
+                returned += [~source] if echo.subs else []
         sent = [Send(LinkId(one), update) for one, some in updates.items() for update in some]
-        return [*sent, *self.relocation.outward(effects)]
+        effects = self.relocation.outward(effects)
+        return [*sent, *effects, *(self._on_returned(returned) if returned else [])]
+
+    def _on_returned(self, places: list[int]) -> list[Effect]:
+        """The filters of these sessions, which the tree had forgotten, are in effect again."""
+        effects: list[Effect] = []
+        for session in map(self.border.at_place, places):
+            if session is not None:
+                effects += self.relocation.on_spread(session, self._now)
+        return self._with_updates(effects)
 
     def _table_updates(self) -> dict[BrokerId, list[Update]]:
         updates: dict[BrokerId, list[Update]] = {}
@@ -534,9 +548,7 @@ class Broker:
             updates.setdefault(neighbour, []).extend(some)
 
     def _confirm(self, place: int, echo: m.Echo) -> list[Effect]:
-        """Tell a client what has spread, or its session that it need not wait any longer."""
-        if place < 0:
-            return self.border.on_spread(from_returned(place))
+        """Tell a client what has spread."""
         if not self.convergence.waits(place):
             self.border.deadlines.disarm(CONFIRM, place)
         session = self.border.at_place(place)

@@ -33,7 +33,6 @@ from wayfare.core.routing import Destinations, near_and_here
 Source = BrokerId | int
 NEVER = 2**63 - 1
 NO_ECHO = Echo()
-RETURNED = 1  # the number of a session's own request
 PENDING_MAX = 64  # requests of one source; a later one then answers an earlier one, too
 
 
@@ -278,7 +277,7 @@ class Convergence:
 
     def on_returned(self, place: int) -> None:
         """The tree may have forgotten the filters of a session: it waits until they are in effect again."""
-        self.subs.request(_returned(place), RETURNED)
+        self.subs.request(~place, 1)
 
     def on_echo(self, neighbour: BrokerId, echo: Echo) -> bool:
         """What a neighbour was asked for has spread behind it.
@@ -385,13 +384,3 @@ def merged(earlier: Echo | None, later: Echo) -> Echo:
 
 def _names(barrier: Barrier) -> tuple[BrokerId, ...]:
     return tuple(sorted(barrier.missing))[:MISSING_MAX]
-
-
-def _returned(place: int) -> Source:
-    """The source of the request of a session itself."""
-    return ~place
-
-
-def from_returned(source: int) -> int:
-    """The place of that session."""
-    return ~source

@@ -258,6 +258,11 @@ class Handoff(Relocation):
             return []
         return self._miss(session, session.wait, NO_SESSION, now)
 
+    def on_spread(self, session: Session, now: int) -> list[Effect]:
+        if session.wait is None or not session.wait.returning:
+            return super().on_spread(session, now)
+        return self._miss(session, session.wait, NO_SESSION, now)
+
     def _are_forgotten(self, session: Session, message: m.Attach) -> bool:
         """Whether the store was rolled back to other subscriptions than a client has."""
         changed = session.subscriptions.keys() != {*message.subscriptions}

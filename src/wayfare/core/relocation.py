@@ -29,6 +29,10 @@ OUT_OF_STEP = (
     " rolled back"
 )
 
+ROUTES_LOST = (
+    "a broker had forgotten its subscriptions: what was published before they were in effect again"
+    " may be missing"
+)
 SUBSCRIPTIONS_FORGOTTEN = Loss(
     1,
     "the store of its broker was rolled back, to other subscriptions of the client than the latest",
@@ -118,6 +122,11 @@ class Relocation:
     def on_spoken(self, session: Session, now: int) -> list[Effect]:
         """The client of a session that was an orphan has said something: it is really there."""
         return []
+
+    def on_spread(self, session: Session, now: int) -> list[Effect]:
+        """The filters of a session, which the tree had forgotten, are in effect again."""
+        self.border.lose(session, ROUTES_LOST)
+        return self.border.push(session)
 
     def on_errand(self, came_from: BrokerId, errand: m.Errand, now: int) -> list[Effect]:
         raise ProtocolError(f"{type(errand).__name__}, but relocation is {self.name} here")
