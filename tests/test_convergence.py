@@ -483,7 +483,7 @@ def test_what_is_withdrawn_is_not_flooded():
 def test_a_link_that_begins_from_nothing_is_flooded_with_what_is_offered_by_now():
     one = Convergence(["a"])
     one.on_sent("a", [Update(add_ads=(Entry(X),))])
-    one.start_over("a")
+    one.start_over("a", again=True)
     one.take_echoes(lambda _: True)
     assert not one.provisional
 

@@ -168,6 +168,9 @@ class Handoff(Relocation):
         if self._are_forgotten(session, message):
             wait.held = with_loss_between(wait.held, SUBSCRIPTIONS_FORGOTTEN)
             self.border.convergence.on_returned(session.place)
+        elif wait.returning:
+            self.border.convergence.on_returned(session.place)
+        wait.echo = None  # the client asks again
         self.border.renew(session, message, link)
         self.border.memory.publications -= wait.publications_bytes()
         wait.forget_publications()  # they are sent again
