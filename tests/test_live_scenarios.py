@@ -35,7 +35,6 @@ NOT_LIVE = {
     "away-too-long": "takes a week",
     "backlog-age": "takes twelve seconds, and the clock of a live broker cannot be turned",
     "forgotten-store": "tells what is lost while tables are repaired, to the millisecond",
-    "late-advertisement": "tells what is lost before an advertisement has settled, to the millisecond",
     "lossy-link": "TCP hides what is lost below it",
     "lost-goodbye": "takes a week",
     "moving-without-support": "tells what is lost and doubled without support, to the millisecond",
@@ -289,6 +288,9 @@ class LiveStage:
             self.clients[name].location = what[3:]
         else:
             self.clients[name].state.update(scenario.read_attributes(what))
+
+    async def do_confirm(self, rest):
+        """A subscription of a live client was confirmed when it was made."""
 
     async def do_watch(self, rest):
         name, text = rest.split(maxsplit=1)

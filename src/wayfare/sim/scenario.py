@@ -333,6 +333,10 @@ class Stage:
         else:
             raise Misread
 
+    def confirm(self, rest: str) -> None:
+        (name,) = _words(rest, 1)
+        self.world.client(name).confirm()
+
     def watch(self, rest: str) -> None:
         name, filter = _words(rest, 2)
         self.world.client(name).watch(filter)
@@ -428,6 +432,7 @@ STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {
     "follow": ("anna location in myloc", Stage.follow),
     "unfollow": ("anna location in myloc", Stage.unfollow),
     "be": ("anna at porto | {need: 3}", Stage.be),
+    "confirm": ("anna", Stage.confirm),
     "watch": ("ticker price > 0", Stage.watch),
     "unwatch": ("ticker price > 0", Stage.unwatch),
     "publish": ("ticker {price: 41, road: 'A5'}", Stage.publish),

@@ -180,3 +180,5 @@ class Trace:
         elif event.kind in ("wanted", "unwanted"):
             who = "somebody" if event.kind == "wanted" else "nobody"
             self.line(f"{event.client} <=", f"{who} wants {event.filter}")
+        elif event.kind == "confirmed":
+            self.line(f"{event.client} <=", f"{event.filter} is in effect everywhere")
