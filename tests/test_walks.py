@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from wayfare.core.convergence import Provisional
 from wayfare.core.ear import Ear
 from wayfare.core.effects import Effect
 from wayfare.core.following import Following
@@ -158,3 +159,8 @@ def test_the_judge_sees_the_past_in_disorder(monkeypatch: pytest.MonkeyPatch) ->
                     virtual.backlog.waiting[place] = at, stored, put
 
     assert "fifo" in broken(monkeypatch, Replicator, "_put_past", backwards)
+
+
+def test_the_judge_sees_that_a_first_publication_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Publishers publish right after they have advertised."""
+    assert "complete" in broken(monkeypatch, Provisional, "join", lambda _self, near, _: list(near))

@@ -188,6 +188,10 @@ class Judge:
         """From a publisher to a client, at the most."""
         return 2 * self.reach.client_ns + self.reach.tree_ns
 
+    def _advertised_ns(self) -> int:
+        """Since when what publishers offered at first counts."""
+        return 0 if self.reach.at_once else 3 * self.reach.tree_ns
+
     def _direct_ns(self) -> int:
         return self.world.direct_link.latency_ns + self.world.direct_link.jitter_ns
 
@@ -222,7 +226,7 @@ class Judge:
                 continue
             if not any(matches(exact, attributes) for exact in meanings(stay)):
                 continue
-            settled = max(stay.start, 3 * self.reach.tree_ns)  # first, what is advertised is known
+            settled = max(stay.start, self._advertised_ns())
             if event.time_ns > settled + self.reach.client_ns + self.reach.tree_ns:
                 return "complete", stay
             if self._was_expected(stays[:at], stay, event):
@@ -246,7 +250,7 @@ class Judge:
             return False
         set_up = last[0].attached + 2 * self.reach.client_ns
         set_up += self._direct_ns() + self.reach.tree_ns
-        set_up = max(set_up, 4 * self.reach.tree_ns)
+        set_up = max(set_up, self._advertised_ns() + self.reach.tree_ns)
         if not set_up < event.time_ns < stay.attached - self._way_ns():
             return False
         if stay.start + self._receiving_ns() - event.time_ns > limits.buffer_age_ns:

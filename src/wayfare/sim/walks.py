@@ -83,6 +83,7 @@ class Walks:
         self.world.add_brokers(names)
         self._shape_links()
         self.areas: dict[str, Areas] = {}
+        self.confirms = Random(f"confirms {seed}")  # of its own, so that the rest is as without it
         self.publishers = [self._publisher(i) for i in range(random.randint(1, 3))]
         self.walkers = [self._walker(i) for i in range(random.randint(1, 4))]
         for _ in range(random.choice([20, 60, 120])):
@@ -95,6 +96,8 @@ class Walks:
         # Of their own, so that the rest is as without them.
         self.watch = Watch(self.world, Random(f"watch {seed}"))
         self.attempts = Random(f"attempts {seed}")
+        for i in range(self.confirms.choice([0, 1, 3])):
+            self.world.agenda.at(self.confirms.randrange(self.until_ns), self._begin_to_publish, i)
         if self.attempts.random() < 0.5:
             for _ in range(self.attempts.choice([1, 4])):
                 at_ns = self.attempts.randrange(self.until_ns)
@@ -179,6 +182,8 @@ class Walks:
             walker.follow(text)
         if random.random() < 0.4:
             walker.subscribe(random.choice(ORDINARY))
+            if self.confirms.random() < 0.5:
+                walker.confirm()
         walker.attach()
         self._walk(walker, at)
         return walker
@@ -236,7 +241,20 @@ class Walks:
             walker.disconnect(late=self.random.random() < 0.5)
 
     def _publish(self, _: None) -> None:
-        random = self.random
+        attributes = self._notice(self.random)
+        self.random.choice(self.publishers).publish(attributes)
+
+    def _begin_to_publish(self, i: int) -> None:
+        """A publisher comes, and publishes before anybody has heard of its advertisement."""
+        random = self.confirms
+        client = self.world.add_client(f"q{i}", random.choice(self.brokers))
+        client.advertise("exists location")
+        for _ in range(random.choice([1, 3])):
+            client.publish(self._notice(random))
+        if random.random() < 0.3 and not self.faults:  # a goodbye may be lost
+            client.detach(leave=True)
+
+    def _notice(self, random: Random) -> dict[str, Value]:
         name = random.choice(list(self.places.places))
         attributes: dict[str, Value] = {
             "location": name,
@@ -246,7 +264,7 @@ class Walks:
         position = self.places.places[name].position
         if position is not None and random.random() < 0.5:
             attributes["lat"], attributes["lon"] = position
-        random.choice(self.publishers).publish(attributes)
+        return attributes
 
     def _stalls(self, random: Random) -> Faults:
         """Now and then one broker is stopped for a while."""
