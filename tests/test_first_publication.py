@@ -1,0 +1,129 @@
+"""Live brokers in processes of their own: nothing waits for tables, and nothing is lost from the first message on.
+
+b0 --- b1 --- ... --- b9      every link takes 50 ms
+"""
+
+import asyncio
+import signal
+import time
+from itertools import pairwise
+
+import pytest
+
+import wayfare
+from test_kill import Processes
+from wayfare.bench import processes
+
+LINE = [f"b{i}" for i in range(10)]
+LINK_S = 0.05
+
+
+@pytest.fixture(scope="module")
+def urls():
+    with processes.brokers(tuple(pairwise(LINE)), heartbeat_s=2.0, delay_s=LINK_S) as running:
+        yield [f"wayfare://127.0.0.1:{running[name].port}" for name in LINE]
+
+
+def test_the_first_program_works_on_ten_brokers_with_slow_links(urls):
+    """The links may not even be there yet."""
+
+    async def main():
+        anna = await wayfare.connect(urls[0], client_id="anna")
+        garage = await wayfare.connect(urls[9], client_id="garage")
+        await garage.advertise("service = 'parking'")
+        parking = await anna.subscribe("service = 'parking' and free > 0")
+        await garage.publish({"service": "parking", "free": 3})
+        await anna.move(urls[4])
+        await garage.publish({"service": "parking", "free": 7})
+        got = [(await parking.get(10))["free"] for _ in range(2)]
+        await anna.close()
+        await garage.close()
+        return got
+
+    assert asyncio.run(main()) == [3, 7]
+
+
+def test_a_device_that_wakes_publishes_and_sleeps_reaches_everybody(urls):
+    async def main():
+        async with (
+            wayfare.connect(urls[9], client_id="bert") as bert,
+            bert.subscribe("exists reading") as readings,
+        ):
+            began = time.monotonic()
+            async with wayfare.connect(urls[0], client_id="device", confirm=0) as device:
+                await device.advertise("exists reading")
+                for reading in range(20):
+                    await device.publish({"reading": reading}, confirm=True)
+            took = time.monotonic() - began
+            return [(await readings.get(10))["reading"] for _ in range(20)], took
+
+    got, took = asyncio.run(main())
+    assert got == [*range(20)]
+    assert took < 9 * 2 * LINK_S, "the device waits for its own broker only"
+
+
+# Brokers that are stopped or killed in between: a --- b --- c
+
+
+@pytest.mark.parametrize("durability", ["os", "disk"])
+def test_confirmations_and_publications_survive_a_broker_that_is_killed(tmp_path, durability):
+    async def main():
+        net = Processes(tmp_path, durability)
+        try:
+            for name in ("b", "a", "c"):
+                await net.start(name)
+            async with (
+                wayfare.connect(net.urls("a")[0], client_id="anna", confirm=30) as anna,
+                wayfare.connect(net.urls("c")[0], client_id="tom", confirm=0) as tom,
+            ):
+                await anna.subscribe("y > 0")  # the links are there
+                for x in range(1, 6):
+                    await tom.advertise(f"x = {x}")
+                    subscribing = asyncio.create_task(anna.subscribe(f"x = {x}").__aenter__())
+                    await net.kill("b")
+                    await tom.publish({"x": x, "kind": "first"}, confirm=True)
+                    await net.start("b")
+                    some = await subscribing
+                    await tom.publish({"x": x, "kind": "later"}, confirm=True)
+                    kinds = [(await some.get(20))["kind"]]
+                    while kinds[-1] != "later":
+                        kinds.append((await some.get(20))["kind"])
+                    assert kinds in (["later"], ["first", "later"])
+                assert anna.lost == 0
+        finally:
+            for process in net.running.values():
+                process.kill()
+                await process.wait()
+
+    asyncio.run(main())
+
+
+def test_a_neighbour_that_is_stopped_is_named_and_confirms_when_it_is_back(tmp_path):
+    async def main():
+        net = Processes(tmp_path, "memory")
+        try:
+            for name in ("b", "a", "c"):
+                await net.start(name)
+            async with (
+                wayfare.connect(net.urls("a")[0], client_id="anna") as anna,
+                wayfare.connect(net.urls("c")[0], client_id="tom") as tom,
+            ):
+                await anna.subscribe("y > 0")
+                await tom.advertise("exists x")
+                net.running["b"].send_signal(signal.SIGSTOP)
+                some = anna.subscribe("x > 0")
+                began = time.monotonic()
+                with pytest.raises(wayfare.NotConfirmed) as caught:
+                    await some.ready(1)
+                assert time.monotonic() - began < 1.5
+                assert caught.value.missing == ("b",)
+                net.running["b"].send_signal(signal.SIGCONT)
+                await some.ready(20)
+                await tom.publish({"x": 1})
+                assert (await some.get(10))["x"] == 1
+        finally:
+            for process in net.running.values():
+                process.kill()
+                await process.wait()
+
+    asyncio.run(main())
