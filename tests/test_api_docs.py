@@ -37,7 +37,9 @@ def test_defaults_are_as_described():
     assert told["heartbeat_s"] == f"{HEARTBEAT_S:g}"
 
 
-@pytest.mark.parametrize("kind", [wayfare.Client, wayfare.Subscription, wayfare.Offer, Changes])
+@pytest.mark.parametrize(
+    "kind", [wayfare.Client, wayfare.Subscription, wayfare.Offer, wayfare.Notification, Changes]
+)
 def test_every_method_is_described(kind):
     text = PAGE.read_text("utf-8")
     for name, method in inspect.getmembers(kind, inspect.iscoroutinefunction):

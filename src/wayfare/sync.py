@@ -13,12 +13,13 @@ interrupts whatever waits. What was interrupted in `get` is not lost: it is the 
 
 from __future__ import annotations
 
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Generic, Self, TypeVar, Unpack
+from typing import Any, Generic, Self, TypeVar, Unpack
 
 from wayfare.core.filters import Filter
 from wayfare.core.messages import Terms
@@ -36,7 +37,7 @@ from wayfare.net.local_broker import CLOSE_S
 from wayfare.net.offer import Offer as LiveOffer
 from wayfare.net.options import Options
 from wayfare.net.stream import Stream
-from wayfare.net.subscription import Notification
+from wayfare.net.subscription import Notification as LiveNotification
 from wayfare.net.subscription import Subscription as LiveSubscription
 from wayfare.net.wanted import Wanted
 
@@ -48,7 +49,7 @@ T = TypeVar("T")
 class _Stream(Iterator[T], ABC, Generic[T]):
     """The twin of one, which is in the thread of its client."""
 
-    def __init__(self, background: Background, live: Stream[T]) -> None:
+    def __init__(self, background: Background, live: Stream[Any]) -> None:
         self._background = background
         self._live = live
 
@@ -79,6 +80,25 @@ class _Stream(Iterator[T], ABC, Generic[T]):
         self._background.call(lambda: self._live.ready(timeout))
 
 
+class Notification(LiveNotification):
+    """What was published: its attributes as a mapping, and who published it."""
+
+    __slots__ = ("_background", "_live")
+
+    def __init__(self, live: LiveNotification, background: Background) -> None:
+        super().__init__(live, live.delivery, past=live.past)
+        self.redelivered = live.redelivered
+        self._live, self._background = live, background
+
+    def ack(self) -> None:  # type: ignore[override]
+        """The application is done with it; once is enough. Only for `subscribe(..., ack=True)`."""
+        self._background.call(self._live.ack)
+
+    def nack(self) -> None:  # type: ignore[override]
+        """The application is not done with it: it is the next one of its subscription again."""
+        self._background.call(self._live.nack)
+
+
 class Subscription(_Stream[Notification]):
     """Notifications that match a filter, one after the other. Made by `Client.subscribe`."""
 
@@ -99,14 +119,20 @@ class Subscription(_Stream[Notification]):
     def get(self, timeout: float | None = None) -> Notification:
         """The next one; TimeoutError if none comes in time, Closed if none will.
 
-        Who asks for the next one is done with the one before it.
+        Who asks for the next one is done with the one before it, unless each is acknowledged.
         """
-        return self._background.call(lambda: self._live.get(timeout), self._live.give_back)
+        one = self._background.call(lambda: self._live.get(timeout), self._live.give_back)
+        return Notification(one, self._background)
 
     def close(self) -> None:
         """Unsubscribe; what waits can still be read. A client with a store stays subscribed."""
+        failed = sys.exc_info()[0] is not None
+
+        async def finish() -> None:
+            self._live.finish(failed=failed)
+
         with suppress(Closed):  # with its client
-            self._background.call(self._live.close)
+            self._background.call(finish)
 
     def unsubscribe(self) -> None:
         """Close, and withdraw the subscription also if the client has a store."""
@@ -265,9 +291,10 @@ class Client:
 
         Returns how many publications nobody has acknowledged: they may be lost.
         """
+        failed = sys.exc_info()[0] is not None
         with self._closing:
             try:
-                return self._background.call(lambda: self._live.close(timeout))
+                return self._background.call(lambda: self._live._close(timeout, failed=failed))
             except Closed:
                 return 0
             finally:
@@ -284,6 +311,7 @@ class Client:
         since: float = 0.0,
         queue: int | None = None,
         policy: str | None = None,
+        ack: bool = False,
     ) -> Subscription:
         """Notifications that match. Begins with `with`, or the first `get`; see the other twin."""
         subscription = self._live.subscribe(
@@ -295,6 +323,7 @@ class Client:
             since=since,
             queue=queue,
             policy=policy,
+            ack=ack,
         )
         return Subscription(self._background, subscription)
 

@@ -7,9 +7,11 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 from wayfare.errors import Closed, UsageError
+from wayfare.net import holders
 
 T = TypeVar("T")
 
@@ -70,7 +72,9 @@ class Background:
         with self._lock:
             if self._stopped:
                 raise Closed(f"{self._name} was closed")
-            self._loop.call_soon_threadsafe(action)
+            context = copy_context()
+            context.run(holders.caller.set, threading.current_thread())
+            self._loop.call_soon_threadsafe(action, context=context)
 
     def stop(self) -> None:
         """End the thread, and whoever still waits for it gets Closed."""

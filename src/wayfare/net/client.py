@@ -64,6 +64,7 @@ class Client(LocalBroker):
         since: float = 0.0,
         queue: int | None = None,
         policy: str | None = None,
+        ack: bool = False,
     ) -> Subscription:
         """Notifications that match. Begins with `async with`, `await`, or the first `get`.
 
@@ -80,12 +81,16 @@ class Client(LocalBroker):
         queue, policy        how many may wait for the application, and what happens with more:
                              wait (then nothing comes, for no subscription), drop_oldest or
                              drop_newest
+        ack                  each notification is done when the application calls its `ack()`; else, when
+                             the next one is asked for, or the subscription is closed
         """
         queue = self._settings.queue if queue is None else queue
         policy = self._settings.policy if policy is None else policy
-        check_options(queue=queue, policy=policy)
+        check_options(queue=queue, policy=policy, ack=ack)
         one = asked(wanted, last=last, younger=younger, key=key, local=local, since=since)
-        return Subscription(self._intake, one.wanted, one.terms, one.since_ns, queue, policy)
+        return Subscription(
+            self._intake, one.wanted, one.terms, one.since_ns, queue, policy, ack=ack
+        )
 
     def offer(self, offered: Wanted) -> Offer:
         """Advertise, and be told whether anybody wants it.
@@ -93,6 +98,9 @@ class Client(LocalBroker):
         Begins with `async with`, `await`, or the first `until_wanted` or `get`.
         """
         return Offer(self._life, self._profile, self._confirmations, offered_as(offered))
+
+    def _settle(self) -> None:
+        self._intake.settle()
 
     def _may_take(self) -> bool:
         return not self._intake.full

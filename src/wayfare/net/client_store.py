@@ -23,6 +23,8 @@ TABLES = (
 
 Progress = tuple[int, list[int]]  # everything up to this publication, and these beyond it
 
+Attempt = tuple[str, int, int]  # publisher, number, how often the application had it
+
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -34,11 +36,7 @@ class ClientStore(Database):
 
     def load(self) -> tuple[Memory, Held, list[Publish], dict[ClientId, Progress]] | None:
         """What the last process of this client left; None if there was none."""
-        state = {}
-        for key, body, check in self.read("SELECT key, body, digest FROM state"):
-            if check != digest(body):
-                raise self.damaged(key)
-            state[key] = body
+        state = self._state()
         if "memory" not in state:
             return None
         outbox = self.read("SELECT body FROM outbox ORDER BY number")
@@ -53,6 +51,19 @@ class ClientStore(Database):
             },
         )
 
+    def attempts(self) -> list[Attempt]:
+        """What the application of the last process had, and was not done with."""
+        body = self._state().get("attempts")
+        return [] if body is None else msgspec.msgpack.decode(body, type=list[Attempt])
+
+    def _state(self) -> dict[str, bytes]:
+        state = {}
+        for key, body, check in self.read("SELECT key, body, digest FROM state"):
+            if check != digest(body):
+                raise self.damaged(key)
+            state[key] = body
+        return state
+
     def keep(
         self,
         memory: Memory,
@@ -60,9 +71,13 @@ class ClientStore(Database):
         published: Iterable[Publish],
         acknowledged: int,
         progress: Mapping[ClientId, Progress],
+        attempts: Mapping[tuple[str, int], int] | None = None,
     ) -> None:
-        """Write down what changed, all of it or nothing. `held`: None if it is as before."""
+        """Write down what changed, all of it or nothing. `held`, `attempts`: None if as before."""
         statements: list[Statement] = [_state("memory", _encoder.encode(memory))]
+        if attempts is not None:
+            rows = [(who, number, count) for (who, number), count in attempts.items()]
+            statements.append(_state("attempts", _encoder.encode(rows)))
         if held is not None:
             statements.append(_state("held", _encoder.encode(held)))
         for one in published:

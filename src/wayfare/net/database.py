@@ -55,7 +55,10 @@ class Database:
             fresh = is_blank(path)
             if not fresh:
                 check_file(path, name)
-            self._db = sqlite3.connect(path, timeout=LOCK_WAIT_S, isolation_level=None)
+            # The synchronous client opens it in the caller's thread, and uses it in its own from then on.
+            self._db = sqlite3.connect(
+                path, timeout=LOCK_WAIT_S, isolation_level=None, check_same_thread=False
+            )
             self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute(f"PRAGMA synchronous = {SYNCHRONOUS[durability]}")

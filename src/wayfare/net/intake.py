@@ -48,6 +48,7 @@ class Intake:
         there = self._subscriptions
         takers = [one for wanted in matching for one in there.get(wanted, ())]
         if self._keeping is not None:
+            notification.redelivered = self._keeping.redelivered(notification)
             unclaimed = [wanted for wanted in matching if wanted not in there]
             self._keeping.hand_out(notification, len(takers), unclaimed)
             self._conversation.flush_soon()
@@ -91,6 +92,18 @@ class Intake:
             self._profile.drop(wanted)
             for notification in self._keeping.claim(wanted):
                 self.done(notification)
+
+    def settle(self) -> None:
+        """The client is closed by its application: what that has in hand is done."""
+        for subscriptions in self._subscriptions.values():
+            for one in subscriptions:
+                one.settle()
+
+    def taken(self, notification: Notification) -> None:
+        """The application has got it."""
+        if self._keeping is not None and not self._life.closed:
+            self._keeping.taken(notification)
+            self._conversation.flush_soon()
 
     def done(self, notification: Notification) -> None:
         """A subscription is done with it."""

@@ -15,6 +15,8 @@ from wayfare.core.templates import Template
 from wayfare.net.client_store import ClientStore
 from wayfare.net.subscription import Notification
 
+ATTEMPTS_MAX = 1_000  # notifications of which is known that the application had them
+
 
 class Keeping:
     """The memory of one client, between what happened and its file."""
@@ -30,6 +32,11 @@ class Keeping:
         self._busy: dict[tuple[str, int], int] = {}
         # nobody has subscribed again yet
         self._unclaimed: dict[Filter | Template, list[Notification]] = {}
+        # what the application had and is not done with -> how often it had it
+        self._attempts: dict[tuple[str, int], int] = {
+            (who, number): count for who, number, count in store.attempts()
+        }
+        self._saved_attempts = True
         if (left := store.load()) is not None:
             core.remember(*left)
 
@@ -55,6 +62,19 @@ class Keeping:
         """What has come for a subscription that is there now."""
         return self._unclaimed.pop(wanted, [])
 
+    def redelivered(self, notification: Notification) -> int:
+        """How often an application of this or the last process had it."""
+        return self._attempts.get((notification.publisher, notification.number), 0)
+
+    def taken(self, notification: Notification) -> None:
+        """The application has it in hand."""
+        key = notification.publisher, notification.number
+        if key in self._busy:
+            self._attempts[key] = notification.redelivered + 1
+            if len(self._attempts) > ATTEMPTS_MAX:
+                del self._attempts[next(iter(self._attempts))]
+            self._saved_attempts = False
+
     def done(self, notification: Notification) -> bool:
         """A subscription is done with it; True if all are."""
         key = notification.publisher, notification.number
@@ -64,19 +84,21 @@ class Keeping:
         if self._busy[key]:
             return False
         del self._busy[key]
+        self._saved_attempts &= self._attempts.pop(key, None) is None
         self._progressed[ClientId(notification.publisher)] = None
         return True
 
     def keep(self, acknowledged: int) -> None:
         """Write down what changed; StoreError if that cannot be done."""
         mine, memory = self._core, self._core.memory()
-        same = memory == self._saved and self._saved_filters
+        same = memory == self._saved and self._saved_filters and self._saved_attempts
         if same and not (self._published or self._progressed):
             return
         held = None if self._saved_filters else mine.held()
         progress = {who: mine.progress(who) for who in self._progressed}
-        self._store.keep(memory, held, self._published, acknowledged, progress)
-        self._saved, self._saved_filters = memory, True
+        attempts = None if self._saved_attempts else self._attempts
+        self._store.keep(memory, held, self._published, acknowledged, progress, attempts)
+        self._saved, self._saved_filters, self._saved_attempts = memory, True, True
         self._published, self._progressed = [], {}
 
     def close(self) -> None:

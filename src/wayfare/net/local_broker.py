@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 from collections.abc import Callable, Generator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
@@ -178,12 +179,18 @@ class LocalBroker:
     async def close(self, timeout: float = CLOSE_S) -> int:
         """Leave for good, when all that was published is acknowledged, or after this time.
 
-        A client with a store only goes away: the broker keeps its session for the next process.
+        A client with a store only goes away: the broker keeps its session for the next process. What the
+        application has in hand is done, unless another task has it, or an exception is being handled.
 
         Returns how many publications nobody has acknowledged: they may be lost.
         """
+        return await self._close(timeout, failed=sys.exc_info()[0] is not None)
+
+    async def _close(self, timeout: float, *, failed: bool) -> int:
         if self._life.closed:
             return 0
+        if not failed:
+            self._settle()
         left = 0
         try:
             if not self._conversation.is_away:  # who is away cannot say anything
@@ -401,6 +408,9 @@ class LocalBroker:
         self._confirmed = outbox[0].number - 1 if outbox else self._core.published
 
     # What each kind of client may do in its own way
+
+    def _settle(self) -> None:
+        """The application closes it: what it has in hand is done."""
 
     def _may_take(self) -> bool:
         """Whether there is room for another notification."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
+from copy import copy
 from types import TracebackType
 from typing import Protocol
 
@@ -14,7 +16,9 @@ from wayfare.core.filters import Filter
 from wayfare.core.messages import Terms
 from wayfare.core.predicates import Value
 from wayfare.core.templates import Template
-from wayfare.errors import Closed
+from wayfare.errors import Closed, UsageError
+from wayfare.net import holders
+from wayfare.net.holders import Holder
 from wayfare.net.options import check_options
 from wayfare.net.stream import Stream
 
@@ -31,6 +35,7 @@ class Source(Protocol):
     def begin(self, subscription: Subscription) -> None: ...
     def end(self, subscription: Subscription) -> None: ...
     def withdraw(self, wanted: Filter | Template) -> None: ...
+    def taken(self, notification: Notification) -> None: ...
     def done(self, notification: Notification) -> None: ...
     def has_room(self, subscription: Subscription) -> None: ...
     def has_no_room(self, subscription: Subscription) -> None: ...
@@ -39,17 +44,50 @@ class Source(Protocol):
 class Notification(Mapping[str, Value]):
     """What was published: its attributes as a mapping, and who published it."""
 
-    __slots__ = ("attributes", "delivery", "number", "past", "payload", "publisher")
+    __slots__ = (
+        "_subscription",
+        "attributes",
+        "delivery",
+        "number",
+        "past",
+        "payload",
+        "publisher",
+        "redelivered",
+    )
 
     def __init__(
-        self, notification: m.Notification, delivery: int = 0, *, past: bool = False
+        self, notification: m.Notification | Notification, delivery: int = 0, *, past: bool = False
     ) -> None:
         self.delivery = delivery  # this client's own count
         self.past = past  # it came by where the client is now before it was there
         self.publisher: str = notification.publisher
-        self.number = notification.number  # the publisher's own count
-        self.attributes = notification.attributes
-        self.payload = notification.payload
+        self.number: int = notification.number  # the publisher's own count
+        self.attributes: dict[str, Value] = notification.attributes
+        self.payload: bytes = notification.payload
+        self.redelivered = 0  # how often the application had it before, and was not done with it
+        self._subscription: Subscription | None = None  # that waits for `ack`
+
+    async def ack(self) -> None:
+        """The application is done with it; once is enough. Only for `subscribe(..., ack=True)`."""
+        self._waiting().acknowledge(self)
+
+    async def nack(self) -> None:
+        """The application is not done with it: it is the next one of its subscription again."""
+        self._waiting().reject(self)
+
+    def _waiting(self) -> Subscription:
+        if self._subscription is None:
+            raise UsageError(
+                "only what comes by subscribe(..., ack=True) is acknowledged: else it is done when the"
+                " next notification is asked for"
+            )
+        return self._subscription
+
+    def for_subscription(self, subscription: Subscription | None, redelivered: int) -> Notification:
+        """Its own copy."""
+        one = copy(self)
+        one._subscription, one.redelivered = subscription, redelivered
+        return one
 
     def __getitem__(self, name: str) -> Value:
         return self.attributes[name]
@@ -75,6 +113,8 @@ class Subscription(Stream[Notification]):
         since_ns: int,
         queue: int,
         policy: str,
+        *,
+        ack: bool = False,
     ) -> None:
         super().__init__()
         self.filter = wanted
@@ -87,6 +127,9 @@ class Subscription(Stream[Notification]):
         self._policy = policy
         self._ready = asyncio.Event()
         self._in_hand: Notification | None = None  # the last one, with which somebody is busy
+        self._holder: Holder = None  # ... namely this task
+        self._acks = ack  # notifications are acknowledged one by one: nothing is in hand
+        self._unacknowledged: dict[int, Notification] = {}  # by identity
         self._used = False  # begun, or closed
 
     def __del__(self) -> None:
@@ -105,14 +148,12 @@ class Subscription(Stream[Notification]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is not None:
-            self._in_hand = None  # nobody is done with it
-        await self.close()
+        self.finish(failed=kind is not None)
 
     async def get(self, timeout: float | None = None) -> Notification:
         """The next one; TimeoutError if none comes in time, Closed if none will.
 
-        Who asks for the next one is done with the one before it.
+        Who asks for the next one is done with the one before it, unless each is acknowledged.
         """
         self._put_down()
         if not self._begun:
@@ -125,9 +166,13 @@ class Subscription(Stream[Notification]):
                     self._ready.clear()
                     await self._ready.wait()
         # From here on nothing waits: who is cancelled has taken nothing.
-        one = self._in_hand = self._queue.popleft()
-        if len(self._queue) <= self._max // 2:
-            self._client.has_room(self)
+        one = self._queue.popleft()
+        self._client.taken(one)
+        if self._acks:
+            self._unacknowledged[id(one)] = one
+        else:
+            self._in_hand, self._holder = one, holders.current()
+        self._make_room()
         return one
 
     async def ready(self, timeout: float | None = None) -> None:
@@ -142,9 +187,18 @@ class Subscription(Stream[Notification]):
         await self._client.confirmed(self.filter, timeout)
 
     async def close(self) -> None:
-        """Unsubscribe; what waits can still be read. A client with a store stays subscribed."""
+        """Unsubscribe; what waits can still be read. A client with a store stays subscribed.
+
+        What is in hand is done, unless another task has it, or an exception is being handled.
+        """
+        self.finish(failed=sys.exc_info()[0] is not None)
+
+    def finish(self, *, failed: bool) -> None:
+        """Close; if the application has failed, it is not done with what it has in hand."""
         self._used = True
-        self._put_down()
+        if failed:
+            self._in_hand = None
+        self.settle()
         if self._open:
             self.end()
             self._client.end(self)
@@ -154,6 +208,30 @@ class Subscription(Stream[Notification]):
         await self.close()
         self._client.withdraw(self.filter)
 
+    def settle(self) -> None:
+        """What is in hand is done, unless another task may still be busy with it."""
+        if self._in_hand is not None and holders.is_finished(self._holder):
+            self._put_down()
+
+    def acknowledge(self, notification: Notification) -> None:
+        self._client.check()
+        if self._unacknowledged.pop(id(notification), None) is not None:
+            self._client.done(notification)
+            self._make_room()
+
+    def reject(self, notification: Notification) -> None:
+        if self._unacknowledged.pop(id(notification), None) is not None:
+            again = notification.for_subscription(self, notification.redelivered + 1)
+            self._queue.appendleft(again)
+            self._ready.set()
+
+    def _make_room(self) -> None:
+        if self._load() <= self._max // 2:
+            self._client.has_room(self)
+
+    def _load(self) -> int:
+        return len(self._queue) + len(self._unacknowledged)
+
     def _put_down(self) -> None:
         done, self._in_hand = self._in_hand, None
         if done is not None:
@@ -161,20 +239,23 @@ class Subscription(Stream[Notification]):
 
     def put(self, notification: Notification) -> None:
         queue = self._queue
-        if len(queue) >= self._max and self._policy != "wait":
+        if self._acks:
+            notification = notification.for_subscription(self, notification.redelivered)
+        if self._load() >= self._max and self._policy != "wait":
             self.dropped += 1
-            if self._policy == "drop_newest":
+            if self._policy == "drop_newest" or not queue:
                 self._client.done(notification)
                 return
             self._client.done(queue.popleft())
         queue.append(notification)
         self._ready.set()
-        if len(queue) >= self._max and self._policy == "wait":
+        if self._load() >= self._max and self._policy == "wait":
             self._client.has_no_room(self)
 
     def give_back(self, notification: Notification) -> None:
         """It was taken for somebody who is not there any more: it is the next one again."""
         self._in_hand = None
+        self._unacknowledged.pop(id(notification), None)
         self._queue.appendleft(notification)
         self._ready.set()
 
