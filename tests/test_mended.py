@@ -320,3 +320,8 @@ def test_a_link_that_begins_from_nothing_makes_no_storm_of_gaps():
     run = fuzz(Job(5053, "covering", faults=True, rollbacks=True))
     assert run.verdict.violations == ()
     assert run.messages < 50_000
+
+
+def test_a_probe_behind_an_attachment_does_not_prove_that_its_client_is_there():
+    """Found at random; a session that nobody asks for was taken for that of a client which had spoken."""
+    assert fuzz(Job(6013, "covering", rollbacks=True)).verdict.violations == ()

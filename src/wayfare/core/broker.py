@@ -647,7 +647,7 @@ class Broker:
                 self.intakes.on_message(link, message)
                 return []
             return self.relocation.on_stranger(link, message, now)
-        if not session.orphan:
+        if not session.orphan or _is_part_of_attachment(message):
             return handler(self, session, message, now)
         session.orphan = False  # its client is really there
         effects = self.relocation.on_spoken(session, now)
@@ -930,6 +930,11 @@ class Broker:
 
     def on_here_ack(self, session: Session, message: m.HereAck, now: int) -> list[Effect]:
         return self.replicator.on_ack(session, message, now)
+
+
+def _is_part_of_attachment(message: m.AnyMessage) -> bool:
+    """Whether a client may have said this with its `Attach`, before it could know whether anybody is there."""
+    return type(message) is m.Ack and message.probe is not None
 
 
 def _put_behind(updates: list[Update], errands: list[m.Errand]) -> None:

@@ -207,13 +207,13 @@ class Handoff(Relocation):
         return [] if reply.more else self._on_taken_over(session, now)
 
     def _not_found(self, session: Session, reply: Reply, now: int) -> list[Effect]:
-        if session.wait is not None:
-            return self._nothing(session, now)
-        if reply.superseded and session.epoch == reply.epoch:  # no attachment will ask for it
-            if session.link is None:
+        awaited = session.wait is not None and session.wait.pending is not None
+        if reply.superseded and session.epoch == reply.epoch and not awaited:
+            if session.link is None:  # no attachment will ask for it
                 return self._end(session, now)
             session.orphan = True
-        return self._seek([session], now)
+        waits = session.wait is not None
+        return self._nothing(session, now) if waits else self._seek([session], now)
 
     def _on_taken_over(self, session: Session, now: int) -> list[Effect]:
         return self._release(session, now)
