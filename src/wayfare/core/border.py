@@ -561,9 +561,12 @@ class Border:
             for effect in self.route(notification, came_from, now)
         ]
 
-    def lose_from(self, neighbour: BrokerId, why: str) -> list[Effect]:
-        """Something that was to come from there is lost: tell every session that may want it."""
-        places = list(self._by_place) if self._floods else self.routing.hearers(neighbour)
+    def lose_all(self, why: str) -> list[Effect]:
+        """Something that was to come from a neighbour is lost: tell every session that wants anything.
+
+        Nobody here may know yet of an advertisement that is lost, with the first publications behind it.
+        """
+        places = list(self._by_place) if self._floods else self.routing.destinations.everybody()
         effects: list[Effect] = []
         for session in map(self._by_place.__getitem__, places):
             self.lose(session, why)

@@ -698,7 +698,7 @@ class Broker:
         unclaimed = self._unclaimed()  # an announcement may be lost, too
         effects += [Send(LinkId(to), one) for to in self.neighbours for one in unclaimed]
         effects += self.replicator.lose(message.reason)
-        return effects + self.border.lose_from(neighbour, message.reason)
+        return effects + self.border.lose_all(message.reason)
 
     def on_announce(self, neighbour: BrokerId, message: Announce, now: int) -> list[Effect]:
         told = self.paths.learn(neighbour, message.brokers)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from math import inf
 
@@ -324,17 +324,6 @@ class Routing:
             for source in self._subs.of[sub]
         }
         return offered | (covered & {*others})
-
-    def hearers(self, neighbour: BrokerId) -> list[int]:
-        """The places of sessions that want something of what comes from there."""
-        places = self.audience_of(self.in_ads[neighbour])
-        return self.destinations.everybody() if places is None else places[1]
-
-    def audience_of(self, ads: Collection[Entry]) -> tuple[list[int], list[int]] | None:
-        """The neighbours' and the sessions' places that want something of this; None: it takes too long."""
-        if len(ads) * len(self._subs_by_overlap) > self.meter.limit:
-            return None
-        return near_and_here([one for ad in ads for one in self._audiences(ad.filter)])
 
     def is_wanted(self, offered: Filter, place: int) -> bool:
         """Whether anybody else than this place may want something of what is offered.
