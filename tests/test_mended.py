@@ -325,3 +325,15 @@ def test_a_link_that_begins_from_nothing_makes_no_storm_of_gaps():
 def test_a_probe_behind_an_attachment_does_not_prove_that_its_client_is_there():
     """Found at random; a session that nobody asks for was taken for that of a client which had spoken."""
     assert fuzz(Job(6013, "covering", rollbacks=True)).verdict.violations == ()
+
+
+@pytest.mark.parametrize(("seed", "routing"), [(7149, "merging"), (7091, "simple")])
+def test_a_lost_link_is_reported_to_those_who_cannot_know_what_was_offered(seed, routing):
+    """Found at random; an advertisement was lost with its first publication, and only its audience was told."""
+    assert fuzz(Job(seed, routing, rollbacks=True)).verdict.violations == ()
+
+
+@pytest.mark.parametrize(("seed", "routing"), [(7118, "covering"), (7029, "merging")])
+def test_a_session_that_returns_is_told_whether_anybody_is_interested(seed, routing):
+    """Found at random; the answer waited for subscriptions of its own that were confirmed later."""
+    assert fuzz(Job(seed, routing, rollbacks=True)).verdict.violations == ()

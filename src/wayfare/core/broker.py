@@ -569,7 +569,7 @@ class Broker:
 
     def _settle(self, place: int) -> list[Effect]:
         """Tell a client whether anybody wants what it advertises, unless it has begun to watch more."""
-        if self.convergence.waits(~place):
+        if self.convergence.ads.of(~place):
             return []
         self.border.deadlines.disarm(CONFIRM, ~place)
         self.watches.settle(place)
