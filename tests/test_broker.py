@@ -220,6 +220,7 @@ def test_a_client_that_names_no_session_ends_the_one_that_its_lost_goodbye_left(
 
 def test_what_was_taken_from_a_client_is_remembered_when_its_session_is_too_old():
     here = broker("faro")
+    here.step(LinkUp("faro"), now=0)
     attach(here, "anna", X)
     attach(here, "bert")
     publish(here, "bert1", 1, x=2)

@@ -10,7 +10,14 @@ from roads import Roads, assert_tidy, publish, xs
 from wayfare.core import messages as m
 from wayfare.core.broker import PUBLISHER_RELOCATIONS, Broker
 from wayfare.core.client import Client
-from wayfare.core.convergence import NEVER, PENDING_MAX, Convergence, Provisional, Spread
+from wayfare.core.convergence import (
+    NEVER,
+    PENDING_MAX,
+    Convergence,
+    Provisional,
+    SavedSpread,
+    Spread,
+)
 from wayfare.core.effects import Confirmed, LinkUp, Received, Send, Tick
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
@@ -63,7 +70,20 @@ def subscribed(*pairs, **more):
 
 
 def spread(*, always=False):
-    return Spread(["a", "b"], always=always)
+    """Both links have begun."""
+    one = Spread(["a", "b"], always=always)
+    for neighbour in ("a", "b"):
+        one.start_over(neighbour)
+    assert one.settle() == []
+    return one
+
+
+def convergence(*neighbours):
+    one = Convergence(neighbours)
+    for neighbour in neighbours:
+        one.start_over(neighbour, again=False)
+    assert one.take_echoes(lambda _: True) == {}
+    return one
 
 
 def sources(done):
@@ -208,6 +228,28 @@ def test_requests_survive_saving():
     assert sources(other.confirm("a", 2)) == [(7, 2)]
 
 
+def test_a_neighbour_whose_link_has_not_begun_confirms_nothing():
+    one = Spread(["a", "b"], always=False)
+    one.start_over("b")
+    one.request(7, 1)
+    assert one.settle() == []
+    assert dict(one.questions()) == {}
+    assert one.late(7, NEVER).missing == {"a": 0}
+    other = Spread(["a", "b"], always=False)
+    other.load(one.save())
+    other.request(8, 1)
+    assert other.settle() == []
+    other.start_over("a")
+    assert sources(other.settle()) == [(7, 1), (8, 1)]
+
+
+def test_links_that_an_earlier_release_has_written_down_have_begun():
+    one = Spread(["a", "b"], always=False)
+    one.load(SavedSpread())
+    one.request(7, 1)
+    assert sources(one.settle()) == [(7, 1)]
+
+
 # Provisional: what is flooded
 
 
@@ -248,7 +290,7 @@ def test_what_is_withdrawn_or_begins_from_nothing_is_not_flooded():
 
 
 def test_a_neighbour_gets_its_echo_when_the_subscriptions_for_it_are_settled():
-    one = Convergence(["a"])
+    one = convergence("a")
     one.on_probe("a", Probe(ads=4))
     assert one.take_echoes(lambda _: False) == {}
     assert one.is_due
@@ -256,7 +298,7 @@ def test_a_neighbour_gets_its_echo_when_the_subscriptions_for_it_are_settled():
 
 
 def test_the_answers_for_both_kinds_travel_together_and_never_go_back():
-    one = Convergence(["a", "b"])
+    one = convergence("a", "b")
     one.on_sent("b", [Update(add_ads=(Entry(X),), add_subs=(Entry(X),))])
     for number in (1, 2):
         one.on_probe("a", Probe(number, number))
@@ -267,7 +309,7 @@ def test_the_answers_for_both_kinds_travel_together_and_never_go_back():
 
 
 def test_what_has_spread_for_an_ended_session_is_not_confirmed():
-    one = Convergence(["a"])
+    one = convergence("a")
     one.on_sent("a", [Update(add_subs=(Entry(X),))])
     one.on_probe(5, Probe(subs=1))
     one.take_echoes(lambda _: True)
@@ -277,7 +319,7 @@ def test_what_has_spread_for_an_ended_session_is_not_confirmed():
 
 
 def test_convergence_survives_saving():
-    one, other = Convergence(["a"]), Convergence(["a"])
+    one, other = convergence("a"), convergence("a")
     one.on_sent("a", [Update(add_ads=(Entry(X),))])
     one.on_probe(5, Probe(ads=1), report_at=9)
     one.take_echoes(lambda _: True)
@@ -481,7 +523,7 @@ def test_what_is_withdrawn_is_not_flooded():
 
 
 def test_a_link_that_begins_from_nothing_is_flooded_with_what_is_offered_by_now():
-    one = Convergence(["a"])
+    one = convergence("a")
     one.on_sent("a", [Update(add_ads=(Entry(X),))])
     one.start_over("a", again=True)
     one.take_echoes(lambda _: True)
@@ -489,6 +531,18 @@ def test_a_link_that_begins_from_nothing_is_flooded_with_what_is_offered_by_now(
 
 
 # What is missing
+
+
+def test_a_broker_without_its_links_confirms_nothing():
+    """A publisher may be behind them."""
+    porto = Broker("porto", ["lisbon"])
+    porto.step(Received("1", m.Attach("anna", 1, 0)), 0)
+    porto.step(Received("1", m.Subscribe(X)), 0)
+    assert porto.step(Received("1", m.Ack(0, Probe(subs=1))), 0) == []
+    porto.step(Tick(), CONFIRM_NS - 1)
+    late = porto.step(Tick(), CONFIRM_NS)
+    assert late == [Send("1", Echo(subs=1, missing=("lisbon",)))]
+    assert Send("1", Echo(subs=1)) in porto.step(LinkUp("lisbon"), CONFIRM_NS)
 
 
 def test_a_client_is_told_which_neighbours_have_not_answered_and_again_when_they_have():

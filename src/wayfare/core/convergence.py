@@ -53,6 +53,7 @@ class Spread:
         "_new",
         "_pending",
         "_restarted",
+        "_unlinked",
         "_waiting",
         "asked",
         "confirmed",
@@ -69,6 +70,7 @@ class Spread:
         self._pending: dict[Source, deque[Barrier]] = {}  # in the order of their numbers
         self._waiting: dict[BrokerId, deque[Barrier]] = {one: deque() for one in neighbours}
         self._restarted: dict[BrokerId, int] = {}  # and what had been sent before
+        self._unlinked = set(neighbours)  # whose links have not begun: nobody knows what they need
 
     @property
     def is_due(self) -> bool:
@@ -86,6 +88,7 @@ class Spread:
     def start_over(self, neighbour: BrokerId) -> None:
         """The link begins from nothing: what was asked here or there is forgotten."""
         self._restarted.setdefault(neighbour, self.sent[neighbour])
+        self._unlinked.discard(neighbour)
         self.asked[neighbour] = 0
         self.forget(neighbour)
         self._new = [one for one in self._new if one.source != neighbour]
@@ -110,7 +113,8 @@ class Spread:
             barrier.missing = {
                 neighbour: number
                 for neighbour, number in self.sent.items()
-                if neighbour != barrier.source and number > self.confirmed[neighbour]
+                if neighbour != barrier.source
+                and (number > self.confirmed[neighbour] or neighbour in self._unlinked)
             }
             if barrier.missing:
                 self._wait(barrier)
@@ -171,12 +175,17 @@ class Spread:
             yield from barriers
 
     def save(self) -> SavedSpread:
-        return SavedSpread(self.sent, self.asked, self.confirmed, list(self.pending()))
+        unlinked = sorted(self._unlinked)
+        return SavedSpread(self.sent, self.asked, self.confirmed, list(self.pending()), unlinked)
 
     def load(self, saved: SavedSpread) -> None:
         self.sent.update(saved.sent)
         self.asked.update(saved.asked)
         self.confirmed.update(saved.confirmed)
+        if saved.sent:
+            self._unlinked -= saved.sent.keys() - saved.unlinked
+        else:  # of an earlier release, which did not count
+            self._unlinked.clear()
         for barrier in saved.pending:
             self._pending.setdefault(barrier.source, deque()).append(barrier)
         for neighbour, waiting in self._waiting.items():
@@ -236,6 +245,7 @@ class SavedSpread(msgspec.Struct, array_like=True, frozen=True):
     asked: dict[BrokerId, int] = {}
     confirmed: dict[BrokerId, int] = {}
     pending: list[Barrier] = []
+    unlinked: list[BrokerId] = []
 
 
 class SavedConvergence(msgspec.Struct, array_like=True, frozen=True):
