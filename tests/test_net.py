@@ -457,7 +457,7 @@ async def test_publications_that_come_together_are_acknowledged_together():
 async def test_a_neighbour_that_never_comes_costs_nothing():
     alone = BrokerHost("alone", {"never": Address("127.0.0.1", 1)})
     await alone.start(HERE)
-    async with wayfare.connect(str(alone.address)) as anna:
+    async with wayfare.connect(str(alone.address), confirm=0) as anna:
         for x in range(50):
             await anna.advertise(f"x = {x}")
         await anna.publish({"x": 1}, confirm=True)
