@@ -20,11 +20,14 @@ import trustme
 
 from test_cli import BUFFERED, heed_ctrl_c
 from wayfare import cli
-from wayfare.cli import completion, notation
+from wayfare.cli import completion, notation, running
 from wayfare.cli.roam import Tally
 from wayfare.core import messages as m
 from wayfare.errors import UsageError
 from wayfare.net import accounts, config
+from wayfare.net.addresses import Address
+from wayfare.net.broker import BrokerHost
+from wayfare.net.client import connect
 from wayfare.net.network import start
 from wayfare.net.subscription import Notification
 
@@ -613,6 +616,26 @@ def test_pub_quenched_sleeps_until_somebody_is_interested_and_again_when_nobody_
             told = wayfare("pub", at["porto"], "n=1", "--quench", "--every", "0.05", "--count", "2")
             assert told == (0, "published 2\n", "")
             assert reader.end()[0] == 0
+
+
+def test_what_is_not_confirmed_is_told_and_the_command_goes_on(capsys):
+    """A neighbour that never comes has confirmed nothing."""
+
+    async def main():
+        alone = BrokerHost("alone", {"never": Address("127.0.0.1", 1)})
+        await alone.start(Address("127.0.0.1", 0))
+        try:
+            async with connect(str(alone.address)) as client:
+                some = client.subscribe("x > 0")
+                await running.until_ready(some, 0.3)
+                assert client.broker == "alone"
+        finally:
+            await alone.stop()
+
+    asyncio.run(main())
+    assert "x > 0 is not confirmed after 0.3 s: no answer from the brokers behind never" in (
+        capsys.readouterr().err
+    )
 
 
 def test_sub_follows_where_it_is_said_to_be():

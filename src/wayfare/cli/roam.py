@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+from contextlib import AsyncExitStack
 from typing import Any
 
 from wayfare.cli import identity, notation, running
@@ -107,9 +108,11 @@ def run(arguments: argparse.Namespace) -> int:
 async def _roam(a: argparse.Namespace, wanted: Filter, through: list[str], tally: Tally) -> int:
     async with (
         connect(through[0], on_lost=tally.lose, **identity.options(a)) as client,
-        client.subscribe(wanted) as some,
+        AsyncExitStack() as stack,
     ):
-        await client.flush()
+        some = client.subscribe(wanted)
+        stack.push_async_exit(some)
+        await running.until_ready(some)
         if not a.json:
             running.tell(f"subscribed to {wanted} at {client.broker}")
         reading = asyncio.create_task(_read(a, some, tally))

@@ -142,10 +142,10 @@ def tell(sentence: str) -> None:
     print(f"wayfare: {logs.printable(sentence)}", file=sys.stderr, flush=True)
 
 
-async def until_ready(stream: Stream[Any]) -> None:
+async def until_ready(stream: Stream[Any], timeout: float = CONFIRM_S) -> None:
     """Wait until a subscription or an offer is in effect everywhere, but go on with a warning if it is not."""
     try:
-        await stream.ready(CONFIRM_S)
+        await stream.ready(timeout)
     except NotConfirmed as error:
         tell(str(error))
 
