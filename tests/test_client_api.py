@@ -754,6 +754,7 @@ WRONG_OPTIONS = [
     ("confirm", "x", "a number of seconds"),
     ("heartbeat_s", 0, "a number of seconds, above 0"),
     ("heartbeat_s", "x", "a number of seconds, above 0"),
+    ("clock_error", "x", "a number of seconds"),
     ("ca", 5, "the path of a file"),
     ("cert", "x", "a pair of paths: the file of the certificate, and the file of its key"),
     ("cert", ("x", 5), "a pair of paths: the file of the certificate, and the file of its key"),

@@ -87,7 +87,7 @@ class Notification(LiveNotification):
 
     def __init__(self, live: LiveNotification, background: Background) -> None:
         super().__init__(live, live.delivery, past=live.past)
-        self.redelivered = live.redelivered
+        self.redelivered, self.received_ns = live.redelivered, live.received_ns
         self._live, self._background = live, background
 
     def ack(self) -> None:  # type: ignore[override]

@@ -519,7 +519,11 @@ class Border:
             return []
         session.published = message.number
         notification = Notification(
-            session.client, message.number, message.attributes, message.payload
+            session.client,
+            message.number,
+            message.attributes,
+            message.payload,
+            message.published_ns,
         )
         doubt = session.doubt
         if doubt is None or doubt.until <= now:

@@ -404,8 +404,10 @@ class Client:
         self.watched.pop(filter, None)
         self.wanted.pop(filter, None)
 
-    def publish(self, attributes: Mapping[str, Value], payload: bytes = b"") -> list[Effect]:
-        """Publish once, now or at the next attachment."""
+    def publish(
+        self, attributes: Mapping[str, Value], payload: bytes = b"", published_ns: int = 0
+    ) -> list[Effect]:
+        """Publish once, now or at the next attachment. The time is for subscribers; 0: unknown."""
         if type(payload) is not bytes:
             raise InvalidNotification(f"a payload is bytes, not {type(payload).__name__}")
         if type(attributes) is not dict and not isinstance(attributes, Mapping):
@@ -426,7 +428,7 @@ class Client:
                 " an acknowledgement"
             )
         self.published += 1
-        publish = m.Publish(self.published, dict(attributes), payload)
+        publish = m.Publish(self.published, dict(attributes), payload, published_ns)
         self._keep(publish)
         return self._say(publish)
 

@@ -144,6 +144,7 @@ class Notification(Message, frozen=True, tag=1):
     number: Number
     attributes: Attributes
     payload: bytes = b""
+    published_ns: Number = 0  # by the publisher's clock, since 1970; 0: unknown
 
 
 class Uncertain(Message, frozen=True, tag=2):
@@ -321,6 +322,7 @@ class Publish(Message, frozen=True, tag=16):
     number: Number
     attributes: Attributes
     payload: bytes = b""
+    published_ns: Number = 0  # by the publisher's clock, since 1970; 0: unknown
 
 
 MISSING_MAX = 1_000  # neighbours that an Echo names

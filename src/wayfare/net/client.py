@@ -132,6 +132,8 @@ def connect(
     confirm         seconds that `subscribe` and `advertise` wait until all brokers concerned have
                     heard of it; then they go on with a warning; 0: they do not wait
     heartbeat_s     a broker that is silent for three of them is left
+    clock_error     seconds by which the clocks of publishers may differ from this one: notifications have
+                    a `delay` then
     ca, cert        for wayfares:// addresses: the file of the CA that signs the certificates of
                     brokers, and of our own certificate and its key, where brokers require one
     account         whose password it is, if the client has another name

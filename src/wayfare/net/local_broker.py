@@ -302,7 +302,7 @@ class LocalBroker:
         plain, content = plain_attributes(attributes), plain_payload(payload)
         await self._life.until(self._may_publish)
         self._life.check()
-        effects = self._core.publish(plain, content)
+        effects = self._core.publish(plain, content, time.time_ns())
         if self._keeping is not None:
             self._keeping.publish()
             self._keep()
@@ -367,6 +367,8 @@ class LocalBroker:
         if type(effect) is Notify:
             self._recorder.delivered(effect.notification, mine.delivered, mine.epoch, effect.past)
             notification = Notification(effect.notification, mine.delivered, past=effect.past)
+            if self._settings.clock_error is not None:
+                notification.received_ns = time.time_ns()
             self._hand_out(notification, effect.subscriptions)
         elif type(effect) is Lost:
             self._recorder.fact("lost", count=effect.count, reason=effect.reason)

@@ -48,6 +48,7 @@ class Options(TypedDict, total=False):
     timeout: float
     confirm: float
     heartbeat_s: float
+    clock_error: float | None
     ca: str
     cert: tuple[str, str] | None
     account: str | None
@@ -72,6 +73,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float = CONNECT_S
     confirm: float = CONFIRM_S
     heartbeat_s: float = HEARTBEAT_S
+    clock_error: float | None = None
     ca: str = ""
     cert: tuple[str, str] | None = None
     account: str | None = None
@@ -141,6 +143,7 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: _seconds(value) and value > 0,
         "a number of seconds, above 0",
     ),
+    "clock_error": (_seconds, "a number of seconds"),
     "ca": (_path, "the path of a file"),
     "cert": (_pair, "a pair of paths: the file of the certificate, and the file of its key"),
     "account": (_text, "a text"),

@@ -8,6 +8,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
 from copy import copy
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Protocol
 
@@ -21,6 +22,8 @@ from wayfare.net import holders
 from wayfare.net.holders import Holder
 from wayfare.net.options import check_options
 from wayfare.net.stream import Stream
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Source(Protocol):
@@ -51,7 +54,9 @@ class Notification(Mapping[str, Value]):
         "number",
         "past",
         "payload",
+        "published_ns",
         "publisher",
+        "received_ns",
         "redelivered",
     )
 
@@ -64,8 +69,27 @@ class Notification(Mapping[str, Value]):
         self.number: int = notification.number  # the publisher's own count
         self.attributes: dict[str, Value] = notification.attributes
         self.payload: bytes = notification.payload
+        self.published_ns: int = notification.published_ns  # by the publisher's clock; 0: unknown
+        self.received_ns = 0  # by ours; 0: it is not known to agree with the publisher's
         self.redelivered = 0  # how often the application had it before, and was not done with it
         self._subscription: Subscription | None = None  # that waits for `ack`
+
+    @property
+    def published_at(self) -> datetime | None:
+        """When it was published, by the publisher's clock; None if the publisher did not say so."""
+        if not self.published_ns:
+            return None
+        return EPOCH + timedelta(microseconds=self.published_ns // 1_000)
+
+    @property
+    def delay(self) -> float | None:
+        """Seconds from its publication until it was received, at least 0.
+
+        None unless the client has the option `clock_error`, by which it may be wrong.
+        """
+        if not (self.published_ns and self.received_ns):
+            return None
+        return max(0.0, (self.received_ns - self.published_ns) / 1e9)
 
     async def ack(self) -> None:
         """The application is done with it; once is enough. Only for `subscribe(..., ack=True)`."""
