@@ -63,7 +63,7 @@ class Whole:
         (Word.YES, "yes"),
         (Whole(), 7),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_values_are_converted(given, value):
     found = plain_attributes({"x": given})["x"]
@@ -104,7 +104,7 @@ def test_none_is_an_attribute_that_is_not_there():
         (Fraction(1, 3), r"free is a Fraction; .*: use float"),
         (object(), "free is a object; attributes are str, int, float or bool$"),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_an_error_names_the_attribute_and_says_what_to_do(given, why):
     with pytest.raises(InvalidNotification, match=why):
@@ -119,7 +119,7 @@ def test_an_error_names_the_attribute_and_says_what_to_do(given, why):
         (memoryview(b"abcd")[::2], b"ac"),
         ("Praça", "Praça".encode()),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_payloads_are_converted(given, payload):
     assert plain_payload(given) == payload
