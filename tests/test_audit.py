@@ -168,9 +168,8 @@ def test_a_broker_records_logins_refusals_and_denials(file, tmp_path):
             with pytest.raises(Refused):
                 await wayfare.connect(url, client_id="anna", account="car-17", password="sesame")
             async with wayfare.connect(url, client_id="car-17", password="sesame") as car:
-                await car.subscribe("price > 0")
                 with pytest.raises(Refused):
-                    await car.flush()
+                    await car.subscribe("price > 0")
             broker.reload()
         finally:
             await broker.stop()

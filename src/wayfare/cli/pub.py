@@ -15,6 +15,7 @@ from wayfare.core.predicates import Value
 from wayfare.errors import UsageError
 from wayfare.net.client import connect
 from wayfare.net.offer import Offer
+from wayfare.net.wanted import offered_as
 
 EXAMPLES = """examples:
   wayfare pub 127.0.0.1:7410 service=parking free=3
@@ -67,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--json reads stdin: leave attributes, --payload, --count and --every")
     if not a.json and not a.attributes:
         raise UsageError("nothing to publish: give attributes, like free=3, or --json")
-    offered = Filter.parse(a.advertise) if a.advertise else None
+    offered = offered_as(a.advertise) if a.advertise else None
     given = notation.attributes_of(" ".join(a.attributes))
     what = _lines() if a.json else _repeated((given, os.fsencode(a.payload)), a.count, a.every)
     running.start_log("error")
