@@ -868,13 +868,24 @@ def test_a_client_may_do_what_its_account_says_and_is_told_why_not(file):
 def test_flush_says_whether_a_subscription_was_taken(file):
     async def test():
         async with with_accounts(file) as broker:
-            options = {"client_id": "car-17", "password": "sesame"}
+            options = {"client_id": "car-17", "password": "sesame", "confirm": 0}
             async with wayfare.connect(str(broker.address), **options) as car:
                 async with car.subscribe("service = 'parking'"):
                     await car.flush(5)
                 async with car.subscribe("price > 0"):
                     with pytest.raises(Refused, match="car-17 may not subscribe to price > 0"):
                         await car.flush(5)
+
+    run(test())
+
+
+def test_subscribe_says_that_a_subscription_is_refused(file):
+    async def test():
+        async with with_accounts(file) as broker:
+            options = {"client_id": "car-17", "password": "sesame"}
+            async with wayfare.connect(str(broker.address), **options) as car:
+                with pytest.raises(Refused, match="car-17 may not subscribe to price > 0"):
+                    await car.subscribe("price > 0")
 
     run(test())
 
