@@ -321,7 +321,7 @@ class Convergence:
             self._echoes[source] = echoes.pop(source)
         return echoes
 
-    def on_sent(self, neighbour: BrokerId, updates: Iterable[Update]) -> None:
+    def on_sent(self, neighbour: BrokerId, updates: Sequence[Update]) -> None:
         """Note what a neighbour is told now."""
         added = [entry for one in updates for entry in one.add_ads]
         if added:

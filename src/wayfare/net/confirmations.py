@@ -51,11 +51,12 @@ class Confirmations:
         """Wait until the advertisement is known everywhere, and the subscriptions to it are known here."""
         timeout = self._patience if timeout is None else timeout
         number = self._ask(timeout, ads=True)
-        try:
-            await self._wait(timeout, lambda: self._core.confirmed.ads >= number)
-        except TimeoutError:
-            what = f"the advertisement of {offered}"
-            raise NotConfirmed(what, timeout, self._missing, UNTIL_ADVERTISED) from None
+        await self._wait(
+            timeout,
+            lambda: self._core.confirmed.ads >= number,
+            f"the advertisement of {offered}",
+            UNTIL_ADVERTISED,
+        )
 
     async def subscribed(self, wanted: Filter | Template, timeout: float | None = None) -> None:
         """Wait until the subscription is in effect wherever something that matches may be published."""
@@ -63,18 +64,25 @@ class Confirmations:
         number = self._ask(timeout, subs=True)
         if isinstance(wanted, Filter):
             self._subscribed[number] = wanted
-        try:
-            await self._wait(timeout, lambda: self._core.confirmed.subs >= number)
-        except TimeoutError:
-            what = f"the subscription to {wanted}"
-            raise NotConfirmed(what, timeout, self._missing, UNTIL_SUBSCRIBED) from None
+        await self._wait(
+            timeout,
+            lambda: self._core.confirmed.subs >= number,
+            f"the subscription to {wanted}",
+            UNTIL_SUBSCRIBED,
+        )
 
     def _ask(self, timeout: float, *, ads: bool = False, subs: bool = False) -> int:
         report_ns = int(timeout * REPORT_BEFORE * 1e9)
         self._perform(self._core.probe(ads=ads, subs=subs, report_ns=report_ns))
         return self._core.probes
 
-    async def _wait(self, timeout: float, is_done: Callable[[], bool]) -> None:
-        if timeout:
+    async def _wait(
+        self, timeout: float, is_done: Callable[[], bool], what: str, until: str
+    ) -> None:
+        if not timeout:
+            return
+        try:
             async with asyncio.timeout(timeout):
                 await self._life.until(lambda: is_done() or self._is_away())
+        except TimeoutError:
+            raise NotConfirmed(what, timeout, self._missing, until) from None

@@ -45,15 +45,7 @@ class Offer(Stream[bool]):
         """Wait until somebody wants it; TimeoutError if that takes longer."""
         await self._wait(lambda: self.wanted is True, timeout)
 
-    async def ready(self, timeout: float | None = None) -> None:
-        """Wait until all brokers know the advertisement, and what they want of it is known here.
-
-        NotConfirmed names the neighbours of the broker that have not confirmed it in time; the
-        time is the option `confirm` of the client unless it is given here.
-        """
-        check_options(timeout=timeout)
-        if not self._begun:
-            self._begin()
+    async def _take_effect(self, timeout: float | None) -> None:
         await self._confirmations.advertised(self.filter, timeout)
 
     async def close(self) -> None:

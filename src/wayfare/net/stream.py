@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from wayfare.errors import Closed, NotConfirmed
+from wayfare.net.options import check_options
 
 T = TypeVar("T")
 
@@ -52,12 +53,24 @@ class Stream(AsyncIterator[T], ABC, Generic[T]):
     async def close(self) -> None:
         """Nothing comes any more."""
 
-    @abstractmethod
     async def ready(self, timeout: float | None = None) -> None:
-        """Wait until it is in effect in the whole tree; NotConfirmed if that takes too long."""
+        """Wait until it is in effect in the whole tree.
+
+        For a subscription: what is published anywhere from then on is delivered. For an offer: all brokers
+        know the advertisement, and which parts of it they want. NotConfirmed names the neighbours of the broker
+        that have not confirmed it in time; the time is the option `confirm` of the client unless it is given here.
+        """
+        check_options(timeout=timeout)
+        if not self._begun:
+            self._begin()
+        await self._take_effect(timeout)
+
+    @abstractmethod
+    async def _take_effect(self, timeout: float | None) -> None:
+        """Wait for the confirmation of the tree; NotConfirmed if it does not come in time."""
 
     async def _confirmed(self) -> None:
-        """The same, for whoever begins it: a warning in place of an error."""
+        """As `ready`, but log a warning in place of an error."""
         try:
             await self.ready()
         except NotConfirmed as error:

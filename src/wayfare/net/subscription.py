@@ -199,15 +199,7 @@ class Subscription(Stream[Notification]):
         self._make_room()
         return one
 
-    async def ready(self, timeout: float | None = None) -> None:
-        """Wait until what is published anywhere from now on is delivered.
-
-        NotConfirmed names the neighbours of the broker that have not confirmed it in time; the
-        time is the option `confirm` of the client unless it is given here.
-        """
-        check_options(timeout=timeout)
-        if not self._begun:
-            self._begin()
+    async def _take_effect(self, timeout: float | None) -> None:
         await self._client.confirmed(self.filter, timeout)
 
     async def close(self) -> None:
