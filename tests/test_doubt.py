@@ -85,6 +85,32 @@ def test_who_waits_for_its_old_broker_is_told_once():
     assert net.got("bert") == xs(2, 3, 4)
 
 
+def test_who_held_both_is_told_between_what_was_late_and_what_overtook_it():
+    """What was late was sorted in front, and the gap stayed in front of it; bert had 2 where nobody answers."""
+    net = Roads("a-b", "b-c", "b-d")
+    net.subscribe("bert", "x > 0")
+    net.advertise("tom", "exists x")
+    net.move("bert", "d")
+    net.move("tom", "c")
+    net.stop("c", "b")
+    publish(net, 1)
+    net.move("tom", "a")
+    for _ in range(2):
+        net.pass_time(ANSWER_NS // 2)
+        net.settle()
+    net.cut("bert")
+    publish(net, 2)
+    net.stop("d", "b")
+    net.move("bert", "b")
+    publish(net, 3)
+    net.stopped.remove(("c", "b"))
+    net.settle()
+    net.pass_time(ANSWER_NS)
+    net.settle()
+    assert [type(one) for one in net.told["bert"]] == [Lost, Notify, Lost, Notify]
+    assert net.got("bert") == xs(1, 3)
+
+
 def test_there_is_no_doubt_for_ever():
     net = overtaken()
     net.pass_time(Limits().marks_age_ns)

@@ -15,6 +15,7 @@ from wayfare.core.history import (
     Loss,
     Marks,
     Stored,
+    in_order_with_losses,
     size_of,
     thinned,
     with_loss_between,
@@ -360,6 +361,26 @@ def test_behind_the_first_loss_anything_may_be_missing_between_two_of_one_publis
     lost = Loss(1, "lost")
     assert doubted("a", "a", 1, "a", "a", "b") == ["a", "a", lost, "a", DOUBT, "a", "b", DOUBT]
     assert doubted(1, "a", "b", "a", "b") == [lost, "a", "b", DOUBT, "a", "b", DOUBT]
+
+
+def in_order(*queue):
+    """Numbers are notifications of one publisher, texts are losses."""
+    queued = [
+        (Loss(1, one) if type(one) is str else Stored(Notification("a", one, {}), 1), 7)
+        for one in queue
+    ]
+    return [
+        (one.why, one.exact) if isinstance(one, Loss) else one.notification.number
+        for one, _ in in_order_with_losses(queued)
+    ]
+
+
+def test_what_is_sorted_in_front_of_a_notification_leaves_the_loss_in_front_of_it():
+    lost, doubt = ("lost", True), ("lost", False)
+    assert in_order(1, "lost", 4, 5) == [1, lost, 4, 5]
+    assert in_order(4, 2, 3) == [2, 3, 4]
+    assert in_order("lost", 4, 5, 2, 3) == [lost, 2, 3, doubt, 4, 5]
+    assert in_order(1, 4, "lost", 2, 5) == [1, doubt, 2, lost, doubt, 4, doubt, 5]
 
 
 def test_a_loss_with_a_number_does_not_stand_for_another_one():

@@ -337,3 +337,9 @@ def test_a_lost_link_is_reported_to_those_who_cannot_know_what_was_offered(seed,
 def test_a_session_that_returns_is_told_whether_anybody_is_interested(seed, routing):
     """Found at random; the answer waited for subscriptions of its own that were confirmed later."""
     assert fuzz(Job(seed, routing, rollbacks=True)).verdict.violations == ()
+
+
+def test_what_was_late_leaves_the_gap_in_front_of_what_overtook_it():
+    """Found at random; a session held a publisher's late notifications, and sorted them behind the gap."""
+    job = Job(9400125, "flooding", faults=True, mobile="both")
+    assert fuzz(job).verdict.violations == ()

@@ -32,7 +32,7 @@ from wayfare.core.history import (
     Queued,
     Stored,
     apart,
-    in_order,
+    in_order_with_losses,
     inexact,
     is_unsure,
     size_of,
@@ -348,7 +348,7 @@ class Handoff(Relocation):
         if not self._is_last(session, wait):
             earlier, counts = [], False  # what is dropped may be no loss
         news = list(_news(wait.held, session.subscriptions, there, earlier))
-        merged = in_order([*queue, *lost, *news])
+        merged = in_order_with_losses([*queue, *lost, *news])
         behind = _loss_behind(queue, news, wait.old.values(), session.subscriptions)
         if behind is not None:
             merged = with_loss_behind(merged, *behind)

@@ -296,6 +296,26 @@ def in_order(queue: list[Q]) -> list[Q]:
     ]
 
 
+def in_order_with_losses(queue: list[Queued]) -> list[Queued]:
+    """As `in_order`; what is lost in front of a notification that overtook an older one is also lost between them."""
+    losses = [place for place, (one, _) in enumerate(queue) if isinstance(one, Loss)]
+    ordered = in_order(queue)
+    if not losses or ordered == queue:
+        return ordered
+    places = {one: place for place, (one, _) in enumerate(queue)}
+    doubtful = set[Stored]()  # for membership only
+    last: dict[ClientId, Stored] = {}
+    for one, _ in ordered:
+        if isinstance(one, Stored):
+            before = last.get(one.notification.publisher, one)
+            since = bisect(losses, places[before]) if places[before] <= places[one] else 0
+            if bisect(losses, max(places[before], places[one])) > since:
+                doubtful.add(before)
+            last[one.notification.publisher] = one
+    why = next(one.why for one, _ in reversed(queue) if isinstance(one, Loss))
+    return with_loss_behind(ordered, Loss(1, why, exact=False), doubtful)
+
+
 def _notification(kept: Kept | Queued) -> Notification:
     assert isinstance(kept[0], Stored)
     return kept[0].notification
