@@ -343,3 +343,9 @@ def test_what_was_late_leaves_the_gap_in_front_of_what_overtook_it():
     """Found at random; a session held a publisher's late notifications, and sorted them behind the gap."""
     job = Job(9400125, "flooding", faults=True, mobile="both")
     assert fuzz(job).verdict.violations == ()
+
+
+def test_a_request_that_meets_an_old_store_leads_to_what_is_sought_behind_it():
+    """Found at random; the oracle took a session for nobody's that the answer to a request would make known."""
+    job = Job(9400307, "identity", rollbacks=True, mobile="both")
+    assert fuzz(job).verdict.violations == ()

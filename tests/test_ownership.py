@@ -319,3 +319,14 @@ def test_a_request_for_what_is_remembered_is_no_excuse():
     asking(world, welcomed=True)
     bury(world, "braga", 7)
     assert ownership(world) == [GHOST_AT_FARO, TWO_OPEN]
+
+
+@pytest.mark.parametrize("rolled_back", [0, 1])
+def test_a_session_is_sought_if_a_request_will_find_that_another_one_was_rolled_back(rolled_back):
+    """Anna's session at porto has an old store, and lisbon asks for a later one than that of faro."""
+    world = with_ghost()
+    world.clients["anna"].core.epoch = 9
+    world.broker("porto").core.border.of("anna")[0].rolled_back = rolled_back
+    pipe, _ = world.link("lisbon", "porto")
+    pipe.send(Update(errands=(Request("lisbon", "anna", 9, 0, (("braga", 8), ("porto", 8))),)))
+    assert ownership(world) == ([] if rolled_back else [GHOST_AT_FARO])

@@ -171,6 +171,8 @@ def traffic_of(world: World) -> dict[ClientId, Traffic]:
     def add(errand: Errand | None) -> None:
         if isinstance(errand, Request | Fetch | Reply):
             out.setdefault(errand.client, Traffic()).add(errand)
+        if isinstance(errand, Request) and _finds_old_store(world, errand):
+            seek(errand.client, errand.epoch)
 
     def announce(one: Unclaimed) -> None:
         out.setdefault(one.client, Traffic()).leads_to.append((one.broker, one.epoch))
@@ -212,6 +214,16 @@ def traffic_of(world: World) -> dict[ClientId, Traffic]:
         for request in core.relocation.astray() if isinstance(core.relocation, Handoff) else ():
             add(request)
     return out
+
+
+def _finds_old_store(world: World, request: Request) -> bool:
+    """Whether a request will find a session that came back with an old store: then its answer is partial."""
+    for broker, epoch in request.previous:
+        host = world.brokers.get(broker)
+        session = None if host is None else host.core.border.at(request.client, epoch)
+        if session is not None and session.epoch < request.epoch:
+            return session.rolled_back > 0
+    return False
 
 
 def _sought_before(world: World, broker: str, session: Session) -> int:
