@@ -5,9 +5,9 @@ They play in the tree of roads.py: tom publishes at braga, anna is at porto.
 
 import pytest
 
-from roads import assert_tidy, lost, network, publish, session_of, tables, xs
+from roads import TREE, assert_tidy, lost, network, publish, session_of, tables, xs
 from wayfare.core.broker import LINK_LOST
-from wayfare.core.effects import Close, Lost
+from wayfare.core.effects import Close, Lost, Notify
 from wayfare.core.messages import Gap
 
 ROUTINGS = ("flooding", "simple", "identity", "covering", "merging")
@@ -68,6 +68,26 @@ def test_who_is_away_is_told_when_she_comes():
     net.move("anna", "faro")
     assert told(net) == [MAYBE]
     assert net.got("anna") == xs(1, 3)
+
+
+def test_what_only_a_new_subscription_asks_for_may_be_lost_between_what_was_kept():
+    """Evora has 1 and 3 for anna, who asked for 2 when she came to faro; the gap was behind all of it."""
+    net = network(*TREE, "lisbon-evora")
+    net.stop("porto", "lisbon")
+    net.move("anna", "evora")
+    net.cut("anna")
+    net.subscribe("anna", "y > 0")
+    net.move("anna", "faro")
+    net.stop("lisbon", "faro")
+    net.publish("tom", x=1)
+    net.publish("tom", y=2)
+    publish(net, 3)
+    net.stopped.remove(("lisbon", "faro"))
+    net.begin("lisbon", "faro")
+    net.go()
+    assert net.got("anna") == xs(1, 3)
+    assert [type(one) for one in net.told["anna"]] == [Notify, Lost, Notify, Lost]
+    assert_tidy(net)
 
 
 def test_who_wants_nothing_is_not_told():

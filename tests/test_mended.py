@@ -349,3 +349,8 @@ def test_a_request_that_meets_an_old_store_leads_to_what_is_sought_behind_it():
     """Found at random; the oracle took a session for nobody's that the answer to a request would make known."""
     job = Job(9400307, "identity", rollbacks=True, mobile="both")
     assert fuzz(job).verdict.violations == ()
+
+
+def test_a_loss_on_the_way_to_a_new_subscription_is_between_what_an_older_session_kept():
+    """Found at random; the gap came behind all that the old broker had kept for other subscriptions."""
+    assert fuzz(Job(9400068, "covering", rollbacks=True)).verdict.violations == ()

@@ -352,6 +352,11 @@ class Handoff(Relocation):
         behind = _loss_behind(queue, news, wait.old.values(), session.subscriptions)
         if behind is not None:
             merged = with_loss_behind(merged, *behind)
+        losses = [one for one, _ in news if isinstance(one, Loss)]
+        if losses and any(session.subscriptions.keys() - old.known for old in wait.old.values()):
+            # What was lost here may be what only new subscriptions ask for, and older than what is kept.
+            older = {one for one, _ in queue if isinstance(one, Stored)}
+            merged = with_loss_behind(merged, replace(losses[-1], count=1, exact=False), older)
         if len(wait.old) > 1 and (losses := [one for one, _ in queue if isinstance(one, Loss)]):
             # Sorting moves what one old session kept across the losses of another one.
             loss = replace(losses[-1], count=1, exact=False)
