@@ -144,11 +144,10 @@ def test_stale_attach_steals():
     net.pass_time(2)  # faro has forgotten that epoch 4 asked there
     net.stopped.remove(("anna", "faro"))
     net.settle()
-    assert session_of(net, "faro").orphan
+    assert Close("anna/3", "anna is elsewhere now") in net.closed
     net.go()
     assert net.got("anna") == xs(1)
     assert lost(net) == []
-    net.notice("faro", "anna/3")
     assert homes(net) == [("braga", 4)]
     assert_tidy(net)
 
@@ -173,6 +172,18 @@ def test_of_two_requests_the_later_one_stays():
         reply = Reply("lisbon", "anna", 2, True)
         (handed_over,) = lisbon.step(Received("porto", Update(errands=(reply,))), 3)
         assert handed_over.link == "braga"
+
+
+@pytest.mark.parametrize("epoch", [7, 20])
+def test_a_later_attachment_supersedes_one_that_asks_for_what_is_forgotten(epoch):
+    """Anna's earlier process comes to faro (8); lisbon has forgotten it (7), and has her later one (20)."""
+    lisbon = Broker("lisbon", ["faro"])
+    lisbon.step(Received("faro", Announce(("faro",))), 0)
+    lisbon.step(Received("anna/20", Attach("anna", epoch, 0, ())), 0)
+    request = Request("faro", "anna", 8, 0, (("lisbon", 6),), digest(()), welcomed=True)
+    effects = lisbon.step(Received("faro", Update(errands=(request,))), 1)
+    (answer,) = [one.message for one in effects if isinstance(one, Send)]
+    assert [(one.found, one.superseded) for one in answer.errands] == [(False, epoch == 20)]
 
 
 def test_attach_lost():

@@ -354,3 +354,11 @@ def test_a_request_that_meets_an_old_store_leads_to_what_is_sought_behind_it():
 def test_a_loss_on_the_way_to_a_new_subscription_is_between_what_an_older_session_kept():
     """Found at random; the gap came behind all that the old broker had kept for other subscriptions."""
     assert fuzz(Job(9400068, "covering", rollbacks=True)).verdict.violations == ()
+
+
+@pytest.mark.parametrize(
+    ("seed", "routing"), [(9500170, "flooding"), (150722, "identity"), (93392, "identity")]
+)
+def test_an_earlier_process_is_closed_where_its_successor_was_forgotten(seed, routing):
+    """Found at random; a store was rolled back, and nobody remembered that the client had begun anew."""
+    assert fuzz(Job(seed, routing, rollbacks=True)).verdict.violations == ()

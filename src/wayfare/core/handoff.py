@@ -209,9 +209,7 @@ class Handoff(Relocation):
     def _not_found(self, session: Session, reply: Reply, now: int) -> list[Effect]:
         awaited = session.wait is not None and session.wait.pending is not None
         if reply.superseded and session.epoch == reply.epoch and not awaited:
-            if session.link is None:  # no attachment will ask for it
-                return self._end(session, now)
-            session.orphan = True
+            return self._end(session, now)  # no attachment will ask for it
         waits = session.wait is not None
         return self._nothing(session, now) if waits else self._seek([session], now)
 
@@ -383,7 +381,10 @@ class Handoff(Relocation):
             forgotten = request.forgotten or border.forgot(request.client, epoch, certain, now)
             border.bury(request.client, request.epoch - 1, now, partial=forgotten)
             session = border.at(request.client, epoch)
-            superseded = session is not None and session.epoch > request.epoch
+            superseded = any(
+                one.epoch > request.epoch and (one is session or one.wait is None)
+                for one in border.of(request.client)
+            )
             superseded |= border.tombstones[request.client].went_after(request.epoch)
             if session is not None and session.epoch < request.epoch:
                 if not session.orphan:
