@@ -6,9 +6,10 @@ They play in the tree of roads.py: tom publishes at braga, anna is at porto.
 import pytest
 
 from roads import TREE, assert_tidy, lost, network, publish, session_of, tables, xs
-from wayfare.core.broker import LINK_LOST
-from wayfare.core.effects import Close, Lost, Notify
-from wayfare.core.messages import Gap
+from wayfare.core.broker import LINK_LOST, Broker
+from wayfare.core.effects import Close, LinkUp, Lost, Notify, Received, Send
+from wayfare.core.filters import Filter
+from wayfare.core.messages import Attach, Gap
 
 ROUTINGS = ("flooding", "simple", "identity", "covering", "merging")
 RELOCATIONS = ("handoff", "junction", "home", "naive")
@@ -57,6 +58,15 @@ def test_a_link_that_is_new_tells_nobody():
     net = network()
     publish(net, 1)
     assert lost(net) == []
+
+
+def test_a_link_that_begins_again_tells_also_if_nothing_had_come_over_it():
+    """Braga had all that it needs to send over it, and lost that; lisbon had not even heard its name."""
+    lisbon = Broker("lisbon", ["braga"])
+    attach = Attach("anna", 1, 0, (Filter.parse("x > 0"),))
+    gap = Send("anna/1", Gap(1, LINK_LOST, exact=False))
+    assert gap not in lisbon.step(LinkUp("braga"), 0) + lisbon.step(Received("anna/1", attach), 1)
+    assert gap in lisbon.step(LinkUp("braga"), 2)
 
 
 def test_who_is_away_is_told_when_she_comes():

@@ -362,3 +362,8 @@ def test_a_loss_on_the_way_to_a_new_subscription_is_between_what_an_older_sessio
 def test_an_earlier_process_is_closed_where_its_successor_was_forgotten(seed, routing):
     """Found at random; a store was rolled back, and nobody remembered that the client had begun anew."""
     assert fuzz(Job(seed, routing, rollbacks=True)).verdict.violations == ()
+
+
+def test_a_link_that_begins_twice_is_reported_though_nothing_came_over_it():
+    """Found at random; a broker without a store was not announced to by its neighbour before that was rolled back."""
+    assert fuzz(Job(9501362, "identity", rollbacks=True)).verdict.violations == ()

@@ -290,15 +290,15 @@ class Broker:
         neighbour = BrokerId(event.link)
         self._begin(now)
         effects: list[Effect] = []
-        known_before = self.paths.towards(neighbour) is not None
-        if known_before:
+        again = self.convergence.has_begun(neighbour)  # whether or not anything came over it
+        if again:
             effects = self.on_gap(neighbour, m.Gap(0, LINK_LOST, exact=False), now)
         for message in self._queued.pop(neighbour, ()):
             if isinstance(message, Update):  # of its tables, it tells everything anew
                 message = Update(errands=message.errands)
             effects += self._perform(neighbour, message, now)
         self.routing.start_over(neighbour)
-        self.convergence.start_over(neighbour, again=known_before)
+        self.convergence.start_over(neighbour, again=again)
         if not self.convergence.is_eager:  # nobody says when it has told everything anew
             self.routing.drop_stale(neighbour)
         known, begun = self.paths.known_beyond(neighbour), self.border.begun()

@@ -72,6 +72,10 @@ class Spread:
         self._restarted: dict[BrokerId, int] = {}  # and what had been sent before
         self._unlinked = set(neighbours)  # whose links have not begun: nobody knows what they need
 
+    def has_begun(self, neighbour: BrokerId) -> bool:
+        """Whether the link to a neighbour has ever begun."""
+        return neighbour not in self._unlinked
+
     @property
     def is_due(self) -> bool:
         """Whether `settle` has something to do."""
@@ -274,6 +278,10 @@ class Convergence:
     def is_due(self) -> bool:
         """Whether there is something to do at the end of this event."""
         return bool(self._echoes) or self.ads.is_due or self.subs.is_due
+
+    def has_begun(self, neighbour: BrokerId) -> bool:
+        """Whether the link to a neighbour has ever begun."""
+        return self.subs.has_begun(neighbour)
 
     def on_probe(self, source: Source, probe: Probe, report_at: int = NEVER) -> None:
         if probe.ads:
