@@ -756,6 +756,7 @@ WRONG_OPTIONS = [
     ("heartbeat_s", "x", "a number of seconds, above 0"),
     ("clock_error", "x", "a number of seconds"),
     ("ca", 5, "the path of a file"),
+    ("crl", b"crl.pem", "the path of a file"),
     ("cert", "x", "a pair of paths: the file of the certificate, and the file of its key"),
     ("cert", ("x", 5), "a pair of paths: the file of the certificate, and the file of its key"),
     ("account", 5, "a text"),

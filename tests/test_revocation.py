@@ -59,10 +59,11 @@ class Authority:
         files = [str(self.there / f"{name}.{kind}") for kind in ("pem", "key")]
         return Tls(*files, str(self.there / "ca.pem"), crl=str(self.there / "crl.pem"), **options)
 
-    def connect(self, url, name):
+    def connect(self, url, name, **options):
         cert = (str(self.there / f"{name}.pem"), str(self.there / f"{name}.key"))
         ca = str(self.there / "ca.pem")
-        return wayfare.connect(url, client_id=name, ca=ca, cert=cert, timeout=10)
+        options = {"timeout": 10} | options
+        return wayfare.connect(url, client_id=name, ca=ca, cert=cert, **options)
 
 
 @pytest.fixture
@@ -128,6 +129,27 @@ def test_a_neighbour_with_a_revoked_certificate_loses_its_link_in_both_direction
             assert not any(one._linked() for one in net.brokers.values())
             for one in net.brokers.values():
                 await one.stop()
+
+    run(test())
+
+
+def test_a_client_with_a_list_does_not_speak_to_a_broker_whose_certificate_was_revoked(authority):
+    async def test():
+        tls = Tls(str(authority.there / "porto.pem"), str(authority.there / "porto.key"))
+        broker = BrokerHost("porto", {}, tls=tls)
+        await broker.start(SAFE)
+        url, crl = str(broker.address), str(authority.there / "crl.pem")
+        anna = await authority.connect(url, "anna", crl=crl, timeout=2)
+        authority.revoke("porto")
+        with pytest.raises(CannotConnect, match="its certificate was revoked"):
+            await authority.connect(url, "tom", crl=crl, timeout=2)
+        await anna.detach()  # the list in the file counts for its next connection, too
+        with pytest.raises(CannotConnect, match="its certificate was revoked"):
+            await anna.attach()
+        unaware = await authority.connect(url, "tom")
+        for one in (anna, unaware):
+            await one.close()
+        await broker.stop()
 
     run(test())
 

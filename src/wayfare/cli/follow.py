@@ -80,7 +80,7 @@ def follow(arguments: argparse.Namespace, job: Job, name: str | None = None) -> 
             "filter": IS_EVENT,
             "since": a.since,
             "cert": ",".join(connection["cert"]) if connection["cert"] else None,
-            **{key: connection[key] for key in ("timeout", "ca", "account", "password")},
+            **{key: connection[key] for key in ("timeout", "ca", "crl", "account", "password")},
         }
         with Console(stderr=True).status("starting Spark ..."):
             session = spark.start(a.master, **SETTINGS, **spark.SHORT)

@@ -26,6 +26,9 @@ def add_options(parser: argparse._ActionsContainer) -> None:
         "--ca", default="", metavar="FILE", help="who signs the certificates of brokers"
     )
     parser.add_argument(
+        "--crl", default="", metavar="FILE", help="certificate revocation lists of that CA"
+    )
+    parser.add_argument(
         "--cert", nargs=2, metavar=("CERT", "KEY"), help="our own, where brokers require one"
     )
     parser.add_argument("--account", metavar="NAME", help="to log in with (default: the client's)")
@@ -65,6 +68,7 @@ def options(arguments: argparse.Namespace) -> dict[str, Any]:
         "client_id": a.id,
         "timeout": a.timeout,
         "ca": a.ca,
+        "crl": a.crl,
         "cert": tuple(a.cert) if a.cert else None,
         "account": a.account,
         "password": password,

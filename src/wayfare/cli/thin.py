@@ -58,6 +58,9 @@ def add_parser(commands: Any) -> None:
         "--ca", default="", metavar="FILE", help="who signs the certificates of brokers"
     )
     one.add_argument(
+        "--crl", default="", metavar="FILE", help="certificate revocation lists of that CA"
+    )
+    one.add_argument(
         "--cert", nargs=2, metavar=("CERT", "KEY"), help="what the broker is shown, if it asks"
     )
     one.add_argument(
@@ -106,6 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
         idle_s=a.idle,
         stay_s=a.stay,
         ca=a.ca,
+        crl=a.crl,
         cert=tuple(a.cert) if a.cert else None,
         audit=Audit(f"{a.listen[0]}:{a.listen[1]}", "thin", a.audit),
         bans=Bans(a.bans),

@@ -136,6 +136,7 @@ def connect(
                     a `delay` then
     ca, cert        for wayfares:// addresses: the file of the CA that signs the certificates of
                     brokers, and of our own certificate and its key, where brokers require one
+    crl             a file of certificate revocation lists of that CA, read again for every connection
     account         whose password it is, if the client has another name
     password        said only over TLS, or within this machine
     store           a file in which the client remembers, so that the next process of its name goes on

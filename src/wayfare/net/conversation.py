@@ -74,9 +74,9 @@ class Conversation:
         self.keep = keep
         self.tasks: set[asyncio.Task[None]] = set()
         tls = None
-        if settings.ca or settings.cert:
-            tls = client_context(settings.ca, settings.cert)
-        self.rounds = Rounds(self, addresses, settings.timeout, tls)
+        if settings.ca or settings.cert or settings.crl:
+            tls = client_context(settings.ca, settings.cert, settings.crl)
+        self.rounds = Rounds(self, addresses, settings.timeout, tls, settings.crl)
         self._core = core
         self._life = life
         self._connectivity = connectivity

@@ -138,6 +138,7 @@ class LocalBroker:
         settings = Settings(
             timeout=given.timeout,
             ca=given.ca,
+            crl=given.crl,
             cert=given.cert,
             account=given.account or self.name,
             password=given.password,

@@ -50,6 +50,7 @@ class Options(TypedDict, total=False):
     heartbeat_s: float
     clock_error: float | None
     ca: str
+    crl: str
     cert: tuple[str, str] | None
     account: str | None
     password: str | None
@@ -75,6 +76,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_s: float = HEARTBEAT_S
     clock_error: float | None = None
     ca: str = ""
+    crl: str = ""
     cert: tuple[str, str] | None = None
     account: str | None = None
     password: str | None = None
@@ -145,6 +147,7 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "clock_error": (_seconds, "a number of seconds"),
     "ca": (_path, "the path of a file"),
+    "crl": (_path, "the path of a file"),
     "cert": (_pair, "a pair of paths: the file of the certificate, and the file of its key"),
     "account": (_text, "a text"),
     "password": (_text, "a text"),

@@ -10,11 +10,13 @@ import asyncio
 import random
 import ssl
 import time
+from contextlib import suppress
 from itertools import count
 from typing import Protocol
 
+from wayfare.errors import UsageError
 from wayfare.net.addresses import Address
-from wayfare.net.security import client_context
+from wayfare.net.security import client_context, load_crl
 from wayfare.net.stalls import running_timeout
 from wayfare.net.wire import Wire, explained, gone
 
@@ -44,9 +46,11 @@ class Rounds:
         addresses: list[Address],
         timeout: float,
         tls: ssl.SSLContext | None,
+        crl: str,
     ) -> None:
         self.addresses = addresses
-        self._visitor, self._timeout, self._tls = visitor, timeout, tls
+        self._visitor, self._timeout = visitor, timeout
+        self._tls, self._crl = tls, crl
 
     def begin_with(self, there: Address) -> None:
         """Try this one first, from the next `go` on."""
@@ -88,6 +92,10 @@ class Rounds:
         return wire.welcomed
 
     def _tls_for(self, address: Address) -> ssl.SSLContext | None:
-        if address.tls and self._tls is None:
+        if not address.tls:
+            return None
+        if self._tls is None:
             self._tls = client_context()
-        return self._tls if address.tls else None
+        with suppress(UsageError):  # the lists that were read before still count
+            load_crl(self._tls, self._crl)
+        return self._tls

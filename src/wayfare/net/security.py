@@ -29,7 +29,7 @@ from wayfare.errors import UsageError
 
 OUT_OF_TIME = {9: "is not valid yet", 10: "has expired"}  # a certificate; codes of OpenSSL
 CRL_TROUBLE = {  # codes of OpenSSL
-    3: "tls.crl has no certificate revocation list of the CA that signed its certificate: add it",
+    3: "crl has no certificate revocation list of the CA that signed its certificate: add it",
     12: "the certificate revocation list has expired: get a new one from the CA",
     23: "its certificate was revoked: whoever runs it has to get a new one",
 }
@@ -56,14 +56,14 @@ def server_context(tls: Tls) -> ssl.SSLContext:
     if tls.ca:
         _load(tls.ca, lambda: context.load_verify_locations(tls.ca))
         context.verify_mode = ssl.CERT_REQUIRED if tls.require else ssl.CERT_OPTIONAL
-        _load_crl(context, tls.crl)
+        load_crl(context, tls.crl)
     elif tls.require or tls.crl:
         what = "require certificates of clients" if tls.require else "revoke certificates"
         raise UsageError(f"to {what}, name the CA that signs them (ca)")
     return context
 
 
-def _load_crl(context: ssl.SSLContext, crl: str) -> None:
+def load_crl(context: ssl.SSLContext, crl: str) -> None:
     """Check the certificates of peers against these lists; of several of one CA, the newest counts."""
     if crl:
         _load(crl, lambda: context.load_verify_locations(crl))
@@ -77,10 +77,12 @@ def reload(tls: Tls, *contexts: ssl.SSLContext) -> None:
         _load_pair(context, tls.cert, tls.key)
         if tls.ca:
             context.load_verify_locations(tls.ca)
-            _load_crl(context, tls.crl)
+            load_crl(context, tls.crl)
 
 
-def client_context(ca: str = "", cert: tuple[str, str] | None = None) -> ssl.SSLContext:
+def client_context(
+    ca: str = "", cert: tuple[str, str] | None = None, crl: str = ""
+) -> ssl.SSLContext:
     """For connections to a broker, whose certificate has to name the host that was called."""
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -89,15 +91,17 @@ def client_context(ca: str = "", cert: tuple[str, str] | None = None) -> ssl.SSL
         _load(ca, lambda: context.load_verify_locations(ca))
     if cert is not None:
         _load_pair(context, *cert)
+    load_crl(context, crl)
     return context
 
 
 def neighbour_context(tls: Tls | None) -> ssl.SSLContext:
     """For connections to a neighbour, whose certificate has to have its name: see `names_of`."""
-    context = client_context(tls.ca, (tls.cert, tls.key)) if tls is not None else client_context()
+    if tls is None:
+        context = client_context()
+    else:
+        context = client_context(tls.ca, (tls.cert, tls.key), tls.crl)
     context.check_hostname = False  # a neighbour is called by its name, wherever it is
-    if tls is not None:
-        _load_crl(context, tls.crl)
     return context
 
 

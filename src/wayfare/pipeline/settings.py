@@ -69,6 +69,7 @@ READERS: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "advertise": ("advertise", Filter.parse, "a filter"),
     "sort": ("sort", _truth, "true or false"),
     "ca": ("ca", str, "the path of a file"),
+    "crl": ("crl", str, "the path of a file"),
     "cert": ("cert", _pair, "the paths of a certificate and its key, with a comma in between"),
     "account": ("account", str, "a name"),
     "password": ("password", str, "a text"),
@@ -92,7 +93,8 @@ def settings(options: Mapping[str, str]) -> Settings:
             " archive, and one of them"
         )
     timeout = given.get("timeout", CONNECT_S)
-    connection = {one: given[one] for one in ("ca", "cert", "account", "password") if one in given}
+    keys = "ca", "crl", "cert", "account", "password"
+    connection = {one: given[one] for one in keys if one in given}
     return Settings(
         options.get("path"),
         given.get("broker", []),
