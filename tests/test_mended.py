@@ -367,3 +367,17 @@ def test_an_earlier_process_is_closed_where_its_successor_was_forgotten(seed, ro
 def test_a_link_that_begins_twice_is_reported_though_nothing_came_over_it():
     """Found at random; a broker without a store was not announced to by its neighbour before that was rolled back."""
     assert fuzz(Job(9501362, "identity", rollbacks=True)).verdict.violations == ()
+
+
+def test_a_session_that_its_client_had_left_is_not_that_of_its_next_life():
+    """Found at random; it came back with an old store, and ended again while its client was attached."""
+    assert fuzz(Job(5121, "simple", rollbacks=True)).verdict.violations == ()
+
+
+@pytest.mark.parametrize(
+    ("seed", "routing"), [(6013, "covering"), (2186, "simple"), (2393, "covering")]
+)
+def test_older_sessions_are_sought_behind_late_answers(seed, routing):
+    """Found at random; the answer that came late said that others are missing, and nobody sought them."""
+    job = Job(seed, routing, faults=True, rollbacks=True)
+    assert fuzz(job).verdict.violations == ()

@@ -14,6 +14,7 @@ from wayfare.core.messages import (
     Ack,
     Announce,
     Attach,
+    Detach,
     Gap,
     Kept,
     Notification,
@@ -516,6 +517,30 @@ def seeking(limits=DEFAULT_LIMITS, **reply):
     found = Reply("c", "anna", 3, found=True, old_epoch=2, **reply)
     broker.step(Received("b", Update(errands=(found,))), 4)
     return broker
+
+
+def test_older_sessions_are_sought_once_behind_a_late_answer_that_found_one():
+    broker = seeking()
+    late = Reply("c", "anna", 3, found=True, old_epoch=1, partial=True)
+    sought = []
+    for reply in (replace(late, more=True), late):
+        effects = broker.step(Received("b", Update(errands=(reply,))), 5)
+        sought.append([one.message.sought[0].epoch for one in effects if is_announce(one)])
+    assert sought == [[], [3]]
+
+
+def test_a_session_that_its_client_had_left_does_not_come_back_with_an_old_store():
+    """Anna said goodbye while it waited, and her later session was forgotten."""
+    broker = Broker("b", ["a"])
+    broker.step(LinkUp("a"), 1)
+    broker.step(Received("anna#2", Attach("anna", 2, 0, (), (), (("a", 1),), True)), 2)
+    broker.step(Received("anna#2", Detach(leave=True)), 3)
+    broker.step(RolledBack(), 4)
+    broker.step(Received("anna#5", Attach("anna", 5, 0, (), (), (("b", 4),), True)), 5)
+    assert [(one.opened, one.epoch, one.leaving) for one in broker.border.of("anna")] == [
+        (2, 2, True),
+        (5, 5, False),
+    ]
 
 
 def loaded(broker):

@@ -115,13 +115,12 @@ class Border:
     def at(self, client: ClientId, epoch: int) -> Session | None:
         """The session that was the client's at this epoch, also if it was renewed since.
 
-        One that came back with an old store may have been renewed without knowing it.
+        One that came back with an old store may have been renewed without knowing it, unless its client had left.
         """
         sessions = self.of(client)
         found = next((one for one in sessions if one.opened <= epoch <= one.epoch), None)
-        return found or next(
-            (one for one in reversed(sessions) if one.rolled_back and one.opened <= epoch), None
-        )
+        old = (one for one in reversed(sessions) if one.rolled_back and not one.leaving)
+        return found or next((one for one in old if one.opened <= epoch), None)
 
     def forgot(self, client: ClientId, epoch: int, certain: bool, now: int) -> bool:
         """Whether this broker does not know what became of the session of this attachment.

@@ -192,7 +192,8 @@ class Handoff(Relocation):
         kept = _queue_of(reply, now)
         session.published = max(session.published, reply.published)
         if session.wait is None:
-            return self._take_late(session, kept, reply.marks, now)
+            effects = self._take_late(session, kept, reply.marks, now)
+            return effects if reply.more else effects + self._seek([session], now)
         wait = session.wait
         old = wait.old.setdefault(reply.old_epoch, Old(wait.asked))
         old.kept += kept
