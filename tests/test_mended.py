@@ -381,3 +381,9 @@ def test_older_sessions_are_sought_behind_late_answers(seed, routing):
     """Found at random; the answer that came late said that others are missing, and nobody sought them."""
     job = Job(seed, routing, faults=True, rollbacks=True)
     assert fuzz(job).verdict.violations == ()
+
+
+def test_losses_are_reported_between_what_comes_late_of_other_subscriptions():
+    """Found at random; a session of the client's earlier life was found when a loss had been reported."""
+    job = Job(6043, "covering", faults=True, rollbacks=True)
+    assert fuzz(job).verdict.violations == ()

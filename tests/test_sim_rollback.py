@@ -14,6 +14,7 @@ from wayfare.core.messages import (
     Ack,
     Announce,
     Attach,
+    Deliver,
     Detach,
     Gap,
     Kept,
@@ -527,6 +528,20 @@ def test_older_sessions_are_sought_once_behind_a_late_answer_that_found_one():
         effects = broker.step(Received("b", Update(errands=(reply,))), 5)
         sought.append([one.message.sought[0].epoch for one in effects if is_announce(one)])
     assert sought == [[], [3]]
+
+
+@pytest.mark.parametrize("lacking", [False, True])
+def test_what_an_older_session_did_not_ask_for_may_be_missing_between_what_it_kept(lacking):
+    """What anna's broker reported as lost was in front of what now comes late from a session that was sought."""
+    broker = seeking()
+    late = Reply("c", "anna", 3, found=True, old_epoch=1)
+    kept = tuple(Kept(Notification("tom", number, {"x": number}), 0) for number in (1, 3))
+    told = replace(late, subscriptions=(Filter.parse("x > 2" if lacking else "x > 0"),), more=True)
+    effects = []
+    for reply in (told, replace(late, kept=kept)):
+        effects += broker.step(Received("b", Update(errands=(reply,))), 5)
+    sent = [type(one.message) for one in effects if type(one) is Send and one.link == "anna#3"]
+    assert sent == ([Deliver, Gap, Deliver, Gap] if lacking else [Deliver, Deliver])
 
 
 def test_a_session_that_its_client_had_left_does_not_come_back_with_an_old_store():

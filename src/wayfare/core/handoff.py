@@ -192,7 +192,10 @@ class Handoff(Relocation):
         kept = _queue_of(reply, now)
         session.published = max(session.published, reply.published)
         if session.wait is None:
-            effects = self._take_late(session, kept, reply.marks, now)
+            if reply.subscriptions is not None:
+                lacking = session.subscriptions.keys() - reply.subscriptions
+                session.unlike = reply.old_epoch if lacking else 0
+            effects = self._take_late(session, kept, reply, now)
             return effects if reply.more else effects + self._seek([session], now)
         wait = session.wait
         old = wait.old.setdefault(reply.old_epoch, Old(wait.asked))
@@ -218,17 +221,24 @@ class Handoff(Relocation):
         return self._release(session, now)
 
     def _take_late(
-        self, session: Session, kept: list[Queued], marks: dict[ClientId, int], now: int
+        self, session: Session, kept: list[Queued], reply: Reply, now: int
     ) -> list[Effect]:
-        """The session did not wait any more: take what is still in order."""
+        """The session did not wait any more: take what is still in order.
+
+        What was reported as lost before that may also be missing between, if the older session did not ask for it.
+        """
         session.backlog.may_repeat |= bool(kept)
         news = [
             (one, put)
             for one, put in kept
             if isinstance(one, Loss) or session.marks.pass_on(one.notification, now)
         ]
-        self.border.put(session, inexact(news))  # some may have come here by themselves
-        session.marks.raise_to(marks)
+        queue = inexact(news)  # some may have come here by themselves
+        if session.unlike and session.unlike == reply.old_epoch:
+            some = {one for one, _ in news if isinstance(one, Stored)}
+            queue = with_loss_behind(queue, Loss(1, NO_ANSWER, exact=False), some)
+        self.border.put(session, queue)
+        session.marks.raise_to(reply.marks)
         if len(news) < len(kept):  # come twice, or overtaken: nobody knows
             session.backlog.lose(1, NO_ANSWER, exact=False)
         return self.border.push(session)

@@ -215,6 +215,7 @@ class Session:
         "rolled_back",
         "sought_since",
         "subscriptions",
+        "unlike",
         "wait",
         "watched",
         "welcomed",
@@ -255,6 +256,7 @@ class Session:
         self.partial = False  # older sessions may be left elsewhere: see Handoff._seek
         # When they were sought for, or asked for in vain: again behind each link that begins from nothing.
         self.sought_since: int | None = None
+        self.unlike = 0  # the epoch of an older session that comes late and lacks subscriptions
         self.leaving = False  # it said goodbye for good while it waited
         # It came back with an old store, and its client has not come since: that may be elsewhere.
         self.rolled_back = 0  # the last number that it had given away then; 0: it is not so
