@@ -387,3 +387,16 @@ def test_losses_are_reported_between_what_comes_late_of_other_subscriptions():
     """Found at random; a session of the client's earlier life was found when a loss had been reported."""
     job = Job(6043, "covering", faults=True, rollbacks=True)
     assert fuzz(job).verdict.violations == ()
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        Job(97373, "covering", faults=True, rollbacks=True),
+        Job(99071, "simple", faults=True, rollbacks=True, mobile="both"),
+    ],
+    ids=str,
+)
+def test_the_news_of_forgotten_sessions_follows_the_session_that_asked(job):
+    """Found at random; the answer came when its session had gone on, and was dropped."""
+    assert fuzz(job).verdict.violations == ()

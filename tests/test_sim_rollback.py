@@ -530,6 +530,25 @@ def test_older_sessions_are_sought_once_behind_a_late_answer_that_found_one():
     assert sought == [[], [3]]
 
 
+def test_the_news_that_others_may_be_missing_follows_a_session_that_went_on():
+    """The answer to epoch 3 comes to c when the session is with b, 4; there it answers no other question."""
+    broker = seeking()
+    handed_over = requests(broker, Request("b", "anna", 4, 0, (("c", 3),)), sender="b")
+    late = Reply("c", "anna", 3, found=False, partial=True, superseded=True)
+    (effect,) = broker.step(Received("b", Update(errands=(late,))), 20)
+    (on,) = effect.message.errands
+    assert (on.broker, on.epoch, on.found, on.partial, on.old_epoch) == ("b", 4, False, True, 3)
+    there = Broker("b", ["c"])
+    there.step(LinkUp("c"), 1)
+    there.step(Received("c", Announce(("c",))), 2)
+    there.step(Received("anna#4", Attach("anna", 4, 0, (), (), (("c", 3),), True)), 3)
+    (session,) = there.border.of("anna")
+    assert there.step(Received("c", Update(errands=(on,))), 4) == []
+    assert session.wait is not None
+    effects = there.step(Received("c", Update(errands=tuple(handed_over))), 5)
+    assert [one.message.sought[0].epoch for one in effects if is_announce(one)] == [4]
+
+
 @pytest.mark.parametrize("lacking", [False, True])
 def test_what_an_older_session_did_not_ask_for_may_be_missing_between_what_it_kept(lacking):
     """What anna's broker reported as lost was in front of what now comes late from a session that was sought."""
@@ -584,11 +603,11 @@ def test_nobody_is_sought_for_longer_than_sessions_live(reply, change):
     assert sought_at(broker, begun + AWAY_NS + 1) == []
 
 
-def requests(broker, *some):
+def requests(broker, *some, sender="a"):
     """Let requests for sessions of anna pass by. Returns the replies to them."""
     effects = []
     for now, request in enumerate(some, 10):
-        effects += broker.step(Received("a", Update(errands=(request,))), now)
+        effects += broker.step(Received(sender, Update(errands=(request,))), now)
     updates = [one.message for one in effects if type(one) is Send and type(one.message) is Update]
     return [one for update in updates for one in update.errands if type(one) is Reply]
 

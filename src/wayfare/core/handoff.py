@@ -211,6 +211,8 @@ class Handoff(Relocation):
         return [] if reply.more else self._on_taken_over(session, now)
 
     def _not_found(self, session: Session, reply: Reply, now: int) -> list[Effect]:
+        if reply.old_epoch:  # it was an answer to an older session, and followed that
+            return self._seek([session], now)
         awaited = session.wait is not None and session.wait.pending is not None
         if reply.superseded and session.epoch == reply.epoch and not awaited:
             return self._end(session, now)  # no attachment will ask for it
@@ -244,14 +246,16 @@ class Handoff(Relocation):
         return self.border.push(session)
 
     def _send_after(self, reply: Reply, now: int) -> list[Effect]:
-        """A reply that comes too late follows the session to where it went."""
+        """A reply that comes too late follows the session to where it went, if it says something of older ones."""
         tombstone = self.border.tombstones.get(reply.client)
-        if not reply.found or tombstone is None or tombstone.moved_to is None:
+        is_news = reply.found or reply.partial
+        if not is_news or tombstone is None or tombstone.moved_to is None:
             return []
         broker, epoch = tombstone.moved_to
         if epoch <= reply.epoch or reply.epoch < tombstone.began:
             return []
-        return self._answer(replace(reply, broker=broker, epoch=epoch), now)
+        old_epoch = reply.old_epoch or reply.epoch
+        return self._answer(replace(reply, broker=broker, epoch=epoch, old_epoch=old_epoch), now)
 
     def _nothing(self, session: Session, now: int) -> list[Effect]:
         """Nobody has a session of this client."""
