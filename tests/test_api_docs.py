@@ -14,7 +14,7 @@ from test_docs import DOCS, rows
 from wayfare.core.client import OUTBOX_BYTES_MAX, OUTBOX_MAX
 from wayfare.net.connectivity import CHANGES_MAX, Changes
 from wayfare.net.heartbeat import HEARTBEAT_S
-from wayfare.net.options import CONNECT_S, QUEUE_MAX, Options
+from wayfare.net.options import CONNECT_S, EXPIRES_S, QUEUE_MAX, Options
 
 PAGE = DOCS / "api.md"
 
@@ -33,6 +33,7 @@ def test_defaults_are_as_described():
     assert told["outbox"] == str(OUTBOX_MAX)
     assert told["outbox_bytes"] == str(OUTBOX_BYTES_MAX)
     assert f"the latest {CHANGES_MAX} changes" in PAGE.read_text("utf-8")
+    assert told["expires"].startswith(f"{EXPIRES_S:g} without a name")
     assert told["timeout"] == f"{CONNECT_S:g}"
     assert told["heartbeat_s"] == f"{HEARTBEAT_S:g}"
 

@@ -746,6 +746,7 @@ WRONG_OPTIONS = [
     ("outbox", True, "a whole number, at least 1"),
     ("outbox_bytes", 0, "a whole number, at least 1"),
     ("on_lost", "print", "a function that is called with a count and a reason"),
+    ("expires", 0, "a number of seconds, above 0"),
     ("on_connect", 5, "a function that is called with the name of a broker"),
     ("on_disconnect", turns, "a function that is called with the name of a broker and a reason"),
     ("events", 5, "a function, the path of a file, or the address of a broker"),

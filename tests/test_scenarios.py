@@ -160,6 +160,8 @@ def received(name, client):
         ("leaving", "bert", [1]),
         ("coming-back-after-leaving", "anna", [1, 3]),
         ("away-too-long", "anna", [3]),
+        ("session-expires", "anna", [1, 3]),
+        ("session-expires", "bert", [1, 2, 3]),
         ("lost-goodbye", "anna", []),
         ("handoff", "anna", [1, 2]),
         ("there-and-back", "anna", [1, 2, 3]),
@@ -278,7 +280,8 @@ def test_help_has_every_statement_and_the_help_is_right():
     assert [line.split()[0] for line in lines] == list(scenario.STATEMENTS)
     examples = {line.split()[0]: line for line in lines}
     played(examples["brokers"])
-    plain, _, optional = examples["attach"].rstrip("]").partition("[")
+    plain, _, optional = examples["attach"].replace("]", "").partition("[")
+    optional = optional.replace("[", "")
     played(f"brokers porto - lisbon\n{plain}{optional}\n{plain}")
     for word in ("subscribe", "unsubscribe", "detach", "note", "wait", "settle"):
         played(f"brokers porto - lisbon\nattach anna porto\n{examples[word]}")

@@ -23,6 +23,12 @@ def add_options(parser: argparse._ActionsContainer) -> None:
         help="for a connection, or an acknowledgement (default 10)",
     )
     parser.add_argument(
+        "--expires",
+        type=running.seconds,
+        metavar="SECONDS",
+        help="after this time away its session ends (default: as the broker allows; without --id, 300)",
+    )
+    parser.add_argument(
         "--ca", default="", metavar="FILE", help="who signs the certificates of brokers"
     )
     parser.add_argument(
@@ -67,6 +73,7 @@ def options(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "client_id": a.id,
         "timeout": a.timeout,
+        "expires": a.expires,
         "ca": a.ca,
         "crl": a.crl,
         "cert": tuple(a.cert) if a.cert else None,

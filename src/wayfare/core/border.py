@@ -177,6 +177,7 @@ class Border:
         self._sessions.setdefault(session.client, {})[session.epoch] = session
         session.home = message.home
         session.window = self._window(message)
+        session.expires_ns = message.expires_ns
         if link is not None:
             self.connect(session, link)
         self._take_profile(session, message)
@@ -197,6 +198,7 @@ class Border:
         session.rolled_back = 0
         sessions[session.epoch] = session
         session.window = self._window(message)
+        session.expires_ns = message.expires_ns
         self.convergence.forget(session.place)
         self.connect(session, link)
         self._take_profile(session, message)
@@ -350,8 +352,14 @@ class Border:
         assert session.link is not None
         del self.by_link[session.link]
         session.link, session.away_since = None, now
+        session.away_until = now + self.away_ns(session)
         session.backlog.go_away(True)
-        self.deadlines.arm(AWAY, session.place, now + self.limits.away_ns)
+        self.deadlines.arm(AWAY, session.place, session.away_until)
+
+    def away_ns(self, session: Session) -> int:
+        """How long its client may be away: as it asked for, within the limit."""
+        limit = self.limits.away_ns
+        return min(session.expires_ns or limit, limit)
 
     def set_profile(
         self,
@@ -631,15 +639,20 @@ class Border:
             if session.backlog:
                 self._time_backlog(session, session.backlog.oldest())
             if session.link is None:
-                until = session.away_since + self.limits.away_ns
-                self.deadlines.arm(AWAY, session.place, until)
+                self.deadlines.arm(AWAY, session.place, session.away_until)
             if session.wait is not None:
                 self.deadlines.arm(ANSWER, session.place, session.wait.until)
 
     def extend_waits(self, by_ns: int, now: int) -> None:
-        """Let sessions wait longer for their old brokers, but no longer from now than a new one."""
+        """Let sessions wait longer for their old brokers, but no longer from now than a new one.
+
+        Likewise for clients that are away: they may have come back, and were not heard.
+        """
         latest = now + self.limits.answer_ns
         for session in self.all():
+            if session.link is None:
+                longest = now + self.away_ns(session)
+                session.away_until = min(session.away_until + by_ns, longest)
             if session.wait is not None:
                 session.wait.until = min(session.wait.until + by_ns, latest)
 

@@ -110,11 +110,15 @@ class Client:
         confirms: bool = False,
         digest_from: int = DIGEST_FROM,
         window: int = 0,
+        expires_ns: int = 0,
     ) -> None:
         """Without `once`, duplicates reach the application: for clients that have no support.
 
         With `confirms`, a delivery is acknowledged when the application is done with it. That may take
         a while: a larger `window` lets more come meanwhile, as far as the broker allows it.
+
+        With `expires_ns`, its session ends when it has been away for that long; 0, or more than the
+        broker's limit: after that.
         """
         self.name = name
         self.epoch = 0
@@ -139,6 +143,7 @@ class Client:
         self._outbox_bytes = 0
         self._digest_from = digest_from
         self._window = window
+        self.expires_ns = expires_ns
         self._local: dict[Filter, BrokerId] = {}  # local subscriptions, and where they were made
         self._recalls: dict[Filter, int] = {}  # how much of the past is still to be asked for
         self._characters = 0  # of all filters that are held
@@ -237,6 +242,7 @@ class Client:
             window=self._window,
             watched=places(self.watched, self.advertisements),
             followed=self.following.followed(),
+            expires_ns=self.expires_ns,
         )
 
     def _present(self, attach: m.Attach) -> list[Effect]:

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from wayfare.core import messages as m
 from wayfare.core.border import Border
 from wayfare.core.codec import encode
-from wayfare.core.deadlines import ANSWER
+from wayfare.core.deadlines import ANSWER, AWAY
 from wayfare.core.effects import Close, Effect, LinkDown, Received, Send
 from wayfare.core.history import (
     NEVER,
@@ -314,6 +314,8 @@ class Handoff(Relocation):
         """
         wait, session.wait = session.wait, None
         assert wait is not None
+        if session.link is None:  # it did not end while it waited
+            self.border.deadlines.arm(AWAY, session.place, session.away_until)
         if wait.repeated:
             session.miss_sessions()
         if not wait.returning:
@@ -407,6 +409,8 @@ class Handoff(Relocation):
                 forgotten |= session.is_partial()
                 effects += self._end(session, now)
             stops = self._went_on(request, epoch)
+            if not stops and certain:  # its session has ended: the next one begins there
+                border.bury(request.client, 0, now, moved_to=(request.broker, request.epoch))
             request = replace(
                 request,
                 previous=(*stops, *request.previous[1:]),

@@ -289,6 +289,7 @@ class Attach(Message, frozen=True, tag=10):
     window: int = 0  # deliveries that may be on their way to it; the broker allows some anyway
     watched: Places = ()  # advertisements of which it wants to know whether anybody is interested
     followed: Followed | None = None
+    expires_ns: Number = 0  # that it may be away until its session ends; 0: the broker's limit
 
 
 class Detach(Message, frozen=True, tag=11):

@@ -151,6 +151,8 @@ class Relocation:
         until = self._away_until(session) if session.link is None else None
         if until is None:
             return []
+        if session.wait is not None:  # whoever waits for it gets an answer first
+            until = max(until, session.wait.until)
         if until <= now:
             return self._end(session, now)
         self.border.deadlines.arm(AWAY, session.place, until)
@@ -158,7 +160,7 @@ class Relocation:
 
     def _away_until(self, session: Session) -> int | None:
         """When the session of a client that is away ends; None: not because of its age."""
-        return session.away_since + self.border.limits.away_ns
+        return session.away_until
 
     def on_search_due(self, key: Any, now: int) -> None:
         """A search of this strategy may have taken too long."""

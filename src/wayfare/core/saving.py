@@ -128,6 +128,8 @@ class SavedSession(msgspec.Struct, array_like=True):
     partial: bool = False
     sought: bool = False  # as earlier versions have it
     sought_since: int | None = None
+    away_until: int = 0  # 0: an earlier version, which knew the limit only
+    expires_ns: int = 0
 
 
 class SavedAsking(msgspec.Struct, array_like=True):
@@ -340,6 +342,8 @@ def _saved_session(session: Session, places: Places) -> SavedSession:
         session.partial,
         session.sought_since is not None,
         session.sought_since,
+        session.away_until,
+        session.expires_ns,
     )
 
 
@@ -423,6 +427,10 @@ def _load_session(border: Border, saved: SavedSession, stored: list[Stored]) -> 
     border.set_profile(session, subscriptions, saved.advertisements, dict(saved.watched))
     session.watched = dict(saved.watched)
     session.opened, session.home, session.away_since = saved.opened, saved.home, saved.away_since
+    session.expires_ns = saved.expires_ns
+    session.away_until = saved.away_until
+    if saved.link is None and not saved.away_until:
+        session.away_until = saved.away_since + border.limits.away_ns
     session.published, session.welcomed = saved.published, saved.welcomed
     session.orphan, session.leaving = saved.orphan, saved.leaving
     session.rolled_back = saved.rolled_back

@@ -197,10 +197,12 @@ class Session:
         "advertisements",
         "ages",
         "away_since",
+        "away_until",
         "backlog",
         "client",
         "doubt",
         "epoch",
+        "expires_ns",
         "home",
         "leaving",
         "link",
@@ -241,6 +243,8 @@ class Session:
         self.link: LinkId | None = None  # None: away
         self.home = BrokerId("")  # where the client attached first
         self.away_since = 0
+        self.away_until = 0  # then it ends, if its client is still away
+        self.expires_ns = 0  # that its client may be away, if that is less than the broker's limit
         self.subscriptions: Wanted = {}
         self.advertisements: dict[Filter, None] = {}
         # Advertisements of it that it watches, and whether it was told that somebody wants them.

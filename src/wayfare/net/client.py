@@ -25,7 +25,7 @@ from wayfare.errors import UsageError
 from wayfare.net.intake import Intake
 from wayfare.net.local_broker import LocalBroker, begun
 from wayfare.net.offer import Offer
-from wayfare.net.options import Options, Settings, check_options
+from wayfare.net.options import EXPIRES_S, Options, Settings, check_options
 from wayfare.net.subscription import Notification, Subscription
 from wayfare.net.wanted import Wanted, asked, offered_as
 
@@ -47,6 +47,7 @@ class Client(LocalBroker):
             settings.outbox,
             outbox_bytes_max=settings.outbox_bytes,
             confirms=settings.store is not None,
+            expires_ns=0 if client_id else int(EXPIRES_S * 1e9),
         )
         super().__init__(addresses, begun(mine) if client_id else mine, settings)
         self._intake = Intake(
@@ -147,5 +148,8 @@ def connect(
                     {"R1": ["R1", "R2"]}
     places          a map, or the file of one (.json or .toml), that says where named locations are:
                     for `near(myloc, metres)`
+    expires         seconds that the client may be away: then its session ends, and what waited in it is
+                    reported as lost when the client is back. By default, and at most, what the broker
+                    allows (`limits.away`); without a client_id, 5 minutes
     """
     return Client(addresses, client_id, **options)

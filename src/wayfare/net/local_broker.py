@@ -72,6 +72,8 @@ class LocalBroker:
         self.name: str = mine.name
         self.lost = 0  # notifications of which it was told that they are lost
         self._core = mine
+        if settings.expires is not None:
+            mine.expires_ns = max(1, int(settings.expires * 1e9))
         self._settings = settings
         self._leaves = leaves and settings.store is None
         self._life = Life(self.name)
@@ -143,7 +145,9 @@ class LocalBroker:
             account=given.account or self.name,
             password=given.password,
         )
-        return LocalBroker(address, begun(core.Client(ClientId(f"{self.name}.log"))), settings)
+        expires_ns = self._core.expires_ns
+        mine = core.Client(ClientId(f"{self.name}.log"), expires_ns=expires_ns)
+        return LocalBroker(address, begun(mine), settings)
 
     # Life
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from wayfare.eventlog import Event
 
 CONFIRM_S = 10.0  # until `subscribe` and `advertise` go on without a confirmation
+EXPIRES_S = 300.0  # that a client without a name of its own may be away, unless it says otherwise
 CONNECT_S = 10.0  # until `connect` gives up
 QUEUE_MAX = 1_000  # notifications that wait for the application, of one subscription
 POLICIES = ("wait", "drop_oldest", "drop_newest")
@@ -58,6 +59,7 @@ class Options(TypedDict, total=False):
     durability: str
     areas: Areas | None
     places: Map | None
+    expires: float | None
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +86,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     durability: str = "os"
     areas: Areas | None = None
     places: Map | None = None
+    expires: float | None = None
 
     def __post_init__(self) -> None:
         check_options(**{name: getattr(self, name) for name in self.__struct_fields__})
@@ -158,6 +161,7 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: isinstance(value, Places) or _path(value),
         "a map, or the path of its file",
     ),
+    "expires": (lambda value: _seconds(value) and value > 0, "a number of seconds, above 0"),
     "last": (lambda value: type(value) is int and value >= 0, "a whole number, at least 0"),
     "younger": (_seconds, "a number of seconds"),
     "key": (_text, "the name of an attribute"),

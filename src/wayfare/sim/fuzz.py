@@ -15,9 +15,12 @@ from wayfare.core.broker import MEMORY
 from wayfare.core.effects import Exceeded
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
+from wayfare.core.home import Home
 from wayfare.core.messages import PROFILE_CHARACTERS_MAX, Terms
 from wayfare.core.predicates import Value
+from wayfare.core.relocation import NO_SESSION
 from wayfare.sim import topology
+from wayfare.sim.expiry import unexpired
 from wayfare.sim.faults import Cut, Faults, Rollback, Stall
 from wayfare.sim.hosts import ClientHost
 from wayfare.sim.links import MS_NS, LinkSpec
@@ -140,6 +143,9 @@ class Fuzz:
         self.attempts = Random(f"attempts {job.seed}")  # likewise
         self.losses = Random(f"losses {job.seed}")  # likewise
         self.confirms = Random(f"confirms {job.seed}")  # likewise
+        self.expiry = Random(f"expiry {job.seed}")  # likewise
+        # After an expiry, home reports the loss before the subscriptions are in effect again.
+        self.expiring = self.expiry.random() < 0.25 and job.relocation != Home.name
         self.watching = self.interest.random() < 0.5
         self.pressure = Random(f"memory {job.seed}")  # likewise
         self.short = self.pressure.random() < 0.25  # of memory, now and then
@@ -172,7 +178,9 @@ class Fuzz:
         self.brokers = brokers = list(self.world.brokers)
         most = 70 if random.random() < 0.05 else 10
         self.clients = [
-            self.world.add_client(f"c{i}", random.choice(brokers), attach=False)
+            self.world.add_client(
+                f"c{i}", random.choice(brokers), attach=False, expires_ns=self._expires_ns()
+            )
             for i in range(random.randint(2, most))
         ]
         self.movers = {one.name for one in self.clients if random.random() < 0.6}
@@ -253,6 +261,12 @@ class Fuzz:
             return Limits(backlog_count=count, window=window, answer_ns=answer_ns)
         return Limits(answer_ns=answer_ns)
 
+    def _expires_ns(self) -> int:
+        """How long a client may be away: shorter or longer than it mostly is; or as brokers allow."""
+        if not self.expiring:
+            return 0
+        return self.expiry.choice([0, 5, 60, 500, 5_000, 60_000]) * MS_NS
+
     def _shape_links(self) -> None:
         for a, b in self.world.edges:
             spec = LinkSpec(
@@ -320,10 +334,12 @@ class Fuzz:
         if self.world.relocation == "junction":
             return
         small = self.world.limits.backlog_count < Limits().backlog_count
+        early = list(unexpired(self.world))
         for event in self.world.events:
             expected = small and (event.reason or "").startswith("backlog_")
             expected |= self.remembering and event.reason == FORGOTTEN_PAST
             expected |= self.short and event.reason == MEMORY
+            expected |= event.reason == NO_SESSION and event not in early
             excused = (self.with_faults and not self.suspended) or self.rolled_back
             if event.kind == "lost" and not (expected or excused):
                 yield Violation("gap", f"{event.client} was told of a loss: {event.reason}")

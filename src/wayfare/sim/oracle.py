@@ -207,8 +207,12 @@ def _check_order(client: str, publisher: str, numbers: list[int]) -> Iterator[Vi
 
 
 def _moving_ns(client: History, reach: Reach) -> int:
-    """Until a session has come to where its client is: every one may wait for the one before it."""
-    return 2 * reach.tree_ns * client.moves
+    """Until a session has come to where its client is: every one may wait for the one before it.
+
+    Where that has expired, the new one waits until its filters are in effect.
+    """
+    returns = len(client.attached) if reach.expires else 0
+    return 2 * reach.tree_ns * (client.moves + returns)
 
 
 def _possible(event: Event, client: History, reach: Reach) -> bool:
@@ -252,7 +256,8 @@ def _required(
         if span.confirmed <= event.time_ns:
             return True
         contact = spoken.contact(span.start, reach.client_ns, span.end)
-        if reach.outage_ns:  # nobody misses what a broker forgot before it could welcome the client
+        # Nobody misses what a broker forgot before it could welcome the client.
+        if reach.outage_ns or reach.expires:
             contact = max(contact, spoken.welcomed(span.start, reach.client_ns))
         return contact + trips * reach.tree_ns <= event.time_ns
 

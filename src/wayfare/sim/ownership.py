@@ -37,6 +37,7 @@ from wayfare.core.messages import (
 )
 from wayfare.core.sessions import Departure, Session
 from wayfare.eventlog import Event
+from wayfare.sim.expiry import overdue
 from wayfare.sim.links import MS_NS
 from wayfare.sim.verdict import Violation
 from wayfare.sim.world import World
@@ -271,4 +272,5 @@ class Watch:
         self.world.agenda.at(self._next, self._look)
 
     def _look(self, _: None) -> None:
-        self.found.update(dict.fromkeys(check_ownership(self.world)))
+        found = [*check_ownership(self.world), *overdue(self.world)]
+        self.found.update(dict.fromkeys(found))

@@ -21,6 +21,7 @@ class Reach(msgspec.Struct, frozen=True):
     # Whether publications count from the first one on, and not only when the advertisement has settled.
     at_once: bool = True
     confirm_ns: int = DEFAULT_LIMITS.confirm_ns  # that a broker waits for confirmations
+    expires: bool = False  # whether a session may end before its client could be welcomed
 
     @property
     def confirms_in_time(self) -> bool:
@@ -58,4 +59,6 @@ def reach(world: World) -> Reach:
         client_ns = 3 * client_ns + 2 * tree_ns
     at_once = world.relocation not in PUBLISHER_RELOCATIONS
     limits = world.limits
-    return Reach(tree_ns, client_ns, limits.window, world.outage_ns, at_once, limits.confirm_ns)
+    expires = any(one.core.expires_ns for one in world.clients.values())
+    outage_ns, confirm_ns = world.outage_ns, limits.confirm_ns
+    return Reach(tree_ns, client_ns, limits.window, outage_ns, at_once, confirm_ns, expires)

@@ -272,13 +272,15 @@ class Stage:
     # What clients do
 
     def attach(self, rest: str) -> None:
+        rest, _, expires = rest.partition(" expires ")
         where, wireless, given = rest.partition(" profile ")
         link = _link_spec(f"profile {given}") if wireless else None
         name, *broker = where.split() or [""]
-        if name in self.world.clients and len(broker) < 2 and link is None:
+        if name in self.world.clients and len(broker) < 2 and link is None and not expires:
             self.world.client(name).attach(broker[0] if broker else None)
         elif name not in self.world.clients and len(broker) == 1:
-            self.world.add_client(name, broker[0], link=link)
+            expires_ns = _time_ns(expires) if expires else 0
+            self.world.add_client(name, broker[0], link=link, expires_ns=expires_ns)
         else:
             raise Misread
 
@@ -420,7 +422,7 @@ STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {
     "trace": ("all", Stage.trace_all),
     "places": ("porto - lisbon - faro, lisbon - braga", Stage.places),
     "brokers": ("porto - lisbon - faro, lisbon - braga", Stage.brokers),
-    "attach": ("anna porto [profile gprs]", Stage.attach),
+    "attach": ("anna porto [profile gprs] [expires 60s]", Stage.attach),
     "begin": ("anna faro", Stage.begin),
     "detach": ("anna", Stage.detach),
     "leave": ("anna", Stage.leave),

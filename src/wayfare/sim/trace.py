@@ -57,6 +57,7 @@ def _attach(attach: m.Attach) -> str:
             for place, one in enumerate(attach.advertisements)
         ),
         *(["digest"] if attach.digest else []),
+        *([f"expires {attach.expires_ns / 1e9:g} s"] if attach.expires_ns else []),
         *(f"follows {text}" for text, _ in (attach.followed.follows if attach.followed else ())),
     ]
     return f"Attach({', '.join(held)})"

@@ -171,13 +171,22 @@ class World:
                 step(other, Received(LinkId(end), Announce(tuple(names))))
 
     def add_client(
-        self, name: str, broker: str, *, attach: bool = True, link: LinkSpec | None = None
+        self,
+        name: str,
+        broker: str,
+        *,
+        attach: bool = True,
+        link: LinkSpec | None = None,
+        expires_ns: int = 0,
     ) -> ClientHost:
-        """A client at that broker, over a link of its own kind if one is given."""
+        """A client at that broker, over a link of its own kind if one is given.
+
+        Its session ends when it has been away for `expires_ns`; 0: for as long as the brokers allow.
+        """
         _check_name(name)
         if name in self.clients or name in self.brokers:
             raise UsageError(f"{name} is there already")
-        client = self._add_process(name, broker, link or self.client_link)
+        client = self._add_process(name, broker, link or self.client_link, expires_ns)
         if attach:
             client.attach()
         return client
@@ -187,17 +196,21 @@ class World:
         old = self.client(name)
         self.broker(broker)
         old.replace()
-        new = self._add_process(name, broker, old.link).core
+        new = self._add_process(name, broker, old.link, old.core.expires_ns).core
         # As if by a clock: above all that the earlier one can have reached.
         new.epoch, new.published = old.core.epoch + LIFE, old.core.published + LIFE
         self.clients[name].attach()
         return old
 
-    def _add_process(self, name: str, broker: str, link: LinkSpec) -> ClientHost:
+    def _add_process(self, name: str, broker: str, link: LinkSpec, expires_ns: int) -> ClientHost:
         self.broker(broker)
         once = not issubclass(ALL_RELOCATIONS[self.relocation], Naive)
         core = Client(
-            ClientId(name), outbox_max=self.outbox_max, once=once, digest_from=self.digest_from
+            ClientId(name),
+            outbox_max=self.outbox_max,
+            once=once,
+            digest_from=self.digest_from,
+            expires_ns=expires_ns,
         )
         client = self.clients[name] = ClientHost(self, core, broker, link)
         return client

@@ -1,0 +1,58 @@
+"""Whether sessions end when their clients have been away for too long: not before that, and not later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wayfare.core.relocation import NO_SESSION
+from wayfare.eventlog import Event
+from wayfare.sim.histories import History, histories
+from wayfare.sim.reach import Reach, reach
+from wayfare.sim.verdict import Violation
+from wayfare.sim.world import World
+
+
+def expires_ns(world: World, client: str) -> int:
+    """How long this client may be away."""
+    limit = world.limits.away_ns
+    return min(world.clients[client].core.expires_ns or limit, limit)
+
+
+def overdue(world: World) -> Iterator[Violation]:
+    """The sessions that should have ended."""
+    for name, host in world.brokers.items():
+        if name in world.stopped:
+            continue
+        for session in host.core.border.all():
+            if session.link is not None or session.wait is not None:
+                continue
+            age_ns = world.now - session.away_since
+            if age_ns > expires_ns(world, session.client) + host.worst_ns:
+                seconds = age_ns / 1e9
+                what = f"{name} keeps a session of {session.client}, away for {seconds:g} s"
+                yield Violation("expired", what)
+
+
+def unexpired(world: World) -> Iterator[Event]:
+    """Reports that a session has ended, to clients that were not away for long enough."""
+    known, slowest = histories(world.events), reach(world)
+    for event in world.events:
+        if event.kind == "lost" and event.reason == NO_SESSION:
+            assert event.client
+            history, most_ns = known[event.client], expires_ns(world, event.client)
+            if not _was_away(history, event.time_ns, most_ns, slowest):
+                yield event
+
+
+def _was_away(client: History, before: int, most_ns: int, reach: Reach) -> bool:
+    """Whether brokers may have missed this client for that long, until its session was found."""
+    finding_ns = reach.client_ns + 2 * reach.tree_ns * client.moves
+    left = 0.0
+    for span in client.attached:
+        if span.start > before:
+            break
+        if span.start - left + finding_ns >= most_ns:
+            return True
+        if span.end - span.start >= reach.client_ns:  # else no broker may have heard of it
+            left = span.end
+    return False
