@@ -173,6 +173,7 @@ MESSAGES = {
     m.Published: st.builds(m.Published, numbers),
     m.Resend: st.builds(m.Resend, numbers),
     m.Interest: st.builds(m.Interest, filters(), st.booleans()),
+    m.NoResponders: st.builds(m.NoResponders, numbers),
     m.Update: st.builds(m.Update, ads, subs, subs, ads, st.lists(errand, max_size=2).map(tuple)),
     m.Echo: st.builds(m.Echo, numbers, numbers, st.lists(names, max_size=2).map(tuple)),
     m.Join: st.builds(m.Join, numbers.map(lambda n: n or 1), numbers, numbers, numbers),
@@ -295,6 +296,7 @@ LAYOUT = [
     (m.Published(7), [23, 7]),
     (m.Resend(3), [24, 3]),
     (m.Interest(X, True), [25, [ON_WIRE], True]),
+    (m.NoResponders(7), [85, 7]),
     (
         m.Update((m.Entry(X),), (m.Entry(X, "anna"),), repairs=True),
         [30, [[[ON_WIRE], "", []]], [[[ON_WIRE], "anna", []]], [], [], [], True, None, None],

@@ -33,6 +33,10 @@ ALLOWED = [
     m.Attach("car-17", 1, 0, digest=7),
     m.Detach(),
     m.Ack(1),
+    # Its own reply address, and replies to others.
+    m.Subscribe(f("$inbox = 'a1b2'")),
+    m.Advertise(f("exists $inbox")),
+    m.Publish(2, {"$inbox": "a1b2", "$request": 1}),
 ]
 REFUSED = {
     "may not subscribe to price > 0: its account allows subscribe to service = 'parking'; price > 10": (
@@ -46,6 +50,11 @@ REFUSED = {
     ),
     "may not publish a notification with service: its account allows publish service = 'speed'": (
         m.Publish(1, {"service": "parking"})
+    ),
+    "may not subscribe to exists $inbox: ": m.Subscribe(f("exists $inbox")),
+    "may not subscribe to $inbox in ('a1b2', 'c3'): ": m.Subscribe(f("$inbox in ('a1b2', 'c3')")),
+    "may not publish a notification with $inbox, $request, free: ": (
+        m.Publish(2, {"$inbox": "a1b2", "$request": 1, "free": 3})
     ),
     "may not subscribe to x > 0: ": m.Attach("car-17", 1, 0, (PARKING, f("x > 0"))),
     "may not advertise x > 0: ": m.Attach("car-17", 1, 0, (PARKING,), (f("x > 0"),)),
@@ -161,3 +170,21 @@ def test_grants_without_limits_only_say_whose_account_it_is():
     assert broker.border.memory.noted("fleet") > 0
     broker.step(Granted("l1", Grants("car-17", account="cars")), 0)
     assert broker.border.memory.noted("fleet") == 0 < broker.border.memory.noted("cars")
+
+
+def test_a_deny_rule_takes_replies_away_if_it_names_the_address():
+    others = Grants("anna", deny_subscribe=(f("price > 0"),), deny_publish=(f("true"),))
+    assert others.refusal(m.Subscribe(f("$inbox = 'a1b2'"))) is None, "it is not about replies"
+    assert others.refusal(m.Publish(1, {"$inbox": "a1b2", "$request": 1})) is None
+    silent = Grants(
+        "anna",
+        deny_subscribe=(f("exists $inbox"),),
+        deny_publish=(f("exists $inbox"),),
+        deny_advertise=(f("exists $inbox"),),
+    )
+    for message in (
+        m.Subscribe(f("$inbox = 'a1b2'")),
+        m.Advertise(f("exists $inbox")),
+        m.Publish(1, {"$inbox": "a1b2", "$request": 1}),
+    ):
+        assert "its account denies" in silent.refusal(message)

@@ -8,6 +8,8 @@
     ├── NotAdvertised           a publication that no advertisement of the client announces
     ├── OutboxFull              too many publications wait for an acknowledgement
     ├── NotConfirmed            a subscription or advertisement that is not in effect everywhere yet
+    ├── NoResponders            a request to which nobody subscribes
+    ├── NoReply                 a request that nobody has answered in time; also a TimeoutError
     ├── CannotConnect           no broker that was named can be reached
     ├── Refused                 a broker closed the connection for good, and says why
     │   └── LoginFailed         ... because the account or its password is wrong
@@ -85,6 +87,20 @@ class NotConfirmed(WayfareError):
         super().__init__(
             f"{what} is not confirmed after {seconds:g} s: {where}. It takes effect there later; {until}"
         )
+
+
+class NoResponders(WayfareError):
+    """A request to which nobody subscribes, anywhere in the tree."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}: nobody subscribes to such requests")
+
+
+class NoReply(WayfareError, TimeoutError):
+    """A request that nobody has answered in time."""
+
+    def __init__(self, what: str, seconds: float, why: str) -> None:
+        super().__init__(f"{what}: no reply within {seconds:g} s ({why})")
 
 
 class CannotConnect(WayfareError):

@@ -36,12 +36,22 @@ from wayfare.net.connectivity import Changes as LiveChanges
 from wayfare.net.local_broker import CLOSE_S
 from wayfare.net.offer import Offer as LiveOffer
 from wayfare.net.options import Options
+from wayfare.net.requests import Replies as LiveReplies
 from wayfare.net.stream import Stream
 from wayfare.net.subscription import Notification as LiveNotification
 from wayfare.net.subscription import Subscription as LiveSubscription
 from wayfare.net.wanted import Wanted
 
-__all__ = ["Change", "Changes", "Client", "Notification", "Offer", "Subscription", "connect"]
+__all__ = [
+    "Change",
+    "Changes",
+    "Client",
+    "Notification",
+    "Offer",
+    "Replies",
+    "Subscription",
+    "connect",
+]
 
 T = TypeVar("T")
 
@@ -98,6 +108,17 @@ class Notification(LiveNotification):
         """The application is not done with it: it is the next one of its subscription again."""
         self._background.call(self._live.nack)
 
+    def reply(  # type: ignore[override]
+        self, attributes: Mapping[str, Publishable] | None = None, payload: Payload = b""
+    ) -> None:
+        """Answer this request; only for what was sent by `request`."""
+        self._background.call(lambda: self._live.reply(attributes, payload))
+
+    @property
+    def is_request(self) -> bool:
+        """Whether its publisher waits for a reply."""
+        return self._live.is_request
+
 
 class Subscription(_Stream[Notification]):
     """Notifications that match a filter, one after the other. Made by `Client.subscribe`."""
@@ -137,6 +158,22 @@ class Subscription(_Stream[Notification]):
     def unsubscribe(self) -> None:
         """Close, and withdraw the subscription also if the client has a store."""
         self._background.call(self._live.unsubscribe)
+
+
+class Replies(_Stream[Notification]):
+    """Replies to one request, as they come. Made by `Client.requests`."""
+
+    _live: LiveReplies
+
+    def get(self, timeout: float | None = None) -> Notification:
+        """The next reply; Closed if no other one will come, NoResponders if nobody subscribes to it."""
+        one = self._background.call(lambda: self._live.get(timeout), self._live.give_back)
+        return Notification(one, self._background)
+
+    def close(self) -> None:
+        """Wait for no more replies."""
+        with suppress(Closed):  # with its client
+            self._background.call(self._live.close)
 
 
 class Offer(_Stream[bool]):
@@ -350,6 +387,36 @@ class Client:
         return self._background.call(
             lambda: self._live.publish(attributes, payload, confirm=confirm)
         )
+
+    def request(
+        self,
+        attributes: Mapping[str, Publishable],
+        payload: Payload = b"",
+        *,
+        timeout: float = 5.0,
+    ) -> Notification:
+        """Publish a request, and wait for the first reply; see the other twin."""
+        one = self._background.call(
+            lambda: self._live.request(attributes, payload, timeout=timeout)
+        )
+        return Notification(one, self._background)
+
+    def requests(
+        self,
+        attributes: Mapping[str, Publishable],
+        payload: Payload = b"",
+        *,
+        timeout: float = 5.0,
+        most: int | None = None,
+    ) -> Replies:
+        """As `request`, for several replies."""
+        replies = self._live.requests(attributes, payload, timeout=timeout, most=most)
+        return Replies(self._background, replies)
+
+    @property
+    def replies_dropped(self) -> int:
+        """Replies that came when nobody waited for them any more."""
+        return self._live.replies_dropped
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until a broker has everything: what was published, subscribed to and advertised."""

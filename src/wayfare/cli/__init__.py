@@ -22,6 +22,7 @@ EXAMPLES = """examples:
   wayfare network up city.toml          brokers on this machine, until Ctrl-C
   wayfare sub 127.0.0.1:7410 "free > 0" what is published, as it comes
   wayfare pub 127.0.0.1:7411 "free=3"   publish something at another broker
+  wayfare request 127.0.0.1:7410 service=parking     ask, and print the reply
   wayfare thin 127.0.0.1:7410           devices that speak lines of JSON, beside a broker
   wayfare emulate --listen 7500 --to 127.0.0.1:7410   ... as over GPRS
   wayfare service proxy --access mqtt://127.0.0.1:1883    clients of other brokers move, too
@@ -47,6 +48,8 @@ PARTS = (
     "broker",
     "pub",
     "sub",
+    "request",
+    "reply",
     "roam",
     "thin",
     "service",

@@ -38,6 +38,7 @@ from wayfare.core.matching import FilterIndex
 from wayfare.core.memory import Memory
 from wayfare.core.messages import BrokerId, ClientId, LinkId, Notification
 from wayfare.core.reduction import STRATEGIES
+from wayfare.core.requests import REPLY_TO
 from wayfare.core.routing import NOWHERE, Routing, near_and_here
 from wayfare.core.sessions import Departure, Session, Tombstone, Wait, Wanted, wanted_of
 from wayfare.core.watches import Watches
@@ -534,9 +535,21 @@ class Border:
         )
         doubt = session.doubt
         if doubt is None or doubt.until <= now:
-            return self.route(notification, None, now)
+            effects = self.route(notification, None, now)
+            if not effects and REPLY_TO in message.attributes:
+                return self._answer_unheard(session, notification)
+            return effects
         doubt.since = doubt.since or message.number
         return self.route_uncertain(m.Uncertain(notification, doubt.since), None, now)
+
+    def _answer_unheard(self, session: Session, request: Notification) -> list[Effect]:
+        """Tell a requester at once that nobody subscribes to its request.
+
+        The tables say so: as long as they are not settled, the request would have gone to the neighbours.
+        """
+        if session.link is None or self._find(request.attributes):
+            return []
+        return [Send(session.link, m.NoResponders(request.number))]
 
     def recall(self, session: Session, filter: Filter, since_ns: int, now: int) -> list[Effect]:
         """Send a session what came by before it subscribed, as far as that is in order."""

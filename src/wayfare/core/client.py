@@ -31,6 +31,7 @@ from wayfare.core.effects import (
     Received,
     Send,
     Tick,
+    Unheard,
 )
 from wayfare.core.filters import Filter
 from wayfare.core.following import Following
@@ -47,6 +48,7 @@ from wayfare.core.messages import (
 )
 from wayfare.core.predicates import Value
 from wayfare.core.profiles import digest
+from wayfare.core.requests import is_address
 from wayfare.core.sessions import places
 from wayfare.core.templates import Template, parse
 from wayfare.errors import (
@@ -414,6 +416,19 @@ class Client:
         self, attributes: Mapping[str, Value], payload: bytes = b"", published_ns: int = 0
     ) -> list[Effect]:
         """Publish once, now or at the next attachment. The time is for subscribers; 0: unknown."""
+        self.check_publication(attributes, payload)
+        if not self.has_room():
+            raise OutboxFull(
+                f"{len(self.outbox)} publications of {self.name}, {self._outbox_bytes} bytes, wait for"
+                " an acknowledgement"
+            )
+        self.published += 1
+        publish = m.Publish(self.published, dict(attributes), payload, published_ns)
+        self._keep(publish)
+        return self._say(publish)
+
+    def check_publication(self, attributes: Mapping[str, Value], payload: bytes) -> None:
+        """Raise what keeps this from being published."""
         if type(payload) is not bytes:
             raise InvalidNotification(f"a payload is bytes, not {type(payload).__name__}")
         if type(attributes) is not dict and not isinstance(attributes, Mapping):
@@ -428,15 +443,6 @@ class Client:
             raise NotAdvertised(
                 f"no advertisement of {self.name} matches {dict(attributes)}: advertise it first"
             )
-        if not self.has_room():
-            raise OutboxFull(
-                f"{len(self.outbox)} publications of {self.name}, {self._outbox_bytes} bytes, wait for"
-                " an acknowledgement"
-            )
-        self.published += 1
-        publish = m.Publish(self.published, dict(attributes), payload, published_ns)
-        self._keep(publish)
-        return self._say(publish)
 
     def has_room(self) -> bool:
         """Whether one more may be published before something is acknowledged."""
@@ -611,7 +617,11 @@ class Client:
     def held(self) -> Held:
         following = self.following
         return Held(
-            [(one, self.terms.get(one)) for one in self.subscriptions if self.asks_for(one)],
+            [
+                (one, self.terms.get(one))
+                for one in self.subscriptions
+                if self.asks_for(one) and not is_address(one)  # nobody waits for replies any more
+            ],
             list(self._local.items()),
             list(self.advertisements),
             [(one.text, following.terms.get(one)) for one in following.counts],
@@ -746,6 +756,11 @@ class Client:
         self.wanted[filter] = wanted
         return [Interested(filter, wanted)]
 
+    def on_no_responders(self, message: m.NoResponders, now: int) -> list[Effect]:
+        if message.number > self.published:
+            raise ProtocolError(f"NoResponders to {message.number} of {self.published}")
+        return [Unheard(message.number)]
+
     def on_echo(self, message: m.Echo, now: int) -> list[Effect]:
         asked, known = self.asked, self.confirmed
         if message.ads > asked.ads or message.subs > asked.subs:
@@ -792,6 +807,7 @@ FROM_BROKER: dict[type, Callable[[Client, Any, int], list[Effect]]] = {
     m.Resend: Client.on_resend,
     m.Interest: Client.on_interest,
     m.Echo: Client.on_echo,
+    m.NoResponders: Client.on_no_responders,
     m.Here: Client.on_here,
     m.HereGap: Client.on_here_gap,
 }

@@ -583,6 +583,7 @@ CHECKS: dict[type, Callable[[Any], None]] = {
     m.Echo: _check_echo,
     m.Resend: _check_resend,
     m.Interest: _check_filter,
+    m.NoResponders: _check_nothing,
     m.Follow: _check_follow,
     m.Unfollow: _check_unfollow,
     m.State: _check_state,

@@ -4,7 +4,8 @@ A host turns what happens into events, calls `step(event, now)`, and performs th
 
     Received, LinkUp, LinkDown,       ->  core  ->  Send, Close       (broker and client)
     Publications, Granted,                          Notify, Lost, Ended,
-    Confined, Forgotten, Exceeded,                  Interested, Confirmed  (client: to the application)
+    Confined, Forgotten, Exceeded,                  Interested, Confirmed,
+                                                    Unheard           (client: to the application)
     Tick, Stalled, RolledBack, Posted               Post              (broker: to another replicator)
 
 `now` is an integer of nanoseconds that never goes back. Whenever `next_deadline()` is reached, the
@@ -194,6 +195,12 @@ class Confirmed(msgspec.Struct, frozen=True, gc=False):
     missing: tuple[BrokerId, ...] = ()
 
 
+class Unheard(msgspec.Struct, frozen=True, gc=False):
+    """Nobody subscribes to the request that was published by this number."""
+
+    publication: int
+
+
 class Post(msgspec.Struct, frozen=True, gc=False):
     """Send the message to the replicator at this broker directly, if that can be done: it may be lost."""
 
@@ -201,4 +208,4 @@ class Post(msgspec.Struct, frozen=True, gc=False):
     message: Peers
 
 
-Effect = Send | Close | Notify | Lost | Passed | Ended | Interested | Confirmed | Post
+Effect = Send | Close | Notify | Lost | Passed | Ended | Interested | Confirmed | Unheard | Post

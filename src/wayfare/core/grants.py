@@ -4,6 +4,9 @@ A client may ask for less than an allowed filter, never for more, and for nothin
 a deny rule wins over every allow rule. The host says which rules hold for a connection (`Granted`) before the
 first message of the client, and again when the rules change; the broker asks here before it acts on a
 message. An attachment by digest is checked when its filters are known.
+
+Everybody may subscribe to replies at one address, advertise replies, and publish a reply: an address is known only to
+those who have got a request from there. A deny rule that names `$inbox` takes that away.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import msgspec
 
 from wayfare.core import messages as m
 from wayfare.core.filters import Filter
+from wayfare.core.requests import REPLIES, is_address, is_reply, mentions
 
 Granted = tuple[Filter, ...] | None  # None: everything
 
@@ -55,10 +59,14 @@ class Grants(msgspec.Struct, frozen=True):
 
     def unsubscribable(self, asked: Iterable[Filter]) -> str | None:
         """Why the client may not subscribe to one of these filters; None if it may to all."""
-        return self._exceeded("subscribe to", self.subscribe, self.deny_subscribe, asked)
+        rules = "subscribe to", self.subscribe, self.deny_subscribe
+        others = [one for one in asked if not is_address(one) or _is_denied(one, rules[2])]
+        return self._exceeded(*rules, others)
 
     def unadvertisable(self, asked: Iterable[Filter]) -> str | None:
-        return self._exceeded("advertise", self.advertise, self.deny_advertise, asked)
+        rules = "advertise", self.advertise, self.deny_advertise
+        others = [one for one in asked if one != REPLIES or _is_denied(one, rules[2])]
+        return self._exceeded(*rules, others)
 
     def checks_publications(self) -> bool:
         return self.publish is not None or bool(self.deny_publish)
@@ -68,9 +76,12 @@ class Grants(msgspec.Struct, frozen=True):
         # Only names of attributes: this text goes into logs, and values do not.
         named = ", ".join(attributes) or "no attributes"
         what = f"a notification with {named}"
+        reply = is_reply(attributes)
         for denied in self.deny_publish:
-            if denied.matches(attributes):
+            if denied.matches(attributes) and (mentions(denied) or not reply):
                 return self._denied("publish", denied, what)
+        if reply:
+            return None
         if self.publish is None or any(one.matches(attributes) for one in self.publish):
             return None
         return self._told("publish", self.publish, what)
@@ -95,6 +106,11 @@ class Grants(msgspec.Struct, frozen=True):
     def _denied(self, verb: str, denied: Filter, what: str) -> str:
         rule = f"its account denies {verb} {_short(str(denied))}"
         return f"{self.client} may not {verb} {_short(what)}: {rule}"
+
+
+def _is_denied(address: Filter, deny: tuple[Filter, ...]) -> bool:
+    """Whether a rule is about replies; others have nothing to do with them."""
+    return any(mentions(one) and one.overlaps(address) for one in deny)
 
 
 def _short(text: str) -> str:

@@ -7,6 +7,7 @@ connection and never changes.
     client -> border broker   Attach  Detach  Subscribe  Unsubscribe  Advertise  Unadvertise
                               Publish  Ack(Probe)  Follow  Unfollow  State  HereAck
     border broker -> client   Welcome  Deliver  Gap  Published  Resend  Interest  Here  HereGap  Echo
+                              NoResponders
     broker -> broker          Notification  Uncertain  Gap  Announce  Tunnel
                               Update(Probe, Echo, Request, Reply, Fetch, Searched, Ask,
                                          Profile, Prepare)
@@ -424,6 +425,12 @@ class Interest(Message, frozen=True, tag=25):
     wanted: bool
 
 
+class NoResponders(Message, frozen=True, tag=85):
+    """Nobody subscribes to the request that the client published by this number: see requests.py."""
+
+    number: Number
+
+
 class Here(Message, frozen=True, tag=64):
     """A delivery of what the client follows. The numbers begin anew with every attachment."""
 
@@ -671,7 +678,9 @@ FromClient = (
     | State
     | HereAck
 )
-ToClient = Welcome | Deliver | Gap | Published | Resend | Interest | Here | HereGap | Echo
+ToClient = (
+    Welcome | Deliver | Gap | Published | Resend | Interest | Here | HereGap | Echo | NoResponders
+)
 
 
 class Tunnel(Message, frozen=True, tag=32):

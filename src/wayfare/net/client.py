@@ -13,19 +13,22 @@ publishes waits, what it subscribed to comes when it is attached again, wherever
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Unpack
 from uuid import uuid4
 
 from wayfare.core import client as core
 from wayfare.core.filters import Filter
 from wayfare.core.messages import ClientId
+from wayfare.core.requests import REPLY_TO
 from wayfare.core.templates import Template
-from wayfare.errors import UsageError
+from wayfare.core.values import Payload, Publishable
+from wayfare.errors import Closed, UsageError
 from wayfare.net.intake import Intake
 from wayfare.net.local_broker import LocalBroker, begun
 from wayfare.net.offer import Offer
 from wayfare.net.options import EXPIRES_S, Options, Settings, check_options
+from wayfare.net.requests import Replies, Requesting
 from wayfare.net.subscription import Notification, Subscription
 from wayfare.net.wanted import Wanted, asked, offered_as
 
@@ -52,6 +55,9 @@ class Client(LocalBroker):
         super().__init__(addresses, begun(mine) if client_id else mine, settings)
         self._intake = Intake(
             mine, self._life, self._profile, self._conversation, self._keeping, self._confirmations
+        )
+        self._requesting = Requesting(
+            mine, self._life, self._profile, self._intake, self._confirmations, self._publish
         )
 
     def subscribe(
@@ -100,6 +106,48 @@ class Client(LocalBroker):
         """
         return Offer(self._life, self._profile, self._confirmations, offered_as(offered))
 
+    async def request(
+        self,
+        attributes: Mapping[str, Publishable],
+        payload: Payload = b"",
+        *,
+        timeout: float = 5.0,
+    ) -> Notification:
+        """Publish a request, and wait for the first reply to it: whoever subscribes to it may `reply`.
+
+        What is asked has to be advertised, as everything that is published. The reply reaches this client
+        wherever it is by then. NoResponders says that nobody subscribes to such requests, NoReply (a
+        TimeoutError) that nobody has answered in time. A reply that comes later is dropped.
+        """
+        replies = Replies(self._requesting, self._life, attributes, payload, timeout, most=1)
+        try:
+            return await replies.get()
+        except Closed:
+            self._life.check()
+            raise replies.failure() from None
+        finally:
+            await replies.close()
+
+    def requests(
+        self,
+        attributes: Mapping[str, Publishable],
+        payload: Payload = b"",
+        *,
+        timeout: float = 5.0,
+        most: int | None = None,
+    ) -> Replies:
+        """As `request`, for several replies: iterate over them, until the time is over or `most` have come."""
+        return Replies(self._requesting, self._life, attributes, payload, timeout, most)
+
+    @property
+    def replies_dropped(self) -> int:
+        """Replies that came when nobody waited for them any more."""
+        return self._requesting.machine.dropped
+
+    async def _end(self) -> None:
+        self._requesting.stop()
+        await super()._end()
+
     def _settle(self) -> None:
         self._intake.settle()
 
@@ -107,7 +155,12 @@ class Client(LocalBroker):
         return not self._intake.full
 
     def _hand_out(self, notification: Notification, matching: Sequence[Filter | Template]) -> None:
+        if REPLY_TO in notification.attributes:
+            self._requesting.mark(notification)
         self._intake.hand_out(notification, matching)
+
+    def _be_unheard(self, publication: int) -> None:
+        self._requesting.on_unheard(publication)
 
     def _stay_behind(self, wanted: Filter) -> None:
         self._intake.stay_behind(wanted)

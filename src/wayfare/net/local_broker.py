@@ -25,10 +25,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from wayfare.core import client as core
 from wayfare.core import messages as m
-from wayfare.core.effects import Confirmed, Effect, Ended, Interested, Lost, Notify
+from wayfare.core.effects import Confirmed, Effect, Ended, Interested, Lost, Notify, Unheard
 from wayfare.core.filters import Filter
 from wayfare.core.messages import ClientId
 from wayfare.core.predicates import Value
+from wayfare.core.requests import check_unreserved
 from wayfare.core.templates import Template
 from wayfare.core.values import Payload, Publishable, plain_attributes, plain_payload
 from wayfare.errors import NotConfirmed, StoreError
@@ -305,6 +306,13 @@ class LocalBroker:
         published. With `confirm`, waits until a broker has it; if that is cancelled, it will be there.
         """
         plain, content = plain_attributes(attributes), plain_payload(payload)
+        check_unreserved(plain)
+        number = await self._publish(plain, content)
+        if confirm:
+            await self._life.until(lambda: self._confirmed >= number)
+        return number
+
+    async def _publish(self, plain: Mapping[str, Value], content: bytes) -> int:
         await self._life.until(self._may_publish)
         self._life.check()
         effects = self._core.publish(plain, content, time.time_ns())
@@ -313,10 +321,8 @@ class LocalBroker:
             self._keep()
             self.check()
         number = self._core.published
-        self._recorder.published(number, self._core.epoch, plain)
+        self._recorder.published(number, self._core.epoch, dict(plain))
         self._conversation.perform(effects)
-        if confirm:
-            await self._life.until(lambda: self._confirmed >= number)
         return number
 
     def _may_publish(self) -> bool:
@@ -387,6 +393,8 @@ class LocalBroker:
             wanted = effect.subscription
             self._recorder.fact("unsubscribed", filter=wanted, reason="stayed behind")
             self._stay_behind(wanted)
+        elif type(effect) is Unheard:
+            self._be_unheard(effect.publication)
 
     def _change(self) -> None:
         """What it wants, or offers, is another thing now."""
@@ -425,6 +433,9 @@ class LocalBroker:
 
     def _hand_out(self, notification: Notification, matching: Sequence[Filter | Template]) -> None:
         """A notification has come, for those that match."""
+
+    def _be_unheard(self, publication: int) -> None:
+        """Nobody subscribes to the request that was published by this number."""
 
     def _stay_behind(self, wanted: Filter) -> None:
         """It is somewhere else now, and this subscription was a local one."""

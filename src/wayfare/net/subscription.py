@@ -6,7 +6,7 @@ import asyncio
 import sys
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from copy import copy
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
@@ -17,6 +17,7 @@ from wayfare.core.filters import Filter
 from wayfare.core.messages import Terms
 from wayfare.core.predicates import Value
 from wayfare.core.templates import Template
+from wayfare.core.values import Payload, Publishable
 from wayfare.errors import Closed, UsageError
 from wayfare.net import holders
 from wayfare.net.holders import Holder
@@ -24,6 +25,7 @@ from wayfare.net.options import check_options
 from wayfare.net.stream import Stream
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Reply = Callable[[Mapping[str, Publishable], Payload], Awaitable[None]]
 
 
 class Source(Protocol):
@@ -48,6 +50,7 @@ class Notification(Mapping[str, Value]):
     """What was published: its attributes as a mapping, and who published it."""
 
     __slots__ = (
+        "_reply",
         "_subscription",
         "attributes",
         "delivery",
@@ -73,6 +76,7 @@ class Notification(Mapping[str, Value]):
         self.received_ns = 0  # by ours; 0: it is not known to agree with the publisher's
         self.redelivered = 0  # how often the application had it before, and was not done with it
         self._subscription: Subscription | None = None  # that waits for `ack`
+        self._reply: Reply | None = None  # it is a request
 
     @property
     def published_at(self) -> datetime | None:
@@ -98,6 +102,25 @@ class Notification(Mapping[str, Value]):
     async def nack(self) -> None:
         """The application is not done with it: it is the next one of its subscription again."""
         self._waiting().reject(self)
+
+    @property
+    def is_request(self) -> bool:
+        """Whether its publisher waits for a reply: see `Client.request`."""
+        return self._reply is not None
+
+    async def reply(
+        self, attributes: Mapping[str, Publishable] | None = None, payload: Payload = b""
+    ) -> None:
+        """Answer this request. It may be called several times; who asked may have moved meanwhile."""
+        if self._reply is None:
+            raise UsageError(
+                "its publisher does not wait for a reply: only what was sent by request() is answered"
+            )
+        await self._reply(attributes or {}, payload)
+
+    def set_reply(self, reply: Reply) -> None:
+        """It is a request, which is answered by this."""
+        self._reply = reply
 
     def _waiting(self) -> Subscription:
         if self._subscription is None:

@@ -16,9 +16,10 @@ from wayfare.core.effects import Exceeded
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
 from wayfare.core.home import Home
-from wayfare.core.messages import PROFILE_CHARACTERS_MAX, Terms
+from wayfare.core.messages import PROFILE_CHARACTERS_MAX, Notification, Terms
 from wayfare.core.predicates import Value
 from wayfare.core.relocation import NO_SESSION
+from wayfare.core.requests import mentions
 from wayfare.sim import topology
 from wayfare.sim.expiry import unexpired
 from wayfare.sim.faults import Cut, Faults, Rollback, Stall
@@ -199,6 +200,9 @@ class Fuzz:
         if self.short:
             for _ in range(self.pressure.choice([1, 3, 10])):
                 self.world.agenda.at(self.pressure.randrange(self.until_ns), self._run_short)
+        self.requests = Random(f"requests {job.seed}")  # likewise
+        if self.requests.random() < 0.3:
+            self._plan_requests()
         if job.faults:
             names = [client.name for client in self.clients]
             edges = self.world.edges
@@ -209,6 +213,38 @@ class Fuzz:
         if self.attempts.random() < 0.5:
             for _ in range(self.attempts.choice([1, 4, 10])):
                 self._attempt_in_vain()
+
+    def _plan_requests(self) -> None:
+        """Some ask, whoever may publish answers: at once or later, several times or not at all."""
+        self.world.responder = self._respond
+        for _ in range(self.requests.choice([3, 10, 30])):
+            self.world.agenda.at(self.requests.randrange(self.until_ns), self._ask)
+
+    def _ask(self, _: None) -> None:
+        random = self.requests
+        if not self.publishers:
+            return
+        client = self._latest(random.choice(self.publishers))
+        some = [random_attributes(random) for _ in range(20)]
+        offered = [one for one in client.core.advertisements if not mentions(one)]
+        known = [one for one in some if any(filter.matches(one) for filter in offered)]
+        if known:
+            timeout_ns = random.choice([20, 100, 1000, 60_000]) * MS_NS
+            client.request(known[0], timeout_ns=timeout_ns, many=random.random() < 0.5)
+            if random.random() < 0.3 and client.name in self.movers:
+                client.attach(random.choice(self.brokers))  # the reply has to follow
+
+    def _respond(self, client: ClientHost, request: Notification) -> None:
+        random = self.requests
+        if client.name not in {one.name for one in self.publishers}:
+            return
+        for _ in range(random.choice([0, 1, 1, 1, 3])):
+            later = self.world.now + random.choice([0, 5, 50, 500]) * MS_NS
+            self.world.agenda.at(later, self._reply, (client.name, request))
+
+    def _reply(self, given: tuple[str, Notification]) -> None:
+        name, request = given
+        self.world.client(name).reply(request, {"from": name})
 
     def _plan_rollbacks(self, random: Random) -> None:
         """The stores of one or two brokers go back to a copy; that of a third one may be lost."""
@@ -362,7 +398,9 @@ class Fuzz:
             if self.confirms.random() < (0.9 if self.rolled_back else 0.5):
                 client.confirm()
         elif draw < 0.20:
-            client.unsubscribe(random.choice(list(subscriptions)))
+            mine = [one for one in subscriptions if not mentions(one)]
+            if mine:
+                client.unsubscribe(random.choice(mine))
         elif draw < 0.21 and client.connection is not None:
             # If no broker has heard of a later process, the name is still that of the earlier one.
             if client.core.welcomed or client.core.epoch < LIFE:
@@ -406,7 +444,9 @@ class Fuzz:
             self._watch(client)
             self._publish_at_once(client, offered)
         elif draw < 0.18:
-            client.unadvertise(random.choice(list(advertisements)))
+            mine = [one for one in advertisements if not mentions(one)]
+            if mine:
+                client.unadvertise(random.choice(mine))
         else:
             for attributes in [random_attributes(random) for _ in range(random.choice([1, 1, 3]))]:
                 if any(filter.matches(attributes) for filter in advertisements):

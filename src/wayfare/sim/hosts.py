@@ -29,15 +29,37 @@ from wayfare.core.effects import (
     Send,
     Stalled,
     Tick,
+    Unheard,
 )
 from wayfare.core.filters import Filter
-from wayfare.core.messages import Attach, BrokerId, LinkId, State, Terms, terms_text
+from wayfare.core.messages import (
+    Attach,
+    BrokerId,
+    LinkId,
+    Notification,
+    State,
+    Terms,
+    terms_text,
+)
 from wayfare.core.predicates import Value
+from wayfare.core.requests import (
+    INBOX,
+    REPLIES,
+    REPLY_TO,
+    Action,
+    Answered,
+    Ask,
+    Listen,
+    Requests,
+    packed,
+    reply_to,
+)
 from wayfare.core.saving import SAVABLE
 from wayfare.core.templates import Template, parse
 from wayfare.errors import UsageError
 from wayfare.eventlog import Event
-from wayfare.sim.links import MS_NS, Action, LinkSpec, Pipe
+from wayfare.sim.links import MS_NS, LinkSpec, Pipe
+from wayfare.sim.links import Action as Planned
 
 if TYPE_CHECKING:
     from wayfare.sim.world import World
@@ -85,6 +107,8 @@ class Host:
                 self.interested(effect)
             elif type(effect) is Confirmed:
                 self.confirmed(effect)
+            elif type(effect) is Unheard:
+                self.unheard(effect)
             elif type(effect) is Post:
                 self.world.post(BrokerId(self.core.name), effect)
             else:
@@ -116,6 +140,9 @@ class Host:
         raise AssertionError(f"{self.core.name} is no client")
 
     def confirmed(self, effect: Confirmed) -> None:
+        raise AssertionError(f"{self.core.name} is no client")
+
+    def unheard(self, effect: Unheard) -> None:
         raise AssertionError(f"{self.core.name} is no client")
 
     def close(self, effect: Close) -> None:
@@ -200,7 +227,7 @@ class BrokerHost(Host):
         """A link to a neighbour begins from nothing: what was to be read from it, or sent, is gone."""
         link = LinkId(neighbour)
 
-        def is_old(action: Action) -> bool:
+        def is_old(action: Planned) -> bool:
             waits = action[0] == self._leave_queue
             return waits and type(action[1]) is Received and action[1].link == link
 
@@ -334,7 +361,10 @@ class ClientHost(Host):
 
     __slots__ = (
         "_asked",
+        "_listening",
         "_unseen",
+        "answers",
+        "asked",
         "channels",
         "connection",
         "home",
@@ -342,6 +372,7 @@ class ClientHost(Host):
         "link",
         "received",
         "replaced",
+        "requests",
     )
     core: Client
 
@@ -356,6 +387,10 @@ class ClientHost(Host):
         self.received: list[Notify] = []
         self._asked: dict[int, tuple[int, list[Filter]]] = {}  # probes: when, and for what
         self._unseen = False  # it has heard nothing yet of the broker that it attached to
+        self.requests: Requests | None = None
+        self.asked: dict[int, tuple[int, int, bool]] = {}  # publication, deadline, many replies
+        self.answers: list[tuple[int, Answered]] = []  # and when they came
+        self._listening = 0  # the probe for its reply address
 
     @property
     def name(self) -> str:
@@ -488,6 +523,64 @@ class ClientHost(Host):
         )
         self.perform(effects)
 
+    def request(
+        self,
+        attributes: Mapping[str, Value],
+        payload: bytes = b"",
+        *,
+        timeout_ns: int = 5000 * MS_NS,
+        many: bool = False,
+    ) -> int:
+        """Ask whoever subscribes to this; `answers` has what comes of it."""
+        self.core.check_publication(attributes, payload)
+        if self.requests is None:
+            self.requests = Requests(f"{self.name}/{self.core.epoch}")
+        number, actions = self.requests.begin(
+            attributes, payload, timeout_ns, self.world.now, many=many
+        )
+        self.asked[number] = 0, self.world.now + timeout_ns, many
+        self.agenda.at(self.world.now + timeout_ns, self._expire)
+        self._request(actions)
+        return number
+
+    def reply(
+        self, request: Notification, attributes: Mapping[str, Value], payload: bytes = b""
+    ) -> None:
+        """Answer a request."""
+        address = reply_to(request.attributes)
+        if address is None:
+            raise UsageError(f"{request.publisher} {request.number} is no request")
+        if REPLIES not in self.core.advertisements:
+            self.advertise(REPLIES)
+        self.publish(address, packed(attributes, payload))
+
+    def _expire(self, _: None) -> None:
+        if self.requests is not None:
+            self._request(self.requests.expire(self.world.now))
+
+    def _request(self, actions: list[Action]) -> None:
+        assert self.requests is not None
+        for action in actions:
+            if isinstance(action, Listen):
+                self.subscribe(action.filter)
+                self.confirm()
+                self._listening = self.core.probes
+            elif isinstance(action, Ask):
+                if not any(one.matches(action.attributes) for one in self.core.advertisements):
+                    self.requests.forget(action.request)  # it was withdrawn meanwhile
+                    del self.asked[action.request]
+                    continue
+                _, deadline, many = self.asked[action.request]
+                self.publish(action.attributes, action.payload)
+                self.requests.on_published(action.request, self.core.published)
+                self.asked[action.request] = self.core.published, deadline, many
+            else:
+                self.answers.append((self.world.now, action))
+
+    def unheard(self, effect: Unheard) -> None:
+        if self.requests is not None:
+            self._request(self.requests.on_no_responders(effect.publication))
+
     # Host
 
     def receive(self, event: Received | LinkDown | Posted | Exceeded | Tick) -> None:
@@ -523,6 +616,10 @@ class ClientHost(Host):
         world.events.append(event)
         if world.listeners:
             world.tell(event)
+        if self.requests is not None and notification.attributes.get(INBOX) == self.requests.inbox:
+            self._request(self.requests.on_reply(notification, world.now))
+        elif world.responder is not None and REPLY_TO in notification.attributes:
+            world.responder(self, notification)
 
     def lost(self, effect: Lost) -> None:
         self.world.log("lost", client=self.name, count=effect.count, reason=effect.reason)
@@ -539,6 +636,9 @@ class ClientHost(Host):
             self.world.log("unwanted", client=self.name, filter=effect.advertisement)
 
     def confirmed(self, effect: Confirmed) -> None:
+        listening = self.requests is not None and not self.requests.listening
+        if listening and self._listening <= effect.subs and self.requests is not None:
+            self._request(self.requests.on_listening(confirmed=not effect.missing))
         if effect.missing:
             return
         for number in [one for one in self._asked if one <= effect.subs]:

@@ -20,6 +20,7 @@ from wayfare.core.relocation import Naive
 from wayfare.core.templates import Mine
 from wayfare.eventlog import Event
 from wayfare.sim import interest
+from wayfare.sim.asking import check_requests
 from wayfare.sim.gap_places import Stream
 from wayfare.sim.histories import History, Span, histories, matches
 from wayfare.sim.quiet import check_quiet
@@ -41,7 +42,12 @@ NEVER_TOLD = Forgotten(-1)
 def check(world: World) -> Verdict:
     """Everything about a run that has become quiet."""
     deliveries = check_deliveries(world.events, reach(world))
-    violations = (*deliveries.violations, *_check_early(world), *check_quiet(world))
+    violations = (
+        *deliveries.violations,
+        *_check_early(world),
+        *_check_requests(world),
+        *check_quiet(world),
+    )
     return msgspec.structs.replace(deliveries, violations=violations)
 
 
@@ -49,6 +55,22 @@ def _check_early(world: World) -> Iterator[Violation]:
     if not issubclass(ALL_RELOCATIONS[world.relocation], Naive):
         for what in interest.early(world.events, histories(world.events), reach(world)):
             yield Violation("interest", what)
+
+
+def _check_requests(world: World) -> Iterator[Violation]:
+    if all(client.requests is None for client in world.clients.values()):
+        return
+    clients, within = histories(world.events), reach(world)
+    published = sum(len(client.published) for client in clients.values())
+
+    def has_responder(publisher: str, number: int) -> bool:
+        event = clients[publisher].published[number]
+        return any(
+            _required(event, client, clients[publisher], within, published)
+            for client in clients.values()
+        )
+
+    yield from check_requests(world.clients, world.events, has_responder)
 
 
 def check_deliveries(events: list[Event], reach: Reach) -> Verdict:

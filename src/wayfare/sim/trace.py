@@ -106,6 +106,7 @@ TEXTS: dict[type, Callable[[Any], str]] = {
     ),
     m.Resend: lambda one: f"Resend(epoch {one.epoch})",
     m.Interest: lambda one: f"Interest({one.filter} is {'wanted' if one.wanted else 'unwanted'})",
+    m.NoResponders: lambda one: f"NoResponders({one.number})",
     m.Searched: lambda one: f"Searched({one.client}, epoch {one.epoch})",
     m.Tunnel: lambda one: (
         f"Tunnel(to {one.broker}, {TEXTS[type(one.message)](one.message) if one.message else 'gone'})"

@@ -28,6 +28,7 @@ from wayfare.core.messages import (
     BrokerId,
     ClientId,
     LinkId,
+    Notification,
     Tunnel,
 )
 from wayfare.core.predicates import half_surrogate
@@ -93,6 +94,8 @@ class World:
         self.events: list[Event] = []
         self.watchers: list[Watcher] = []  # of every message that is put on a link
         self.listeners: list[Callable[[Event], None]] = []  # of every event
+        # What clients do with a request that they get.
+        self.responder: Callable[[ClientHost, Notification], None] | None = None
         self.stopped: set[str] = set()  # crashed brokers, for membership only
         self.broken: list[str] = []  # faults that peers found with each other
         self.closed_messages = 0  # of connections that are no more

@@ -1,0 +1,242 @@
+"""Requests and replies: the requester's side as a state machine, and how both travel.
+
+A request is an ordinary publication that also carries a reply address and a number. A reply is an
+ordinary notification to that address; what it says is packed into its payload, so that nobody else's
+subscription matches it. The requester subscribes to its address once, before its first request, so
+replies follow it wherever it goes: once, in order, and from its session if it was away.
+
+    begin ---- Listen (first request only), Ask ---->  the host subscribes, publishes
+    on_listening, on_published, on_reply, on_no_responders, expire  ---- Answered ---->  the application
+
+The address is unguessable: whoever knows it has got a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from wayfare.core.conditions import attr
+from wayfare.core.filters import Filter
+from wayfare.core.messages import (
+    Attributes,
+    Notification,
+    check_attributes,
+)
+from wayfare.core.predicates import OneOf, Value, names
+from wayfare.errors import InvalidNotification, OutboxFull
+
+# Attributes that applications may not publish themselves.
+REPLY_TO = "$reply_to"  # of a request: where replies go
+REQUEST = "$request"  # of a request and of its replies: its number
+INBOX = "$inbox"  # of a reply: the address of the requester
+RESERVED = frozenset((REPLY_TO, REQUEST, INBOX))
+
+REPLIES = Filter.where(attr(INBOX).exists())  # what responders advertise
+PENDING_MAX = 10_000  # requests of one client without an answer; then another one is refused
+LISTEN_NS = 2_000_000_000  # that the first request waits until the reply address is confirmed
+
+NO_RESPONDERS = "no responders"
+NO_ANSWER = "no answer in time"
+NOT_SENT = "it could not be sent in time"
+
+
+class Listen(msgspec.Struct, frozen=True):
+    """Subscribe to this, and report when that is in effect, or after `LISTEN_NS` that it is not."""
+
+    filter: Filter
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """Publish this request, and report the number of the publication."""
+
+    request: int
+    attributes: dict[str, Value]
+    payload: bytes
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """Tell the application: a reply to this request, or why none, or no other one, will come."""
+
+    request: int
+    reply: Notification | None  # of the responder, with what it said
+    reason: str = ""
+
+
+Action = Listen | Ask | Answered
+
+
+class _Pending(msgspec.Struct):
+    """A request without an answer, or one that may have several."""
+
+    deadline: int
+    many: bool
+    ask: Ask | None = None  # it waits for the reply address
+    publication: int = 0
+    replies: int = 0
+
+
+class Requests:
+    """The requests of one client."""
+
+    def __init__(self, inbox: str) -> None:
+        self.inbox = inbox
+        self.filter = Filter.where(attr(INBOX) == inbox)
+        self.pending: dict[int, _Pending] = {}
+        self.dropped = 0  # replies that nobody waits for: too late, too many, or malformed
+        self.listening: bool | None = None  # None: nobody has asked yet; False: not confirmed yet
+        self.confirmed = False  # the subscription to the address is in effect in the whole tree
+        self._count = 0
+        self._publications: dict[int, int] = {}  # to requests
+
+    def begin(
+        self,
+        attributes: Mapping[str, Value],
+        payload: bytes,
+        timeout_ns: int,
+        now: int,
+        *,
+        many: bool = False,
+    ) -> tuple[int, list[Action]]:
+        """Ask something. Without `many`, the first reply is the answer."""
+        if len(self.pending) >= PENDING_MAX:
+            raise OutboxFull(f"{PENDING_MAX} requests wait for an answer")
+        self._count += 1
+        number = self._count
+        ask = Ask(number, {**attributes, REPLY_TO: self.inbox, REQUEST: number}, payload)
+        pending = self.pending[number] = _Pending(now + timeout_ns, many)
+        if self.listening:
+            return number, [ask]
+        pending.ask = ask
+        first, self.listening = self.listening is None, False
+        return number, [Listen(self.filter)] if first else []
+
+    def on_listening(self, *, confirmed: bool) -> list[Action]:
+        """The reply address is in effect; or it was not confirmed in time, and requests go out anyway."""
+        self.listening, self.confirmed = True, self.confirmed or confirmed
+        asks: list[Action] = []
+        for pending in self.pending.values():
+            if pending.ask is not None:
+                asks.append(pending.ask)
+                pending.ask = None
+        return asks
+
+    def on_published(self, request: int, publication: int) -> None:
+        if request in self.pending:
+            self.pending[request].publication = publication
+            self._publications[publication] = request
+
+    def on_reply(self, notification: Notification, now: int) -> list[Action]:
+        """Something has come to the reply address."""
+        number = notification.attributes.get(REQUEST)
+        pending = self.pending.get(number) if type(number) is int else None
+        content = unpacked(notification.payload)
+        if pending is None or content is None or now >= pending.deadline:
+            self.dropped += 1
+            return []
+        assert isinstance(number, int)
+        pending.replies += 1
+        if not pending.many:
+            self.forget(number)
+        reply = Notification(
+            notification.publisher,
+            notification.number,
+            content[0],
+            content[1],
+            notification.published_ns,
+        )
+        return [Answered(number, reply)]
+
+    def on_no_responders(self, publication: int) -> list[Action]:
+        """Nobody subscribes to this request."""
+        request = self._publications.get(publication)
+        if request is None:
+            return []
+        self.forget(request)
+        return [Answered(request, None, NO_RESPONDERS)]
+
+    def expire(self, now: int) -> list[Action]:
+        """No more replies to what has taken too long."""
+        over = [number for number, one in self.pending.items() if one.deadline <= now]
+        ended: list[Action] = []
+        for number in over:
+            pending = self.pending[number]
+            self.forget(number)
+            ended.append(Answered(number, None, NO_ANSWER if pending.ask is None else NOT_SENT))
+        return ended
+
+    def forget(self, request: int) -> None:
+        """Nobody waits for it any more."""
+        pending = self.pending.pop(request, None)
+        if pending is not None:
+            self._publications.pop(pending.publication, None)
+
+    def next_deadline(self) -> int | None:
+        return min((one.deadline for one in self.pending.values()), default=None)
+
+
+# What a reply says
+
+_Content = tuple[Attributes, bytes]
+_decoder = msgspec.msgpack.Decoder(_Content)
+
+
+def reply_to(attributes: Mapping[str, Value]) -> dict[str, Value] | None:
+    """The attributes of a reply to the request with these; None if it is no request."""
+    inbox, number = attributes.get(REPLY_TO), attributes.get(REQUEST)
+    if type(inbox) is not str or type(number) is not int:
+        return None
+    return {INBOX: inbox, REQUEST: number}
+
+
+def packed(attributes: Mapping[str, Value], payload: bytes) -> bytes:
+    """What a responder says, as the payload of a reply."""
+    check_attributes(attributes)
+    return msgspec.msgpack.encode((dict(attributes), payload))
+
+
+def unpacked(payload: bytes) -> _Content | None:
+    """What a responder said; None if that is no reply."""
+    try:
+        content: _Content = _decoder.decode(payload)
+        check_attributes(content[0])
+    except (msgspec.MsgspecError, UnicodeDecodeError, InvalidNotification, RecursionError):
+        return None
+    return content
+
+
+def without_reserved(attributes: Mapping[str, Value]) -> dict[str, Value]:
+    """What an application sees of a request."""
+    return {name: value for name, value in attributes.items() if name not in RESERVED}
+
+
+def check_unreserved(attributes: Mapping[str, Value]) -> None:
+    """Raise InvalidNotification if an attribute is one that only requests and replies have."""
+    if not RESERVED.isdisjoint(attributes):
+        name = next(name for name in attributes if name in RESERVED)
+        raise InvalidNotification(
+            f"{name} is reserved for requests and replies: give the attribute another name"
+        )
+
+
+def is_address(filter: Filter, name: str = INBOX) -> bool:
+    """Whether this subscription is to exactly one address."""
+    if len(filter.conjunctions) != 1 or len(filter.conjunctions[0]) != 1:
+        return False
+    (only,) = filter.conjunctions[0]
+    return (
+        isinstance(only, OneOf)
+        and only.name == name
+        and only.kind == "text"
+        and len(only.values) == 1
+    )
+
+
+def is_reply(attributes: Mapping[str, Value]) -> bool:
+    """Whether this is a reply and nothing else."""
+    return attributes.keys() == {INBOX, REQUEST}
+
+
+def mentions(filter: Filter, name: str = INBOX) -> bool:
+    return any(name in names(one) for conjunction in filter.conjunctions for one in conjunction)
