@@ -93,6 +93,18 @@ def test_what_could_not_be_sent_says_so():
     assert machine.on_listening(confirmed=True) == [], "nobody waits for it any more"
 
 
+def test_deadlines_of_answered_requests_are_cleared_away():
+    machine = Requests("inbox")
+    last, _ = machine.begin({"x": 1}, b"", 500, 0)
+    for _ in range(1_000):
+        number, _ = machine.begin({"x": 1}, b"", 1_000, 0)
+        machine.forget(number)
+        assert machine.next_deadline() == 500
+    assert len(machine._deadlines) < 100
+    assert machine.expire(500) == [Answered(last, None, r.NOT_SENT)]
+    assert machine.next_deadline() is None
+
+
 def test_nobody_subscribes_to_it():
     machine = listening()
     number, _ = machine.begin(QUESTION, b"", 100, 0)

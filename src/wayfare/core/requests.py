@@ -14,6 +14,7 @@ The address is unguessable: whoever knows it has got a request.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from heapq import heapify, heappop, heappush
 
 import msgspec
 
@@ -35,6 +36,7 @@ RESERVED = frozenset((REPLY_TO, REQUEST, INBOX))
 
 REPLIES = Filter.where(attr(INBOX).exists())  # what responders advertise
 PENDING_MAX = 10_000  # requests of one client without an answer; then another one is refused
+SLACK = 64  # deadlines of requests that are over, before they are cleared away
 LISTEN_NS = 2_000_000_000  # that the first request waits until the reply address is confirmed
 
 NO_RESPONDERS = "no responders"
@@ -89,6 +91,7 @@ class Requests:
         self.confirmed = False  # the subscription to the address is in effect in the whole tree
         self._count = 0
         self._publications: dict[int, int] = {}  # to requests
+        self._deadlines: list[tuple[int, int]] = []  # a heap, with their requests; some are over
 
     def begin(
         self,
@@ -106,6 +109,7 @@ class Requests:
         number = self._count
         ask = Ask(number, {**attributes, REPLY_TO: self.inbox, REQUEST: number}, payload)
         pending = self.pending[number] = _Pending(now + timeout_ns, many)
+        heappush(self._deadlines, (pending.deadline, number))
         if self.listening:
             return number, [ask]
         pending.ask = ask
@@ -158,12 +162,12 @@ class Requests:
 
     def expire(self, now: int) -> list[Action]:
         """No more replies to what has taken too long."""
-        over = [number for number, one in self.pending.items() if one.deadline <= now]
         ended: list[Action] = []
-        for number in over:
-            pending = self.pending[number]
+        while (deadline := self.next_deadline()) is not None and deadline <= now:
+            _, number = heappop(self._deadlines)
+            reason = NO_ANSWER if self.pending[number].ask is None else NOT_SENT
             self.forget(number)
-            ended.append(Answered(number, None, NO_ANSWER if pending.ask is None else NOT_SENT))
+            ended.append(Answered(number, None, reason))
         return ended
 
     def forget(self, request: int) -> None:
@@ -171,9 +175,14 @@ class Requests:
         pending = self.pending.pop(request, None)
         if pending is not None:
             self._publications.pop(pending.publication, None)
+        if len(self._deadlines) > 2 * len(self.pending) + SLACK:
+            self._deadlines = [(one.deadline, number) for number, one in self.pending.items()]
+            heapify(self._deadlines)
 
     def next_deadline(self) -> int | None:
-        return min((one.deadline for one in self.pending.values()), default=None)
+        while self._deadlines and self._deadlines[0][1] not in self.pending:
+            heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
 
 
 # What a reply says
