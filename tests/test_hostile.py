@@ -254,19 +254,26 @@ async def test_a_broker_has_room_for_so_many_clients():
 
 
 @live
-async def test_a_broker_keeps_so_many_sessions_also_of_clients_that_are_away():
-    async with serving(net_limits=NetLimits(sessions=3)) as broker:
-        async with raw(broker, "c1") as one:
-            await one.say(m.Attach("c1", 1, 0))
-            await one.hear(m.Welcome)
-        async with raw(broker, "c2") as two:
-            await two.say(m.Attach("c2", 1, 0))
-            refused = await two.hear(m.Refused)
-            assert "porto keeps the sessions of 3 clients" in refused.reason
+async def test_a_broker_keeps_so_many_sessions_and_those_of_clients_that_are_away_end_first():
+    async with serving(limits=Limits(sessions=4)) as broker:  # two are the good pair
+        for away in ("c1", "c2"):
+            async with raw(broker, away) as one:
+                await one.say(m.Attach(away, 1, 0))
+                await one.hear(m.Welcome)
+            await until(lambda: not broker.connections or len(broker.connections) == 2)
+        async with raw(broker, "c3") as three, raw(broker, "c4") as four, raw(broker, "c5") as five:
+            for name, one in (("c3", three), ("c4", four)):
+                await one.say(m.Attach(name, 1, 0))
+                await one.hear(m.Welcome)
+            assert broker.ended_sessions == {"evicted": 2}
+            assert not (broker.core.border.of("c1") or broker.core.border.of("c2"))
+            await five.say(m.Attach("c5", 1, 0))
+            refused = await five.hear(m.Refused)
+            assert refused.reason == "porto has no room for one more session: come again later"
             assert refused.again
-        async with raw(broker, "c1") as one:  # who has one may come back
-            await one.say(m.Attach("c1", 2, 0))
-            await one.hear(m.Welcome)
+        async with raw(broker, "c3") as three:  # who has one may come back
+            await three.say(m.Attach("c3", 2, 0))
+            await three.hear(m.Welcome)
 
 
 @live

@@ -2,8 +2,18 @@
 
 import pytest
 
-from wayfare.core.broker import Broker
-from wayfare.core.effects import Exceeded, Granted, LinkDown, Received, Send
+from wayfare.core.broker import NO_ROOM, Broker
+from wayfare.core.effects import (
+    EVICTED,
+    Close,
+    Exceeded,
+    Granted,
+    LinkDown,
+    Received,
+    Send,
+    SessionEnded,
+    Tick,
+)
 from wayfare.core.filters import Filter
 from wayfare.core.grants import Grants
 from wayfare.core.history import Limits, Loss
@@ -22,9 +32,11 @@ from wayfare.core.sessions import Old
 from wayfare.net.journal import _replay as replay
 from wayfare.net.journal import records_of
 from wayfare.net.links import Link
+from wayfare.sim import World
 from wayfare.sim.accounting import check_accounting
 from wayfare.sim.fuzz import Fuzz, Job
 
+WEEK_NS = Limits().away_ns
 KIB = 1024
 PAYLOAD = bytes(KIB)
 PUBLISHERS = {"gwen": "guests", "tom": "staff"}  # and their accounts
@@ -310,3 +322,110 @@ def test_a_journal_that_is_played_again_sheds_the_same():
         replay(record, new, new_links)
     assert core.border.memory.shed == new.border.memory.shed > 0
     assert new.save() == core.save()
+
+
+def clients(core):
+    return [one.client for one in core.border.all()]
+
+
+def come(core, client, now, epoch=1, expires_ns=0, **more):
+    link = f"{client}#{epoch}"
+    effects = core.step(
+        Received(link, Attach(client, epoch, 0, expires_ns=expires_ns, **more)), now
+    )
+    return link, effects
+
+
+def go(core, client, now, **more):
+    link, _ = come(core, client, now, **more)
+    core.step(LinkDown(link), now)
+
+
+def test_beyond_the_limit_of_sessions_the_longest_away_is_evicted():
+    core = broker(sessions=3)
+    for now, client in enumerate(("anna", "bert", "carl")):
+        go(core, client, now)
+    come(core, "anna", 10, epoch=2, previous=(("porto", 1),), welcomed=True)
+    _, effects = come(core, "dora", 20)
+    assert SessionEnded("bert", "", EVICTED, 19, 0) in effects
+    assert clients(core) == ["anna", "carl", "dora"]
+    core.step(LinkDown("anna#2"), 30)
+    come(core, "emil", 40)
+    come(core, "fred", 50)
+    assert clients(core) == ["dora", "emil", "fred"]
+
+
+def test_sessions_of_clients_that_asked_for_less_time_go_first():
+    core = broker(sessions=3)
+    for now, (client, expires_ns) in enumerate([("anna", 0), ("bert", 5_000), ("carl", WEEK_NS)]):
+        go(core, client, now, expires_ns=expires_ns)
+    left = []
+    for now, client in enumerate(("dora", "emil", "fred"), 10):
+        come(core, client, now)
+        left.append(clients(core))
+    assert left == [["anna", "carl", "dora"], ["carl", "dora", "emil"], ["dora", "emil", "fred"]]
+
+
+def test_if_all_are_attached_one_more_is_refused_and_may_try_again():
+    core = broker(sessions=2)
+    for client in ("anna", "bert"):
+        come(core, client, 0)
+    link, effects = come(core, "carl", 1)
+    assert effects == [Close(link, NO_ROOM.format("porto"), again=True)]
+    assert clients(core) == ["anna", "bert"]
+    assert come(core, "anna", 2, epoch=2, previous=(("porto", 1),), welcomed=True)[1]
+    assert [one.epoch for one in core.border.of("anna")] == [2]
+
+
+def test_who_is_evicted_next_is_saved():
+    core = broker(sessions=4)
+    for client in ("dora", "anna", "carl", "bert"):  # all at one time
+        go(core, client, 5)
+    again = broker(sessions=4)
+    again.load(core.save())
+    for now, client in enumerate(("e", "f", "g"), 10):
+        come(core, client, now)
+        come(again, client, now)
+        assert clients(core) == clients(again)
+    assert again.save() == core.save()
+
+
+def test_what_a_client_says_behind_an_attachment_that_is_refused_is_no_fault():
+    """Its filters had to be asked for, and meanwhile the broker has no room any more."""
+    world = World(1, digest_from=1, limits=Limits(sessions=1))
+    world.add_brokers([("porto", "lisbon")])
+    anna = world.add_client("anna", "porto")
+    anna.subscribe("x > 0")
+    world.settle()
+    world.add_client("bert", "lisbon")
+    anna.attach("lisbon")
+    anna.subscribe("y > 0")
+    world.settle()
+    assert world.broken == []
+    assert anna.connection is None
+    assert clients(world.broker("lisbon").core) == ["bert"]
+
+
+def test_a_session_that_is_large_because_of_its_filters_is_evicted_if_its_client_is_away():
+    core = broker()
+    for client in ("anna", "bert"):
+        link = f"{client}#1"
+        wanted = tuple(Filter.parse(f"x = {number}") for number in range(200))
+        core.step(Received(link, Attach(client, 1, 0, wanted)), 0)
+        while core.is_behind():
+            core.step(Tick(), 1)
+    core.step(LinkDown("bert#1"), 10)
+    effects = core.step(Exceeded("memory", 10 * KIB), 30)
+    assert SessionEnded("bert", "", "memory", 20, 0) in effects
+    assert clients(core) == ["anna"]
+    assert core.step(Exceeded("memory", 10 * KIB), 30) == []
+    assert clients(core) == ["anna"]
+
+
+def test_random_runs_evict_sessions():
+    evicted = 0
+    for seed in (42, 71, 93):
+        run = Fuzz(Job(seed))
+        assert run.run().violations == ()
+        evicted += sum(one.why == EVICTED for one in run.world.ended)
+    assert evicted >= 3

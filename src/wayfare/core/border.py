@@ -11,6 +11,7 @@ How a session that comes gets what an older one had is the relocation strategy's
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
@@ -47,6 +48,9 @@ from wayfare.errors import ProtocolError
 OVERTAKEN = "a publisher moved, and its old broker did not answer: some of it may be missing"
 FORGOTTEN_PAST = "its broker does not remember so much of the past"
 WITHDRAWN = "its account may not subscribe to this any more"
+AWAITED_MAX = (
+    16  # sessions that are passed over when one is evicted, because somebody waits for them
+)
 LISTENING_PLACE = 2**62  # behind those of all clients
 NOTED_EVERY = 16  # marks of a session, as they become more
 TOMBSTONES_MAX = 10_000  # the oldest are forgotten before their time
@@ -79,6 +83,9 @@ class Border:
         self.by_link: dict[LinkId, Session] = {}
         self.costs = Costs(self.subscriptions_of)
         self.tombstones: dict[ClientId, Tombstone] = {}
+        # Sessions of clients that are away, by place, in the order in which these went: those whose clients
+        # asked for less time than the limit, and the others.
+        self.departed: tuple[dict[int, Session], dict[int, Session]] = ({}, {})
         self._sessions: dict[ClientId, dict[int, Session]] = {}
         # What waits for clients that are away. It lives as long as some backlog refers to it.
         self._store: WeakValueDictionary[tuple[ClientId, int], Stored] = WeakValueDictionary()
@@ -102,9 +109,20 @@ class Border:
         for sessions in self._sessions.values():
             yield from sessions.values()
 
-    def has_room(self, client: ClientId, clients: int) -> bool:
-        """Whether this one is among the clients with sessions, or there are fewer than so many."""
-        return client in self._sessions or len(self._sessions) < clients
+    def has_room(self, client: ClientId) -> bool:
+        """Whether this client has a session, or one more may have one."""
+        return client in self._sessions or len(self._sessions) < self.limits.sessions
+
+    def longest_away(self) -> Session | None:
+        """The session to evict: of clients that are away, first of those that asked for less time.
+
+        One that somebody waits for ends by itself.
+        """
+        for sessions in self.departed:
+            for session in islice(sessions.values(), AWAITED_MAX):
+                if not session.is_awaited():
+                    return session
+        return None
 
     def knows(self, client: ClientId) -> bool:
         """Whether it has a session here."""
@@ -224,6 +242,7 @@ class Border:
         if not sessions:
             del self._sessions[session.client]
         self._vacate(session.place)
+        self._return(session)
         self.convergence.forget(session.place)
         self.deadlines.disarm(AWAY, session.place)
         self.deadlines.disarm(CONFIRM, session.place)
@@ -335,6 +354,7 @@ class Border:
 
     def connect(self, session: Session, link: LinkId) -> None:
         session.link = link
+        self._return(session)
         session.backlog.go_away(False)
         self.by_link[link] = session
         self.deadlines.disarm(AWAY, session.place)
@@ -354,8 +374,18 @@ class Border:
         del self.by_link[session.link]
         session.link, session.away_since = None, now
         session.away_until = now + self.away_ns(session)
+        self.depart(session)
         session.backlog.go_away(True)
         self.deadlines.arm(AWAY, session.place, session.away_until)
+
+    def depart(self, session: Session) -> None:
+        """Its client is away: the last one so far."""
+        lasts = self.away_ns(session) == self.limits.away_ns
+        self.departed[lasts][session.place] = session
+
+    def _return(self, session: Session) -> None:
+        for sessions in self.departed:
+            sessions.pop(session.place, None)
 
     def away_ns(self, session: Session) -> int:
         """How long its client may be away: as it asked for, within the limit."""

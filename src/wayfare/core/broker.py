@@ -84,6 +84,7 @@ LATER = (
     "a later attachment of {} is or was here: stop the other process of this name, or set the clock"
     " of this one, which is behind"
 )
+NO_ROOM = "{} has no room for one more session: come again later"
 MEMORY, ACCOUNT_MEMORY = "memory", "account_memory"  # limits in sum, as a `Gap` names them
 QUEUED_MAX = 256  # messages of one neighbour that waited and are performed in one event
 FEEDERS_MAX = 16  # notifications of the largest consumer whose publishers are slowed
@@ -143,7 +144,7 @@ class Broker:
             self.relocation = strategy(self.border, self.paths)
         self.profiles = Profiles(self.border, self.paths)
         self.replicator = Replicator(name, self.border, ahead)
-        self._shedding = Shedding(self.border, self.replicator)
+        self._shedding = Shedding(self.border, self.replicator, self.relocation)
         self._heard = self.replicator.ear.heard  # what is there for virtual clients
         self._route = self.border.route
         self._tunnels = relocation == "home"
@@ -395,7 +396,7 @@ class Broker:
         return self._with_updates(effects)
 
     def on_exceeded(self, event: Exceeded, now: int) -> list[Effect]:
-        return self._with_updates(self._shedding.shed(event))
+        return self._with_updates(self._shedding.shed(event, now))
 
     def on_tick(self, event: Tick, now: int) -> list[Effect]:
         timers = self.border.deadlines
@@ -725,8 +726,13 @@ class Broker:
     def _take(self, steps: list[Step], now: int) -> list[Effect]:
         """Perform what happens here next; the rest is for the host."""
         effects: list[Effect] = []
+        closed = set[LinkId]()  # for membership only
         for one in steps:
-            effects += self.step(one, now) if isinstance(one, Received | LinkDown) else [one]
+            if isinstance(one, Received) and one.link in closed:
+                continue  # what its client said behind an attachment that was refused
+            more = self.step(one, now) if isinstance(one, Received | LinkDown) else [one]
+            closed |= {effect.link for effect in more if type(effect) is Close}
+            effects += more
         return effects
 
     def on_update(self, neighbour: BrokerId, message: Update, now: int) -> list[Effect]:
@@ -825,6 +831,10 @@ class Broker:
             return []
         anew = began(message)
         effects = [] if anew is None else self._on_began(anew, None, now)
+        if not self.border.has_room(message.client) and not self.relocation.visits(message):
+            effects += self._shedding.make_room(message.client, now)
+            if not self.border.has_room(message.client):
+                return [*effects, Close(link, NO_ROOM.format(self.name), again=True)]
         effects += self.relocation.on_attach(link, message, now)
         if link in self.grants and link in self.border.by_link:
             self._assign(link, self.grants[link])

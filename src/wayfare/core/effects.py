@@ -7,6 +7,7 @@ A host turns what happens into events, calls `step(event, now)`, and performs th
     Confined, Forgotten, Exceeded,                  Interested, Confirmed,
                                                     Unheard           (client: to the application)
     Tick, Stalled, RolledBack, Posted               Post              (broker: to another replicator)
+                                                    SessionEnded      (broker: to the operator)
 
 `now` is an integer of nanoseconds that never goes back. Whenever `next_deadline()` is reached, the
 host steps a `Tick`; a tick too many does no harm.
@@ -208,4 +209,28 @@ class Post(msgspec.Struct, frozen=True, gc=False):
     message: Peers
 
 
-Effect = Send | Close | Notify | Lost | Passed | Ended | Interested | Confirmed | Unheard | Post
+class SessionEnded(msgspec.Struct, frozen=True, gc=False):
+    """Tell the operator that the session of a client that is away has ended before the client was back."""
+
+    client: ClientId
+    account: str
+    why: str  # EXPIRED, EVICTED, or a limit in sum, as in `Exceeded`
+    away_ns: int  # how long its client had been away
+    waiting: int  # notifications that it had kept
+
+
+EXPIRED, EVICTED = "expired", "evicted"
+
+Effect = (
+    Send
+    | Close
+    | Notify
+    | Lost
+    | Passed
+    | Ended
+    | Interested
+    | Confirmed
+    | Unheard
+    | Post
+    | SessionEnded
+)

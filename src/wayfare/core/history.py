@@ -62,6 +62,7 @@ class Limits(msgspec.Struct, frozen=True):
     recall_ns: int = 2 * SECOND_NS  # that a client waits for what was kept for it elsewhere
     greeting_ns: int = 10 * SECOND_NS  # that a client may take to send its filters when asked
     confirm_ns: int = 10 * SECOND_NS  # until a client is told which neighbours have not confirmed
+    sessions: int = 100_000  # of clients, attached or away; then the longest away is evicted
     memory_bytes: int = 0  # that a broker keeps in sum; then the largest consumer loses; 0: any
     account_memory_bytes: int = 0  # ... that the clients of one account keep; 0: any
     slice_units: int = 5_000  # of work on tables in one event, about a microsecond each

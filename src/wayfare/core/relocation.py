@@ -15,7 +15,7 @@ from typing import Any
 from wayfare.core import messages as m
 from wayfare.core.border import Border
 from wayfare.core.deadlines import AWAY
-from wayfare.core.effects import Effect, LinkDown, Received, Send
+from wayfare.core.effects import EXPIRED, Effect, LinkDown, Received, Send
 from wayfare.core.history import NEVER, Loss, Queued, is_unsure, thinned, with_loss_between
 from wayfare.core.messages import BrokerId, LinkId
 from wayfare.core.paths import Paths
@@ -154,7 +154,8 @@ class Relocation:
         if session.wait is not None:  # whoever waits for it gets an answer first
             until = max(until, session.wait.until)
         if until <= now:
-            return self._end(session, now)
+            ended = session.ended(EXPIRED, now)
+            return [*self._end(session, now), ended]
         self.border.deadlines.arm(AWAY, session.place, until)
         return []
 

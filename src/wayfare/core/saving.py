@@ -172,6 +172,7 @@ class Saved(msgspec.Struct, array_like=True):
     convergence: SavedConvergence = SavedConvergence()
     # Of neighbours that tell everything anew: the advertisements and subscriptions that they have not repeated.
     stale: list[tuple[BrokerId, list[Entry], list[Entry]]] = []
+    departed: list[int] = []  # the places of sessions whose clients are away, in their order
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -221,6 +222,7 @@ def save(
         border.since,
         border.convergence.save(),
         [(name, list(one.ads), list(one.subs)) for name, one in routing.stale.items()],
+        [place for sessions in border.departed for place in sessions],
     )
     return _encoder.encode(saved)
 
@@ -262,6 +264,7 @@ def load(
     for one in saved.sessions:
         _load_session(border, one, stored)
     border.next_place, border.since = saved.next_place, saved.since
+    _load_departed(border, saved.departed)
     for account, clients in saved.payers.items():
         for client in clients:
             border.costs.know(account, client)
@@ -289,6 +292,18 @@ def load(
     if saved.told or saved.taking:
         border.go_on_soon()
     border.arm_all()
+
+
+def _load_departed(border: Border, places: list[int]) -> None:
+    """An earlier version has not saved the order: then it is that of the times."""
+    away = sorted((one for one in border.all() if one.link is None), key=_since)
+    order = {place: number for number, place in enumerate(places)}
+    for session in sorted(away, key=lambda one: order.get(one.place, len(order))):
+        border.depart(session)
+
+
+def _since(session: Session) -> int:
+    return session.away_since
 
 
 class Places:

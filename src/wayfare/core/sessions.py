@@ -19,6 +19,7 @@ from operator import itemgetter
 
 import msgspec
 
+from wayfare.core.effects import SessionEnded
 from wayfare.core.filters import Filter
 from wayfare.core.history import NEVER, Backlog, Limits, Loss, Marks, Queued, Stored, size_of
 from wayfare.core.memory import (
@@ -291,6 +292,11 @@ class Session:
     def miss_sessions(self) -> None:
         """Older sessions of its client may be left elsewhere, as is known only now."""
         self.partial, self.sought_since = True, None
+
+    def ended(self, why: str, now: int) -> SessionEnded:
+        """What an operator is told when it ends by itself: say so before it does."""
+        away_ns = now - self.away_since
+        return SessionEnded(self.client, self.account, why, away_ns, len(self.backlog))
 
     def is_awaited(self) -> bool:
         """Whether somebody waits for this session while it waits."""

@@ -1,36 +1,58 @@
-"""Shedding: beyond a limit in sum, the largest consumer loses, and is told so.
+"""Shedding: beyond a limit in sum, some lose, and are told so.
+
+Beyond a limit of bytes, the largest consumer:
 
     a backlog           its oldest notifications, with a `Gap` in their place
     a waiting session   the older half of what it holds back, with a `Gap`
     a buffer            its oldest notifications, as if it were shorter: nobody was promised them
 
 Consumers that are small are left alone, and so are all others while one is larger. A session that is large because
-of its filters keeps them: it is the host that refuses more. If it ended, others could miss what its client
-publishes next, and would not know.
+of its filters is evicted if its client is away; else it keeps them, and it is the host that refuses more.
+
+Beyond the limit of sessions, the session whose client has been away for the longest time is evicted: first of the
+clients that asked for less time than the limit. Clients that are attached keep theirs. An evicted session is one
+that has expired early: when its client comes back, the client gets a `Gap`.
 """
 
 from __future__ import annotations
 
 from wayfare.core.border import Border
 from wayfare.core.buffers import Buffer
-from wayfare.core.effects import Effect, Exceeded
-from wayfare.core.memory import RANK_MIN, Consumer, rank_of
+from wayfare.core.effects import EVICTED, Effect, Exceeded
+from wayfare.core.memory import RANK_MIN, SESSION_BYTES, Consumer, rank_of
+from wayfare.core.messages import ClientId
+from wayfare.core.relocation import Relocation
 from wayfare.core.replicator import Replicator
 from wayfare.core.sessions import Session
 from wayfare.core.virtual import Virtual
 
 LEFT = 7 / 8  # of a consumer, when it had to lose something
 MUCH = 4  # that part of a session
+EVICTED_MAX = 16  # sessions that end for a new one: a client may have had several
 
 
 class Shedding:
     """At one broker."""
 
-    def __init__(self, border: Border, replicator: Replicator) -> None:
-        self._border, self._replicator = border, replicator
+    def __init__(self, border: Border, replicator: Replicator, relocation: Relocation) -> None:
+        self._border, self._replicator, self._relocation = border, replicator, relocation
         self._memory = border.memory
 
-    def shed(self, event: Exceeded) -> list[Effect]:
+    def make_room(self, client: ClientId, now: int) -> list[Effect]:
+        """Evict sessions until this client can have one; if all others are attached, it cannot."""
+        effects: list[Effect] = []
+        for _ in range(EVICTED_MAX):
+            session = self._border.longest_away()
+            if session is None or self._border.has_room(client):
+                break
+            effects += self._evict(session, EVICTED, now)
+        return effects
+
+    def _evict(self, session: Session, why: str, now: int) -> list[Effect]:
+        ended = session.ended(why, now)
+        return [*self._relocation.forget(session, now), ended]
+
+    def shed(self, event: Exceeded, now: int) -> list[Effect]:
         """Let the largest consumers lose until so many bytes are free."""
         effects: list[Effect] = []
         spared: list[Consumer] = []  # are large because of their filters, or of losses to report
@@ -42,6 +64,9 @@ class Shedding:
             before = largest.noted
             if not isinstance(largest, Session) or _keeps_much(largest):
                 effects += self._cut(largest, event.limit)
+            elif _has_many_filters(largest) and not largest.is_awaited():
+                effects += self._evict(largest, event.limit, now)
+                continue
             if largest.noted >= before:
                 spared.append(largest)
                 goal -= largest.noted if event.account else 0
@@ -77,6 +102,11 @@ class Shedding:
         memory.shed += dropped
         memory.note(session)
         return self._border.push(session)
+
+
+def _has_many_filters(session: Session) -> bool:
+    """Whether its filters take more than any session does."""
+    return session.profile_bytes() > 2 * SESSION_BYTES
 
 
 def _keeps_much(session: Session) -> bool:

@@ -64,7 +64,8 @@ FIELDS = {
     "client": "the name of the client",
     "peer": "the name of the broker at the other end",
     "reason": "why, as a sentence or a word; its wording may change",
-    "why": "the kind of refusal, as in `wayfare_connections_ended_total`",
+    "why": "the kind of refusal, as in `wayfare_connections_ended_total`; of a session, as in"
+    " `wayfare_sessions_ended_total`",
     "action": "`attach`, `subscribe`, `publish` or `advertise`",
     "target": "of a ban: an address, a network, or `name:` and a client or account",
     "until": "when the ban ends, UTC",
@@ -114,6 +115,9 @@ EVENTS = {
     ),
     "kicked": Kind(
         "an operator disconnected a client", ("client", "account", "address", "by", "reason")
+    ),
+    "session_ended": Kind(
+        "the session of a client that is away has ended by itself", ("client", "account", "why"), True
     ),
     "account_changed": Kind(
         "an account was added, removed or changed, and that is in force",

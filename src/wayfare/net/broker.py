@@ -35,6 +35,7 @@ from wayfare.core.effects import (
     Received,
     RolledBack,
     Send,
+    SessionEnded,
     Stalled,
     Tick,
 )
@@ -148,6 +149,7 @@ class BrokerHost:
         self.attachments = self.moves = 0  # of clients; and of those, from another broker
         self.traffic = {"client": Traffic(), "stranger": Traffic()}  # a link has its own
         self.ended: Counter[tuple[str, str, str]] = Counter()  # connections: whose, how and why
+        self.ended_sessions: Counter[str] = Counter()  # by themselves: why
         self.started_s = 0.0  # on the monotonic clock
         self.failed = asyncio.Event()
         self.failure: StoreError | None = None  # why it stopped by itself
@@ -506,11 +508,6 @@ class BrokerHost:
         limits, border = self._net_limits, self.core.border
         if len(self.connections) >= limits.clients:
             connection.refuse(f"{self.name} has {limits.clients} clients, and no room", again=True)
-        elif not border.has_room(ClientId(connection.peer), limits.sessions):
-            connection.refuse(
-                f"{self.name} keeps the sessions of {limits.sessions} clients, and has no room",
-                again=True,
-            )
         elif self.memory.is_full_for(connection.account):
             connection.refuse(f"{self._short_of_memory(connection)}, and so no room", again=True)
         else:
@@ -670,6 +667,24 @@ class BrokerHost:
                 self._close(effect)
             elif type(effect) is Post:
                 self.peers.post(effect.broker, effect.message)
+            elif type(effect) is SessionEnded:
+                self._tell_ended(effect)
+
+    def _tell_ended(self, ended: SessionEnded) -> None:
+        self.ended_sessions[ended.why] += 1
+        away_s = round(ended.away_ns / 1e9, 1)
+        self._tell(
+            logging.INFO,
+            "session_ended",
+            "the session of %(client)s has ended (%(why)s), with %(waiting)s notifications for it: its client"
+            " has been away for %(away_s)s s",
+            client=printable(ended.client),
+            why=ended.why,
+            waiting=ended.waiting,
+            away_s=away_s,
+        )
+        client, account = ended.client, ended.account
+        self.audit.record("session_ended", client=client, account=account, why=ended.why)
 
     def _send_on(self, effect: Send) -> None:
         """To a neighbour; a client that is gone gets nothing."""

@@ -101,6 +101,10 @@ LIMITS = {
         ("lease_ns", "that a broker listens ahead without news of the client"),
         ("recall_ns", "that a client waits for what was kept for it elsewhere"),
         (
+            "sessions",
+            "of clients, attached or away; then the session of the client that has been away for the longest time ends",
+        ),
+        (
             "memory_bytes",
             "that a broker keeps in memory in sum; then the largest consumer is slowed, and loses",
         ),
@@ -130,7 +134,6 @@ NET_LIMITS = {
         ("strangers", "peers that have not said what they are; then the oldest is closed"),
         ("connections_per_address", "from one address, or one /64 of IPv6"),
         ("clients", "that are attached at a time"),
-        ("sessions", "of clients, attached or away"),
         ("moves_per_minute", "attachments of one client"),
         ("messages_per_second", "from one client; then it is not read for a while"),
         ("trickle_bytes", "of an unfinished message in a heartbeat; less counts as silence"),

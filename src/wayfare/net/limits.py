@@ -16,7 +16,6 @@ class NetLimits(msgspec.Struct, frozen=True):
     strangers: int = 1_000  # connections that have not said what they are
     connections_per_address: int = 5_000
     clients: int = 20_000  # that are attached
-    sessions: int = 100_000  # of clients, attached or away
     moves_per_minute: int = 600  # attachments of one client
     messages_per_second: int = 100_000  # from one client; no publisher alone gets there
     trickle_bytes: int = 1_024  # of an unfinished frame, in one heartbeat: less is silence

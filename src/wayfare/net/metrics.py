@@ -190,6 +190,14 @@ METRICS = (
         _one(lambda one: one.memory_limit),
     ),
     Row(
+        "wayfare_sessions_ended_total",
+        "counter",
+        "why",
+        "sessions of clients that are away, which are told of a gap when they are back: expired, evicted"
+        " (beyond `limits.sessions`), memory or account_memory (large because of their filters)",
+        lambda one: [((why,), count) for why, count in one.ended_sessions.items()],
+    ),
+    Row(
         "wayfare_shed_notifications_total",
         "counter",
         "",

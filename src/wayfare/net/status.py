@@ -117,6 +117,9 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     slowed: int = 0  # times that a publisher was not read for a moment, because memory was short
     audit_lines: dict[str, int] = {}  # written, and failed
     logins: dict[str, int] = {}  # ok, failed and throttled
+    ended_sessions: dict[
+        str, int
+    ] = {}  # of clients that are away: expired, evicted, or a limit of memory
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -230,6 +233,7 @@ def status_of(host: BrokerHost) -> BrokerStatus:
         disk_bytes=store.disk_bytes if store is not None else 0,
         disk_limit=host.disk.limit,
         shed=host.core.border.memory.shed,
+        ended_sessions=dict(host.ended_sessions),
         slowed=host.memory.slowed,
         audit_lines={"written": host.audit.written, "failed": host.audit.failed},
         logins=dict(host.logins),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from wayfare.core.effects import EXPIRED
 from wayfare.core.relocation import NO_SESSION
 from wayfare.eventlog import Event
 from wayfare.sim.histories import History, histories
@@ -34,10 +35,11 @@ def overdue(world: World) -> Iterator[Violation]:
 
 
 def unexpired(world: World) -> Iterator[Event]:
-    """Reports that a session has ended, to clients that were not away for long enough."""
+    """Reports that a session has ended, to clients that were neither away for long enough nor evicted."""
     known, slowest = histories(world.events), reach(world)
+    evicted = {one.client for one in world.ended if one.why != EXPIRED}
     for event in world.events:
-        if event.kind == "lost" and event.reason == NO_SESSION:
+        if event.kind == "lost" and event.reason == NO_SESSION and event.client not in evicted:
             assert event.client
             history, most_ns = known[event.client], expires_ns(world, event.client)
             if not _was_away(history, event.time_ns, most_ns, slowest):

@@ -18,7 +18,7 @@ from wayfare.core.history import Limits
 from wayfare.core.home import Home
 from wayfare.core.messages import PROFILE_CHARACTERS_MAX, Notification, Terms
 from wayfare.core.predicates import Value
-from wayfare.core.relocation import NO_SESSION
+from wayfare.core.relocation import NO_SESSION, ROUTES_LOST
 from wayfare.core.requests import mentions
 from wayfare.sim import topology
 from wayfare.sim.expiry import unexpired
@@ -147,6 +147,7 @@ class Fuzz:
         self.expiry = Random(f"expiry {job.seed}")  # likewise
         # After an expiry, home reports the loss before the subscriptions are in effect again.
         self.expiring = self.expiry.random() < 0.25 and job.relocation != Home.name
+        self.crowded = self.expiring and self.expiry.random() < 0.4
         self.watching = self.interest.random() < 0.5
         self.pressure = Random(f"memory {job.seed}")  # likewise
         self.short = self.pressure.random() < 0.25  # of memory, now and then
@@ -162,6 +163,7 @@ class Fuzz:
             limits=msgspec.structs.replace(
                 self._limits(),
                 past_count=self.past.choice([5, 50]) if self.remembering else 0,
+                sessions=self.expiry.choice([1, 2, 4]) if self.crowded else Limits().sessions,
                 slice_units=slice_units(job.seed),
             ),
             relocation=job.relocation,
@@ -342,6 +344,8 @@ class Fuzz:
         for time in [random.randrange(self.until_ns) for _ in range(random.choice([20, 60, 150]))]:
             agenda.at(time, self._act)
         self.world.run_until(self.until_ns)
+        if self.crowded:
+            self._make_room()
         self._attach_all()
         if self.short:  # who published more than there was room for was told to attach again
             self._attach_all()
@@ -355,6 +359,12 @@ class Fuzz:
         self.world.outlive()
         more = [*self.watch.found, *self._unexpected_losses(), *check_outlived(self.world)]
         return msgspec.structs.replace(verdict, violations=(*verdict.violations, *more))
+
+    def _make_room(self) -> None:
+        """Everybody can be attached in the end, wherever that is."""
+        for host in self.world.brokers.values():
+            limits = host.core.border.limits
+            host.core.border.limits = msgspec.structs.replace(limits, sessions=Limits().sessions)
 
     def _attach_all(self) -> None:
         for client in self.world.clients.values():
@@ -376,6 +386,7 @@ class Fuzz:
             expected |= self.remembering and event.reason == FORGOTTEN_PAST
             expected |= self.short and event.reason == MEMORY
             expected |= event.reason == NO_SESSION and event not in early
+            expected |= self.expiring and event.reason == ROUTES_LOST
             excused = (self.with_faults and not self.suspended) or self.rolled_back
             if event.kind == "lost" and not (expected or excused):
                 yield Violation("gap", f"{event.client} was told of a loss: {event.reason}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf
 
+from wayfare.core.broker import NO_ROOM
 from wayfare.core.filters import Filter
 from wayfare.core.handoff import HELD_TOO_MUCH, NO_ANSWER
 from wayfare.core.predicates import Attributes, satisfied
@@ -15,6 +16,11 @@ from wayfare.eventlog import Event
 def matches(filter: Filter, attributes: Attributes) -> bool:
     """The definition, not the code that brokers use."""
     return any(all(satisfied(p, attributes) for p in one) for one in filter.conjunctions)
+
+
+def is_refusal(reason: str) -> bool:
+    """Whether a broker closed a connection because it has no room for the client."""
+    return reason.endswith(NO_ROOM.format(""))
 
 
 class Span:
@@ -146,6 +152,8 @@ def histories(events: Iterable[Event]) -> dict[str, History]:
             history.come(time, event.broker)
         elif event.kind == "detached":
             history.attached[-1].end = time
+            if is_refusal(event.reason or ""):
+                history.attached.pop()
             if event.reason == HELD_TOO_MUCH:
                 history.refused.append(time)
         elif event.kind == "left":

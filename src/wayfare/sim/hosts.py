@@ -27,6 +27,7 @@ from wayfare.core.effects import (
     Received,
     RolledBack,
     Send,
+    SessionEnded,
     Stalled,
     Tick,
     Unheard,
@@ -111,6 +112,8 @@ class Host:
                 self.unheard(effect)
             elif type(effect) is Post:
                 self.world.post(BrokerId(self.core.name), effect)
+            elif type(effect) is SessionEnded:
+                self.world.ended.append(effect)
             else:
                 assert type(effect) is Close
                 self.close(effect)

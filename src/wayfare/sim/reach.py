@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from wayfare.core.broker import DEFAULT_LIMITS, PUBLISHER_RELOCATIONS
+from wayfare.core.effects import EXPIRED
 from wayfare.core.home import Home
 from wayfare.sim import topology
 from wayfare.sim.world import World
@@ -60,5 +61,6 @@ def reach(world: World) -> Reach:
     at_once = world.relocation not in PUBLISHER_RELOCATIONS
     limits = world.limits
     expires = any(one.core.expires_ns for one in world.clients.values())
+    expires |= any(one.why != EXPIRED for one in world.ended)
     outage_ns, confirm_ns = world.outage_ns, limits.confirm_ns
     return Reach(tree_ns, client_ns, limits.window, outage_ns, at_once, confirm_ns, expires)

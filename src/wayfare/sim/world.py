@@ -20,7 +20,7 @@ from wayfare.core.broker import (
 )
 from wayfare.core.client import DIGEST_FROM, OUTBOX_MAX, Client
 from wayfare.core.codec import NAME_MAX, encode
-from wayfare.core.effects import LinkUp, Post, Posted, Received, Send
+from wayfare.core.effects import LinkUp, Post, Posted, Received, Send, SessionEnded
 from wayfare.core.history import Limits
 from wayfare.core.messages import (
     Announce,
@@ -96,6 +96,7 @@ class World:
         self.listeners: list[Callable[[Event], None]] = []  # of every event
         # What clients do with a request that they get.
         self.responder: Callable[[ClientHost, Notification], None] | None = None
+        self.ended: list[SessionEnded] = []  # by themselves
         self.stopped: set[str] = set()  # crashed brokers, for membership only
         self.broken: list[str] = []  # faults that peers found with each other
         self.closed_messages = 0  # of connections that are no more
