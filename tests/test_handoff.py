@@ -12,7 +12,7 @@ import pytest
 from roads import TREE, Roads, assert_tidy, homes, lost, network, publish, session_of, xs
 from wayfare.core.broker import Broker
 from wayfare.core.client import ACK_DELAY_NS
-from wayfare.core.effects import Close, Received, Send
+from wayfare.core.effects import Close, LinkUp, Received, Send
 from wayfare.core.filters import Filter
 from wayfare.core.handoff import digest
 from wayfare.core.history import Limits
@@ -22,6 +22,7 @@ from wayfare.core.messages import (
     Attach,
     Entry,
     Notification,
+    Publish,
     Published,
     Reply,
     Request,
@@ -172,6 +173,25 @@ def test_of_two_requests_the_later_one_stays():
         reply = Reply("lisbon", "anna", 2, True)
         (handed_over,) = lisbon.step(Received("porto", Update(errands=(reply,))), 3)
         assert handed_over.link == "braga"
+
+
+@pytest.mark.parametrize("moves_on", [False, True])
+def test_what_is_held_is_published_where_the_client_is(moves_on):
+    """Tom comes from porto to lisbon (2), and goes on to faro (3), where he sends again what nobody confirmed."""
+    lisbon = Broker("lisbon", ["porto", "faro"])
+    for name in lisbon.neighbours:
+        lisbon.step(LinkUp(name), 0)
+        lisbon.step(Received(name, Announce((name,))), 0)
+    offered = (Filter.parse("x > 0"),)
+    lisbon.step(Received("tom/2", Attach("tom", 2, 0, (), offered, (("porto", 1),), True)), 1)
+    lisbon.step(Received("tom/2", Publish(1, {"x": 1})), 2)
+    if moves_on:
+        request = Request("faro", "tom", 3, 0, (("lisbon", 2),), publishes=True)
+        lisbon.step(Received("faro", Update(errands=(request,))), 3)
+    reply = Reply("lisbon", "tom", 2, True, old_epoch=1)
+    effects = lisbon.step(Received("porto", Update(errands=(reply,))), 4)
+    published = [one.link for one in effects if type(one.message) is Notification]
+    assert published == ([] if moves_on else ["porto", "faro"])
 
 
 @pytest.mark.parametrize("epoch", [7, 20])

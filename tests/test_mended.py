@@ -400,3 +400,9 @@ def test_losses_are_reported_between_what_comes_late_of_other_subscriptions():
 def test_the_news_of_forgotten_sessions_follows_the_session_that_asked(job):
     """Found at random; the answer came when its session had gone on, and was dropped."""
     assert fuzz(job).verdict.violations == ()
+
+
+def test_publications_are_not_accepted_late_where_their_client_is_no_more():
+    """Found at random; a waiting session published what its client had sent again elsewhere, behind a gap for later ones."""
+    job = Job(99294, "merging", faults=True, rollbacks=True, mobile="both")
+    assert fuzz(job).verdict.violations == ()

@@ -333,8 +333,9 @@ class Handoff(Relocation):
         self.border.note(session)
         self.border.watches.review(session)  # the tables are complete now
         effects = self.border.push(session)
-        for publication in wait.publications:
-            effects += self.border.publish(session, publication, now)
+        if wait.pending is None and not session.rolled_back:  # else its client sends them again
+            for publication in wait.publications:
+                effects += self.border.publish(session, publication, now)
         if session.link is not None and session.published:
             effects.append(Send(session.link, m.Published(session.published)))
         if session.link is not None and wait.echo is not None:
