@@ -406,3 +406,15 @@ def test_publications_are_not_accepted_late_where_their_client_is_no_more():
     """Found at random; a waiting session published what its client had sent again elsewhere, behind a gap for later ones."""
     job = Job(99294, "merging", faults=True, rollbacks=True, mobile="both")
     assert fuzz(job).verdict.violations == ()
+
+
+def test_what_a_virtual_client_keeps_is_noted_when_it_grows_again():
+    """Found at random; a backlog that had shrunk was noted only when it was as long as before."""
+    job = Job(9701312, "identity", faults=True, mobile="walkers")
+    assert fuzz(job).verdict.violations == ()
+
+
+def test_a_message_that_waits_behind_work_on_tables_is_under_way():
+    """Found at random; the oracle did not see there that the client of a session had begun anew."""
+    job = Job(9701323, "covering", faults=True, mobile="both")
+    assert fuzz(job).verdict.violations == ()

@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from wayfare.core.messages import Attach, Reply, Request, Update
+from wayfare.core.broker import Broker
+from wayfare.core.messages import Announce, Attach, Began, Reply, Request, Update
 from wayfare.core.sessions import Wait
 from wayfare.sim import World, check
 from wayfare.sim.links import MS_NS
@@ -70,6 +71,18 @@ def test_what_is_under_way_owns_a_session(errand, cut):
     if cut:
         pipe.cut()
     pipe.send(Update(errands=(errand,)))
+    assert ownership(world) == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [Update(errands=(REQUEST,)), Announce((), (Began("anna", 9),))],
+    ids=["request", "began"],
+)
+def test_what_waits_behind_work_on_tables_is_under_way(monkeypatch, message):
+    world = with_ghost()
+    assert ownership(world) == [GHOST_AT_FARO, TWO_OPEN]
+    monkeypatch.setattr(Broker, "waiting", lambda _: [message])
     assert ownership(world) == []
 
 

@@ -78,6 +78,15 @@ def back(core, client, delivered=0):
 # What is counted
 
 
+def test_a_backlog_that_shrank_and_grows_again_is_noted():
+    core = broker()
+    link = attach(core, "anna", "x > 0")
+    publish(core, 1, 100)
+    core.step(Received(link, Ack(100)), 1)
+    publish(core, 101, 130)
+    assert list(check_accounting(core)) == []
+
+
 def test_what_many_wait_for_is_counted_once_and_an_entry_for_each():
     core = broker()
     memory = core.border.memory

@@ -487,12 +487,13 @@ class Broker:
         effects += self._take(said, now)
         return effects + self.on_link_down(LinkDown(link), now) if intake.gone else effects
 
-    def waiting_errands(self) -> list[m.Errand]:
-        """The errands that wait here behind work on tables."""
+    def waiting(self) -> list[m.Between]:
+        """The messages of neighbours, and the errands to them, that wait here behind work on tables."""
         mail = [errand for errands in self.paths.mail.values() for errand in errands]
-        queued = [one for queue in self._queued.values() for one in queue]
-        updates = [one for one in queued if isinstance(one, Update)]
-        return [*mail, *(errand for update in updates for errand in update.errands)]
+        return [
+            Update(errands=tuple(mail)),
+            *(one for some in self._queued.values() for one in some),
+        ]
 
     def _updates(self, mail: dict[BrokerId, list[m.Errand]]) -> list[Effect]:
         """What every neighbour has to be told, and the errands behind it."""

@@ -505,6 +505,7 @@ class Backlog:
 
     def count(self) -> None:
         """See how much it keeps now for a client that is attached; little does not count."""
+        self._most = self._many = -1  # somebody has to look when it grows: it may have shrunk
         kept = 0 if self.away else self.kept_bytes()
         kept = kept if kept > COUNTED_MIN else 0
         self._memory.attached += kept - self.counted

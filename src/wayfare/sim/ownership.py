@@ -182,7 +182,10 @@ def traffic_of(world: World) -> dict[ClientId, Traffic]:
         traffic = out.setdefault(client, Traffic())
         traffic.sought = max(traffic.sought, epoch)
 
-    for message in world.in_flight():
+    messages = [*world.in_flight()]
+    for host in world.brokers.values():
+        messages += host.core.waiting()
+    for message in messages:
         for errand in _errands(message):
             add(errand)
         for began in message.begun if isinstance(message, Announce) else ():
@@ -192,7 +195,7 @@ def traffic_of(world: World) -> dict[ClientId, Traffic]:
             announce(one)
         for request in message.sought if isinstance(message, Announce) else ():
             seek(request.client, request.epoch)
-    restoring = _is_restoring(world)
+    restoring = _is_restoring(world, messages)
     for name, host in world.brokers.items():
         core = host.core
         for session in core.border.all():
@@ -210,8 +213,6 @@ def traffic_of(world: World) -> dict[ClientId, Traffic]:
                 add(session.wait.pending)
                 for one in session.wait.unclaimed:
                     announce(one)
-        for errand in core.waiting_errands():
-            add(errand)
         for request in core.relocation.astray() if isinstance(core.relocation, Handoff) else ():
             add(request)
     return out
@@ -242,12 +243,12 @@ def _sought_before(world: World, broker: str, session: Session) -> int:
     return client.epoch + 1 if is_next else session.epoch
 
 
-def _is_restoring(world: World) -> bool:
+def _is_restoring(world: World, messages: Iterable[AnyMessage]) -> bool:
     """Whether a link begins from nothing: requests that were lost with it will be repeated.
 
     What was sought, or asked for in vain, will be sought again.
     """
-    gaps = (one for one in world.in_flight() if isinstance(one, Gap) and not one.number)
+    gaps = (one for one in messages if isinstance(one, Gap) and not one.number)
     return bool(world.stopped) or any(True for _ in gaps)
 
 
