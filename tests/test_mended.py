@@ -418,3 +418,8 @@ def test_a_message_that_waits_behind_work_on_tables_is_under_way():
     """Found at random; the oracle did not see there that the client of a session had begun anew."""
     job = Job(9701323, "covering", faults=True, mobile="both")
     assert fuzz(job).verdict.violations == ()
+
+
+def test_a_gap_says_why_its_size_is_unknown():
+    """Found at random; a limit took the place of the time-out, which says that something may be missing behind it."""
+    assert fuzz(Job(9703126, "simple", faults=True)).verdict.violations == ()

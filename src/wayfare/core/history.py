@@ -175,8 +175,9 @@ class Loss(msgspec.Struct, frozen=True, gc=False):
     exact: bool = True  # False: an unknown number, at least one
 
     def and_then(self, other: Loss) -> Loss:
-        """Both, in one place."""
-        return Loss(self.count + other.count, other.why, self.exact and other.exact)
+        """Both, in one place; why nobody knows how many says more than a limit."""
+        why = other.why if self.exact else self.why
+        return Loss(self.count + other.count, why, self.exact and other.exact)
 
 
 Kept = tuple[Stored, int]  # something stored, and when it was put into this backlog
@@ -335,8 +336,9 @@ class Hole(msgspec.Struct, frozen=True, gc=False):
     exact: bool
 
     def and_then(self, other: Hole) -> Hole:
-        """Both, and what was dropped in between."""
-        return Hole(self.first, other.last, other.why, self.exact and other.exact)
+        """Both, and what was dropped in between; for the reason, see Loss."""
+        why = other.why if self.exact else self.why
+        return Hole(self.first, other.last, why, self.exact and other.exact)
 
 
 def _first(hole: Hole) -> int:
@@ -550,6 +552,7 @@ class Backlog:
         holes = [one for one in self.holes if before < one.last <= last]
         at_the_end = bool(holes) and holes[-1].last == last
         why = holes[-1].why if holes and (at_the_end or not self.why) else self.why
+        why = next((one.why for one in holes if not one.exact), why)
         return Loss(last - before, why, all(one.exact for one in holes))
 
     def acknowledge(self, number: int) -> None:
