@@ -776,6 +776,7 @@ WRONG_TERMS = [
     ("since", "x", "a number of seconds"),
     ("since", -1, "a number of seconds"),
     ("ack", 1, "True or False"),
+    ("retained", 1, "True or False"),
     ("queue", "x", "a whole number, at least 1"),
     ("policy", "no", "one of wait, drop_oldest, drop_newest"),
 ]

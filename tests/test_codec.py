@@ -42,6 +42,13 @@ attributes = st.dictionaries(names, values(), max_size=4)
 notifications = st.builds(
     m.Notification, names, numbers, attributes, st.binary(max_size=20), numbers
 )
+retained = st.builds(
+    lambda one, clear, version, account, since: m.Retained(
+        one, m.Retain(tuple(one.attributes)[:1], clear), version, account, since
+    ),
+    notifications.filter(lambda one: bool(one.attributes)),
+    *(st.booleans(), numbers, st.text(st.characters(codec="utf-8"), max_size=3), numbers),
+)
 profiles = st.lists(filters(), max_size=3).map(tuple)
 owners = st.just("") | names
 ads = st.lists(st.builds(m.Entry, part_filters(), owners), max_size=3).map(tuple)
@@ -59,6 +66,7 @@ def with_terms(kind, **fields):
             one,
             terms=((0, term),) if one.subscriptions else (),
             watched=(len(one.advertisements) - 1,) if one.advertisements else (),
+            **({"asks": ((0, 7),)} if kind is m.Attach and one.subscriptions else {}),
         ),
         st.builds(kind, **fields),
         terms,
@@ -72,7 +80,7 @@ replies = st.builds(
     client=names,
     epoch=numbers,
     found=st.booleans(),
-    kept=st.lists(st.builds(m.Kept, notifications, numbers), max_size=3).map(tuple),
+    kept=st.lists(st.builds(m.Kept, notifications, numbers, numbers), max_size=3).map(tuple),
     lost=st.integers(0, codec.LOST_MAX),
     why=texts,
     exact=st.booleans(),
@@ -81,6 +89,7 @@ replies = st.builds(
     old_epoch=numbers,
     subscriptions=st.none() | profiles,
     more=st.booleans(),
+    asked=numbers,
 )
 ERRANDS = {
     m.Request: requests,
@@ -161,11 +170,15 @@ MESSAGES = {
         st.lists(st.builds(m.Kept, notifications, numbers), max_size=3).map(tuple),
     ),
     m.Detach: st.builds(m.Detach, st.booleans()),
-    m.Subscribe: st.builds(m.Subscribe, filters(), st.none() | terms, numbers),
+    m.Subscribe: st.builds(m.Subscribe, filters(), st.none() | terms, numbers, numbers, numbers),
     m.Unsubscribe: st.builds(m.Unsubscribe, filters()),
     m.Advertise: st.builds(m.Advertise, filters(), st.booleans()),
     m.Unadvertise: st.builds(m.Unadvertise, filters()),
-    m.Publish: st.builds(m.Publish, numbers, attributes, st.binary(max_size=20)),
+    m.Publish: st.builds(m.Publish, numbers, attributes, st.binary(max_size=20))
+    | retained.map(lambda one: m.Publish(1, one.notification.attributes, b"", 0, one.retain)),
+    m.Retained: retained,
+    m.Values: st.builds(m.Values, st.lists(retained, max_size=3).map(tuple)),
+    m.Current: st.builds(m.Current, numbers, notifications, numbers),
     m.Ack: st.builds(m.Ack, numbers, st.none() | st.builds(m.Probe, numbers, numbers, numbers)),
     m.Welcome: st.builds(m.Welcome, numbers, numbers),
     m.Deliver: st.builds(m.Deliver, numbers, notifications),
@@ -258,11 +271,12 @@ LAYOUT = [
                 (1,),
                 None,
                 300,
+                ((0, 4),),
             ),
         ),
         [
             *(10, "anna", 3, 9, [[ON_WIRE]], [[[[]]], [[]]], [["faro", 2], ["porto", 1]], True),
-            *("beja", [[0, [5, 6, "key", True]]], 77, 500, [1], None, 300),
+            *("beja", [[0, [5, 6, "key", True]]], 77, 500, [1], None, 300, [[0, 4]]),
         ],
     ),
     (
@@ -280,14 +294,27 @@ LAYOUT = [
     ),
     (m.Forget("anna", 3), [71, "anna", 3]),
     (m.Recall("b1", "anna", 3), [72, "b1", "anna", 3]),
-    (m.Recalled("anna", 3, (m.Kept(NOTE, 5),)), [73, "anna", 3, [[NOTE_ON_WIRE, 5]]]),
+    (m.Recalled("anna", 3, (m.Kept(NOTE, 5),)), [73, "anna", 3, [[NOTE_ON_WIRE, 5, 0]]]),
     (m.Detach(leave=True), [11, True]),
-    (m.Subscribe(X), [12, [ON_WIRE], None, 0]),
-    (m.Subscribe(X, m.Terms(last=5), 7), [12, [ON_WIRE], [5, None, None, False], 7]),
+    (m.Subscribe(X), [12, [ON_WIRE], None, 0, 0, 0]),
+    (m.Subscribe(X, m.Terms(last=5), 7, 8, 9), [12, [ON_WIRE], [5, None, None, False], 7, 8, 9]),
     (m.Unsubscribe(X), [13, [ON_WIRE]]),
     (m.Advertise(X, watch=True), [14, [ON_WIRE], True]),
     (m.Unadvertise(X), [15, [ON_WIRE]]),
-    (m.Publish(7, {"x": 1}, b"!", 5), [16, 7, {"x": 1}, b"!", 5]),
+    (m.Publish(7, {"x": 1}, b"!", 5), [16, 7, {"x": 1}, b"!", 5, None]),
+    (
+        m.Publish(7, {"x": 1}, retain=m.Retain(("x",), True)),
+        [16, 7, {"x": 1}, b"", 0, [["x"], True]],
+    ),
+    (
+        m.Retained(NOTE, m.Retain(("x",)), 4, "city", 3),
+        [80, NOTE_ON_WIRE, [["x"], False], 4, "city", 3],
+    ),
+    (
+        m.Values((m.Retained(NOTE, m.Retain(("x",)), 4),)),
+        [81, [[80, NOTE_ON_WIRE, [["x"], False], 4, "", 0]]],
+    ),
+    (m.Current(4, NOTE, 9), [82, 4, NOTE_ON_WIRE, 9]),
     (m.Ack(4), [17, 4, None]),
     (m.Welcome(3, 6), [20, 3, 6]),
     (m.Deliver(4, NOTE), [21, 4, NOTE_ON_WIRE]),
@@ -346,23 +373,34 @@ LAYOUT = [
                 m.Reply("porto", "anna", 3, found=False),
                 [
                     *(41, "porto", "anna", 3, False, [], 0, "", True, 0, {}, 0, None, False, []),
-                    *([], False, False, 0, False),
+                    *([], False, False, 0, False, 0),
                 ],
             ),
             (
                 m.Reply(
-                    *("porto", "anna", 3, True, (m.Kept(NOTE, 5),), 2, "backlog_age", False, 8),
+                    *("porto", "anna", 3, True, (m.Kept(NOTE, 5, 6),), 2, "backlog_age", False, 8),
                     *({"ticker": 7}, 2, (X,), True, ((0, m.Terms(last=3)),)),
                     losses=(m.Loss(1, 2, "backlog_age", False),),
                     partial=True,
                     sought=True,
                     sought_age_ns=9,
                     superseded=True,
+                    asked=6,
                 ),
                 [
-                    *(41, "porto", "anna", 3, True, [[NOTE_ON_WIRE, 5]], 2, "backlog_age", False),
+                    *(
+                        41,
+                        "porto",
+                        "anna",
+                        3,
+                        True,
+                        [[NOTE_ON_WIRE, 5, 6]],
+                        2,
+                        "backlog_age",
+                        False,
+                    ),
                     *(8, {"ticker": 7}, 2, [[ON_WIRE]], True, [[0, [3, None, None, False]]]),
-                    *([[1, 2, "backlog_age", False]], True, True, 9, True),
+                    *([[1, 2, "backlog_age", False]], True, True, 9, True, 6),
                 ],
             ),
             (
@@ -485,7 +523,7 @@ def test_a_reader_may_take_one_message_at_a_time_and_allow_more_behind_it():
     long = m.Publish(1, {}, bytes(200))
     assert decoder.feed(encode(HELLO) + encode(m.Ack(1)) + encode(long)) == [HELLO]
     assert decoder.feed(b"") == [m.Ack(1)]
-    with pytest.raises(CodecError, match="a frame of 207 bytes; at most 100 are allowed"):
+    with pytest.raises(CodecError, match="a frame of 208 bytes; at most 100 are allowed"):
         decoder.feed(b"")
     decoder.frame_max, decoder.singly = FRAME_MAX, False
     assert decoder.feed(encode(m.Ack(2))) == [long, m.Ack(2)]

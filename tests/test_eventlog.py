@@ -39,7 +39,7 @@ FILLED = {
     "published": {"client", "number", "epoch", "attributes"},
     "delivered": {"client", "publisher", "number", "delivery", "epoch", "attributes"},
     "lost": {"client", "count", "reason"},
-    "subscribed": {"client", "filter"},
+    "subscribed": {"client", "filter", "count"},
     "unsubscribed": {"client", "filter"},
     "advertised": {"client", "filter"},
     "unadvertised": {"client", "filter"},

@@ -57,9 +57,9 @@ def test_top_shows_every_broker_of_a_network(tmp_path):
         assert rows["lisbon"]["out/s"] == "0"
 
         titles, _, *kept = (line.split() for line in lines[end + 1 :])
-        assert titles == ["broker", *"memory limit used disk limit used shed slowed".split()]
+        assert titles == ["broker", *"memory limit used disk limit used shed slowed values".split()]
         assert [row[0] for row in kept] == [*rows]
-        assert all(row[3] == "0%" and row[4:] == ["0", "none", "-", "0", "0"] for row in kept)
+        assert all(row[3] == "0%" and row[4:] == ["0", "none", "-", "0", "0", "0"] for row in kept)
 
         code, out, err = wayfare("top", f"http://127.0.0.1:{port}/status", "--once", "--json")
         assert (code, err) == (0, "")

@@ -96,7 +96,7 @@ class Notification(LiveNotification):
     __slots__ = ("_background", "_live")
 
     def __init__(self, live: LiveNotification, background: Background) -> None:
-        super().__init__(live, live.delivery, past=live.past)
+        super().__init__(live, live.delivery, past=live.past, request=live.request)
         self.redelivered, self.received_ns = live.redelivered, live.received_ns
         self._live, self._background = live, background
 
@@ -349,6 +349,7 @@ class Client:
         queue: int | None = None,
         policy: str | None = None,
         ack: bool = False,
+        retained: bool = True,
     ) -> Subscription:
         """Notifications that match. Begins with `with`, or the first `get`; see the other twin."""
         subscription = self._live.subscribe(
@@ -361,6 +362,7 @@ class Client:
             queue=queue,
             policy=policy,
             ack=ack,
+            retained=retained,
         )
         return Subscription(self._background, subscription)
 
@@ -382,10 +384,24 @@ class Client:
         payload: Payload = b"",
         *,
         confirm: bool = False,
+        retain: str | Sequence[str] = (),
     ) -> int:
         """Publish once, now or as soon as there is a broker. Returns the number of the publication."""
         return self._background.call(
-            lambda: self._live.publish(attributes, payload, confirm=confirm)
+            lambda: self._live.publish(attributes, payload, confirm=confirm, retain=retain)
+        )
+
+    def clear(
+        self,
+        attributes: Mapping[str, Publishable],
+        payload: Payload = b"",
+        *,
+        retain: str | Sequence[str] = (),
+        confirm: bool = False,
+    ) -> int:
+        """Publish, and leave the key without a value: who subscribes later gets none."""
+        return self._background.call(
+            lambda: self._live.clear(attributes, payload, retain=retain, confirm=confirm)
         )
 
     def request(

@@ -62,6 +62,8 @@ def as_text(notification: Notification) -> str:
         words.append(f"({len(notification.payload)} bytes)")
     if notification.past:
         words.append("(past)")
+    if notification.retained:
+        words.append("(retained)")
     return printable(" ".join(words))
 
 
@@ -75,6 +77,8 @@ def facts(notification: Notification) -> dict[str, Any]:
     out["attributes"] = notification.attributes
     if notification.past:
         out["past"] = True
+    if notification.retained:
+        out["retained"] = True
     return out | payloads.told(notification.payload)
 
 

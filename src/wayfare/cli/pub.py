@@ -22,6 +22,8 @@ EXAMPLES = """examples:
   wayfare pub 127.0.0.1:7410 "service=parking place='Praça 5' open=true" --payload "any text"
   wayfare pub 127.0.0.1:7410 kmh=92 --count 10 --every 0.5
   wayfare pub 127.0.0.1:7410 kmh=92 --every 0.5 --quench
+  wayfare pub 127.0.0.1:7410 road=A1 free=3 --retain road   the current value of this road
+  wayfare pub 127.0.0.1:7410 road=A1 --retain road --clear  it has none any more
   wayfare sub a.example "free > 0" --json | wayfare pub b.example --json
 
 Values are numbers, true or false, and else texts; a text that looks like a number, or is NaN or inf,
@@ -53,6 +55,16 @@ def add_parser(commands: Any) -> None:
     one.add_argument(
         "--every", type=running.seconds, metavar="SECONDS", help="again and again, so often"
     )
+    one.add_argument(
+        "--retain",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="keep it as the current value of this attribute's value, for who subscribes later; may be repeated",
+    )
+    one.add_argument(
+        "--clear", action="store_true", help="with --retain: from now on there is no current value"
+    )
     one.add_argument("--advertise", metavar="FILTER", help="this, instead of what is published")
     one.add_argument(
         "--quench", action="store_true", help="publish only while somebody is interested"
@@ -68,6 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--json reads stdin: leave attributes, --payload, --count and --every")
     if not a.json and not a.attributes:
         raise UsageError("nothing to publish: give attributes, like free=3, or --json")
+    if a.clear and not a.retain:
+        raise UsageError("--clear needs the key: give --retain NAME, once or several times")
     offered = offered_as(a.advertise) if a.advertise else None
     given = notation.attributes_of(" ".join(a.attributes))
     what = _lines() if a.json else _repeated((given, os.fsencode(a.payload)), a.count, a.every)
@@ -115,8 +129,9 @@ async def _publish(
                     running.tell(f"nobody is interested in {filter}: waiting")
                     await announced[filter].until_wanted()
                     running.tell(f"somebody is interested in {filter}: publishing")
+                say = client.clear if a.clear else client.publish
                 async with asyncio.timeout(a.timeout):
-                    await client.publish(attributes, payload, confirm=not a.json)
+                    await say(attributes, payload, retain=a.retain, confirm=not a.json)
                 published += 1
             await client.flush(a.timeout)
         except TimeoutError:

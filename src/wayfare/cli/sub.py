@@ -30,7 +30,7 @@ EXAMPLES = """examples:
 
 The language of filters: docs/filter-language.md. Without -C and -W it runs until Ctrl-C. When stderr says
 "subscribed", what is published anywhere from then on is printed; if brokers that are concerned do not answer, a
-warning comes first.
+warning comes first. The current values of publications that were retained come first, with "(retained)".
 """
 
 
@@ -59,6 +59,9 @@ def add_parser(commands: Any) -> None:
         default=[],
         metavar="NAME=VALUE",
         help="my.NAME; may be repeated",
+    )
+    one.add_argument(
+        "--no-retained", action="store_true", help="without the current values, which come first"
     )
     one.add_argument("--json", action="store_true", help="one JSON object a line")
     identity.add_options(one)
@@ -117,7 +120,7 @@ class _Subscribing:
             ) as client,
             AsyncExitStack() as stack,
         ):
-            some = client.subscribe(self.wanted)
+            some = client.subscribe(self.wanted, retained=not a.no_retained)
             stack.push_async_exit(some)
             ends = None if a.wait is None else asyncio.get_running_loop().time() + a.wait
             try:

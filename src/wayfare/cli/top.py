@@ -269,7 +269,7 @@ def _limits(looks: Sequence[Look]) -> Table:
     """What brokers keep, in bytes, and how much they may."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 0))
     table.add_column("broker", overflow="ellipsis", max_width=14, no_wrap=True)
-    for name in ("memory", "limit", "used", "disk", "limit", "used", "shed", "slowed"):
+    for name in ("memory", "limit", "used", "disk", "limit", "used", "shed", "slowed", "values"):
         table.add_column(name, justify="right", no_wrap=True, min_width=6)
     for one in looks:
         status = one.status
@@ -279,6 +279,7 @@ def _limits(looks: Sequence[Look]) -> Table:
             *_share(status.disk_bytes, status.disk_limit),
             short(status.shed),
             short(status.slowed),
+            short(status.retained),
         )
     return table
 

@@ -40,6 +40,7 @@ from wayfare.core.memory import Memory
 from wayfare.core.messages import BrokerId, ClientId, LinkId, Notification
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.requests import REPLY_TO
+from wayfare.core.retained import Table, batches
 from wayfare.core.routing import NOWHERE, Routing, near_and_here
 from wayfare.core.sessions import Departure, Session, Tombstone, Wait, Wanted, wanted_of
 from wayfare.core.watches import Watches
@@ -100,6 +101,7 @@ class Border:
         self._ended.wait = Wait({}, 0)
         self.next_place = len(self._links)
         self.deadlines = Deadlines()  # of everything at this broker
+        self.retained = Table(neighbours, limits, self.deadlines)
         self.since: int | None = None  # the store is complete from this time on; None: it is new
         self.handovers = Histogram(HANDOVERS_NS)  # how long sessions waited for their old broker
 
@@ -534,7 +536,8 @@ class Border:
             if isinstance(one, Loss):
                 session.backlog.lose(one.count, one.why, exact=one.exact)
             else:
-                session.backlog.put(self.share(one), put, self.limits)
+                stored = one if one.ask else self.share(one)
+                session.backlog.put(stored, put, self.limits)
                 self._time_backlog(session, put)
 
     def push(self, session: Session) -> list[Effect]:
@@ -563,14 +566,18 @@ class Border:
             message.payload,
             message.published_ns,
         )
-        doubt = session.doubt
-        if doubt is None or doubt.until <= now:
-            effects = self.route(notification, None, now)
-            if not effects and REPLY_TO in message.attributes:
-                return self._answer_unheard(session, notification)
-            return effects
-        doubt.since = doubt.since or message.number
-        return self.route_uncertain(m.Uncertain(notification, doubt.since), None, now)
+        doubt, since = session.doubt, 0
+        if doubt is not None and doubt.until > now:
+            since = doubt.since = doubt.since or message.number
+        if message.retain is not None:
+            value = self.retained.accept(notification, message.retain, session.account, since)
+            return self.route_retained(value, None, now)
+        if since:
+            return self.route_uncertain(m.Uncertain(notification, since), None, now)
+        effects = self.route(notification, None, now)
+        if not effects and REPLY_TO in message.attributes:
+            return self._answer_unheard(session, notification)
+        return effects
 
     def _answer_unheard(self, session: Session, request: Notification) -> list[Effect]:
         """Tell a requester at once that nobody subscribes to its request.
@@ -586,10 +593,12 @@ class Border:
         if self.past.forgotten > now - since_ns or not self._remembers:
             self.lose(session, FORGOTTEN_PAST)
         queue: list[Queued] = []
+        values = session.held_values()
         for notification, came in self.past.since(now - since_ns, filter):
             stored = Stored(notification, size_of(notification))
             if session.wait is not None:
-                self._hold(session, stored, now)
+                if (notification.publisher, notification.number) not in values:
+                    self._hold(session, stored, now)
             elif session.marks.pass_on(notification, now):
                 queue.append((stored, came))
         if session.backlog.may_repeat:  # what an older session had may be missing in between
@@ -598,16 +607,96 @@ class Border:
         self.put(session, queue)
         return self.push(session)
 
+    def answer(
+        self, session: Session, asks: dict[int, Filter], delivered: int, now: int
+    ) -> list[Effect]:
+        """Send a session the current values for new subscriptions, each request once.
+
+        What its client gets anyway after this delivery, it gets by these subscriptions, too.
+        """
+        asks = {ask: filter for ask, filter in asks.items() if ask > session.asked}
+        session.asked = max(session.asked, *asks, 0)
+        self.retained.expect(session.place, asks)
+        wanted = self.retained.matching(asks)
+        if not wanted:
+            return []
+        coming = session.undelivered(delivered)
+        for ask, value in wanted:
+            if (value.notification.publisher, value.notification.number) not in coming:
+                self._give(session, value, ask, now)
+        return self.push(session)
+
+    def without_old_values(self, held: list[Queued], asked: int) -> list[Queued]:
+        """The same, without values for requests up to this one, and those that are not current any more.
+
+        The newer ones are among what an older session had, or what was held.
+        """
+        if not any(isinstance(one, Stored) and one.ask for one, _ in held):
+            return held
+        current = {
+            (value.notification.publisher, value.notification.number)
+            for value in self.retained.values.values()
+        }
+
+        def is_good(one: Stored | Loss) -> bool:
+            if isinstance(one, Loss) or not one.ask:
+                return True
+            key = one.notification.publisher, one.notification.number
+            return one.ask > asked and key in current
+
+        return [queued for queued in held if is_good(queued[0])]
+
+    def _give(self, session: Session, value: m.Retained, ask: int, now: int) -> None:
+        notification = value.notification
+        stored = Stored(notification, size_of(notification), ask=ask)
+        if session.wait is not None:
+            self._hold(session, stored, now)
+            return
+        session.marks.raise_to({notification.publisher: notification.number})
+        session.backlog.put(stored, now, self.limits)
+        self._time_backlog(session, now)
+
+    def merge(self, values: Iterable[m.Retained], came_from: LinkId, now: int) -> list[Effect]:
+        """Take current values of a neighbour, and send on what others may not know."""
+        news, mine = self.retained.merge(values, now)
+        effects: list[Effect] = []
+        for link in self._links:
+            told = mine if link == came_from else [*news, *mine]
+            effects += [Send(link, one) for one in batches(told)]
+        for place, ask, value in list(self.retained.expected(news)):
+            session = self._by_place.get(place)
+            if session is not None:
+                self._give(session, value, ask, now)
+                effects += self.push(session)
+        return effects
+
+    def route_retained(self, value: m.Retained, came_from: LinkId | None, now: int) -> list[Effect]:
+        """Keep a current value, and send it on to every neighbour and to the sessions that want it."""
+        self.retained.put(value, now)
+        notification = value.notification
+        if value.since:
+            self._doubt(notification, value.since)
+        effects: list[Effect] = [Send(link, value) for link in self._links if link != came_from]
+        return effects + [
+            effect
+            for effect in self.route(notification, came_from, now)
+            if not (type(effect) is Send and effect.message is notification)
+        ]
+
+    def _doubt(self, notification: Notification, since: int) -> None:
+        """Tell who got nothing of its publisher since then that something may be missing."""
+        _, here = near_and_here(self._find(notification.attributes))
+        for place in here:
+            session = self._by_place[place]
+            if session.last_of(notification.publisher) < since:
+                self.lose(session, OVERTAKEN)
+
     def route_uncertain(
         self, message: m.Uncertain, came_from: LinkId | None, now: int
     ) -> list[Effect]:
         """Send a notification on, with what is to be known of it; who got nothing since is told."""
         notification = message.notification
-        _, here = near_and_here(self._find(notification.attributes))
-        for place in here:
-            session = self._by_place[place]
-            if session.last_of(notification.publisher) < message.since:
-                self.lose(session, OVERTAKEN)
+        self._doubt(notification, message.since)
         return [
             Send(effect.link, message)
             if type(effect) is Send and effect.message is notification

@@ -191,7 +191,8 @@ class Broker:
 
     def memory_bytes(self) -> int:
         """Everything that is kept, as an estimate of resident memory."""
-        return self.border.memory.bytes + self.past_bytes() + self.profiles.bytes
+        kept = self.border.memory.bytes + self.past_bytes() + self.profiles.bytes
+        return kept + self.border.retained.memory_bytes()
 
     def past_bytes(self) -> int:
         past = self.border.past
@@ -302,6 +303,8 @@ class Broker:
         self.convergence.start_over(neighbour, again=again)
         if not self.convergence.is_eager:  # nobody says when it has told everything anew
             self.routing.drop_stale(neighbour)
+        values = self.border.retained.start_over(neighbour)
+        effects += [Send(event.link, one) for one in values]  # before it is told who is there
         known, begun = self.paths.known_beyond(neighbour), self.border.begun()
         for start in range(0, len(begun), ANNOUNCE_MAX):  # it may have forgotten, or never heard it
             known.append(Announce((), tuple(begun[start : start + ANNOUNCE_MAX])))
@@ -691,6 +694,16 @@ class Broker:
     def on_uncertain(self, neighbour: BrokerId, message: m.Uncertain, now: int) -> list[Effect]:
         return self.border.route_uncertain(message, LinkId(neighbour), now)
 
+    def on_retained(self, neighbour: BrokerId, message: m.Retained, now: int) -> list[Effect]:
+        return self.border.route_retained(message, LinkId(neighbour), now)
+
+    def on_values(self, neighbour: BrokerId, message: m.Values, now: int) -> list[Effect]:
+        return self.border.merge(message.values, LinkId(neighbour), now)
+
+    def on_retained_due(self, _: None, now: int) -> list[Effect]:
+        self.border.retained.expire(now)
+        return []
+
     def on_gap(self, neighbour: BrokerId, message: m.Gap, now: int) -> list[Effect]:
         """Something that was to come from there is lost, for all who are behind this broker."""
         others = [one for one in self.neighbours if one != neighbour]
@@ -703,6 +716,7 @@ class Broker:
         return effects + self.border.lose_all(message.reason)
 
     def on_announce(self, neighbour: BrokerId, message: Announce, now: int) -> list[Effect]:
+        self.border.retained.heard(neighbour)
         told = self.paths.learn(neighbour, message.brokers)
         effects: list[Effect] = [Send(LinkId(other), one) for other, one in told]
         for one in message.begun:
@@ -839,6 +853,10 @@ class Broker:
         effects += self.relocation.on_attach(link, message, now)
         if link in self.grants and link in self.border.by_link:
             self._assign(link, self.grants[link])
+        if message.asks and link in self.border.by_link:
+            asks = {ask: message.subscriptions[place] for place, ask in message.asks}
+            session = self.border.by_link[link]
+            effects += self.border.answer(session, asks, message.delivered, now)
         if link in self.border.by_link and (message.followed or self.replicator.virtual):
             effects += self.replicator.on_attach(link, message, now)
         return effects
@@ -866,9 +884,13 @@ class Broker:
             self.routing.subscribe(session.client, message.filter, session.place)
         session.subscriptions[message.filter] = message.terms
         self.border.note(session)
+        effects: list[Effect] = []
         if message.since_ns:
-            return self.border.recall(session, message.filter, message.since_ns, now)
-        return []
+            effects = self.border.recall(session, message.filter, message.since_ns, now)
+        if message.ask:
+            asks = {message.ask: message.filter}
+            effects += self.border.answer(session, asks, message.delivered, now)
+        return effects
 
     def on_unsubscribe(self, session: Session, message: m.Unsubscribe, now: int) -> list[Effect]:
         if message.filter in session.subscriptions:
@@ -998,11 +1020,14 @@ TIMERS: dict[int, Callable[[Broker, Any, int], list[Effect]]] = {
     deadlines.TOMBSTONE: Broker.on_tombstone_due,
     deadlines.UPDATE: Broker.on_update_due,
     deadlines.CONFIRM: Broker.on_confirm_due,
+    deadlines.RETAINED: Broker.on_retained_due,
 }
 
 FROM_BROKER: dict[type, Callable[[Broker, BrokerId, Any, int], list[Effect]]] = {
     Notification: Broker.on_notification,
     m.Uncertain: Broker.on_uncertain,
+    m.Retained: Broker.on_retained,
+    m.Values: Broker.on_values,
     m.Gap: Broker.on_gap,
     Announce: Broker.on_announce,
     m.Update: Broker.on_update,

@@ -71,6 +71,8 @@ OUTBOX_BYTES_MAX = 64 * 1024 * 1024  # of them; the last one may come on top
 
 
 NO_PROBE = m.Probe()
+CAME_MAX = 10_000  # notifications that are remembered while current values are asked for
+InHand = tuple[ClientId, int, int]  # publisher, number; of a current value, the request for it
 CHANGES = (m.Subscribe, m.Unsubscribe, m.Advertise, m.Unadvertise)  # of a profile
 
 
@@ -87,6 +89,7 @@ class Memory(msgspec.Struct, frozen=True):
         0,
         0,
     )  # of what it follows: since which attachment, up to which number
+    asks: int = 0
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -156,9 +159,19 @@ class Client:
         self._acked = 0
         self._confirms = confirms
         # What the application has in hand -> its delivery; 0: of an earlier attachment, it comes again.
-        self._hand: dict[tuple[ClientId, int], int] = {}
-        self._open: dict[int, tuple[ClientId, int]] = {}  # ... and the other way round, in order
-        self._done: set[tuple[ClientId, int]] = set()  # before others that came before them
+        self._hand: dict[InHand, int] = {}
+        self._open: dict[int, InHand] = {}  # ... and the other way round, in order
+        self._done: set[InHand] = set()  # before others that came before them
+        self.asks = 0  # how often it asked for current values
+        self._asks_before = 0  # ... in earlier processes
+        # For which subscriptions that are still there, and behind which delivery.
+        self._asked: dict[int, tuple[Filter, int]] = {}
+        self._unanswered: dict[int, Filter] = {}  # no broker is known to have heard of these
+        self._asked_before = 0  # up to this one, it asked before the last attachment
+        self._asked_here = False  # ... which says so; else it has to be said again
+        # What came meanwhile as it was published: publisher, number -> delivery.
+        self._came: dict[tuple[ClientId, int], int] = {}
+        self._probed: dict[int, int] = {}  # probes, and up to which one they say it
         self.deadline: int | None = None  # when the next acknowledgement has to go
         self.probes = 0  # how often it asked to have something confirmed
         self.asked = NO_PROBE  # the last probe for each kind
@@ -205,7 +218,13 @@ class Client:
                 self.watched,
             )
             attach = replace(
-                attach, subscriptions=(), terms=(), advertisements=(), watched=(), digest=known
+                attach,
+                subscriptions=(),
+                terms=(),
+                advertisements=(),
+                watched=(),
+                digest=known,
+                asks=(),
             )
         self._changed = False
         self.greeted = broker is not None
@@ -245,12 +264,21 @@ class Client:
             watched=places(self.watched, self.advertisements),
             followed=self.following.followed(),
             expires_ns=self.expires_ns,
+            asks=self._asking(),
         )
+
+    def _asking(self) -> tuple[tuple[int, int], ...]:
+        """The requests for current values that nobody may have heard, and the places of their subscriptions."""
+        if not self._unanswered:
+            return ()
+        place = {filter: at for at, filter in enumerate(self.subscriptions)}
+        return tuple((place[filter], ask) for ask, filter in self._unanswered.items())
 
     def _present(self, attach: m.Attach) -> list[Effect]:
         """Attach, and send what nobody has accepted or confirmed yet."""
         assert self.link is not None
         unconfirmed = self._unconfirmed()
+        self._asked_here, self._asked_before = bool(attach.asks), self.asks
         said = [Send(self.link, attach), *(Send(self.link, one) for one in self.outbox)]
         return [*said, *(self._ask(unconfirmed) if unconfirmed != NO_PROBE else [])]
 
@@ -279,6 +307,8 @@ class Client:
             self._outbox_bytes = 0
             self.previous = ()
             self.welcomed = False
+            if link is not None:
+                self._unanswered.clear()
         return [] if link is None else [Send(link, m.Detach(leave)), Close(link, "detached")]
 
     def follow(self, template: Template, terms: m.Terms | None = None) -> list[Effect]:
@@ -319,19 +349,26 @@ class Client:
         return [*effects, *(self._say(state) if self.following.located() else [])]
 
     def subscribe(
-        self, filter: Filter, terms: m.Terms | None = None, since_ns: int = 0
+        self,
+        filter: Filter,
+        terms: m.Terms | None = None,
+        since_ns: int = 0,
+        *,
+        current: bool = False,
     ) -> list[Effect]:
         """Subscribe, and with `terms` say what of what is missed is wanted; the last ones count.
 
         With `since_ns`, also what came by within that time, as far as the broker remembers, and
-        nothing of a publisher that is older than what this client has of it.
+        nothing of a publisher that is older than what this client has of it. With `current`, also the
+        current values that match, first; `asks` is the number of this request.
         """
         if terms is not None:
             m.check_terms(terms)
         first = self._count_up(self.subscriptions, filter)
         if since_ns and self.link is None:
             self._recalls[filter] = since_ns
-        if not first and not since_ns and terms == self.terms.get(filter):
+        ask = self._ask_for_current(filter) if current else 0
+        if not (first or since_ns or ask) and terms == self.terms.get(filter):
             return []
         if first:
             self._wanted.add(filter, filter)
@@ -342,7 +379,15 @@ class Client:
             if terms.local:
                 here = self.link is not None and self.greeted
                 self._local[filter] = self.previous[0][0] if here else BrokerId("")
-        return self._say(m.Subscribe(filter, terms, since_ns))
+        return self._say(m.Subscribe(filter, terms, since_ns, ask, self.delivered if ask else 0))
+
+    def _ask_for_current(self, filter: Filter) -> int:
+        self.asks += 1
+        if not self._unanswered:
+            self._came.clear()
+        self._asked[self.asks] = filter, self.delivered
+        self._unanswered[self.asks] = filter
+        return self.asks
 
     def unsubscribe(self, filter: Filter) -> list[Effect]:
         if not self._count_down(self.subscriptions, filter):
@@ -355,6 +400,10 @@ class Client:
         self._recalls.pop(filter, None)
         self.terms.pop(filter, None)
         self._local.pop(filter, None)
+        if self._asked:
+            for ask in [ask for ask, (one, _) in self._asked.items() if one == filter]:
+                del self._asked[ask]
+                self._unanswered.pop(ask, None)
 
     def advertise(self, filter: Filter) -> list[Effect]:
         if not self._count_up(self.advertisements, filter):
@@ -377,6 +426,8 @@ class Client:
         ads_number = self.probes if ads else self.asked.ads
         self.asked = m.Probe(ads_number, self.probes if subs else self.asked.subs)
         number = self.probes
+        if subs and self._unanswered:
+            self._probed[number] = self.asks
         return self._ask(m.Probe(number if ads else 0, number if subs else 0, report_ns))
 
     def _ask(self, probe: m.Probe) -> list[Effect]:
@@ -413,17 +464,23 @@ class Client:
         self.wanted.pop(filter, None)
 
     def publish(
-        self, attributes: Mapping[str, Value], payload: bytes = b"", published_ns: int = 0
+        self,
+        attributes: Mapping[str, Value],
+        payload: bytes = b"",
+        published_ns: int = 0,
+        retain: m.Retain | None = None,
     ) -> list[Effect]:
         """Publish once, now or at the next attachment. The time is for subscribers; 0: unknown."""
         self.check_publication(attributes, payload)
+        if retain is not None:
+            m.check_retain(retain, attributes)
         if not self.has_room():
             raise OutboxFull(
                 f"{len(self.outbox)} publications of {self.name}, {self._outbox_bytes} bytes, wait for"
                 " an acknowledgement"
             )
         self.published += 1
-        publish = m.Publish(self.published, dict(attributes), payload, published_ns)
+        publish = m.Publish(self.published, dict(attributes), payload, published_ns, retain)
         self._keep(publish)
         return self._say(publish)
 
@@ -505,6 +562,8 @@ class Client:
                 effects: list[Effect] = []
                 # It may have been on its way when the last of them was withdrawn; or come twice, when
                 # a broker that was asked in vain did not know what had been delivered before.
+                if self._unanswered and len(self._came) < CAME_MAX:
+                    self._came[notification.publisher, notification.number] = message.number
                 if self._confirms:
                     return self._hand_out(message, subscriptions, now)
                 if subscriptions:
@@ -546,7 +605,7 @@ class Client:
     ) -> list[Effect]:
         """Notify the application, which will say when it is done."""
         notification = message.notification
-        key = notification.publisher, notification.number
+        key = notification.publisher, notification.number, 0
         told: list[Effect] = []
         if key not in self._hand:
             if not subscriptions or key in self._done:
@@ -557,9 +616,9 @@ class Client:
         self._hand[key], self._open[message.number] = message.number, key
         return [*told, *self._mind_ack(now)]
 
-    def has_in_hand(self, publisher: ClientId, number: int) -> bool:
+    def has_in_hand(self, publisher: ClientId, number: int, ask: int = 0) -> bool:
         """Whether it is to be confirmed; what came by Here is not."""
-        return (publisher, number) in self._hand
+        return (publisher, number, ask) in self._hand
 
     def done(self) -> int:
         """Everything up to this delivery is done."""
@@ -567,14 +626,14 @@ class Client:
             return self.delivered
         return next(iter(self._open)) - 1
 
-    def confirm(self, publisher: ClientId, number: int, now: int) -> list[Effect]:
-        """The application is done with this notification."""
-        delivery = self._hand.pop((publisher, number), None)
+    def confirm(self, publisher: ClientId, number: int, now: int, ask: int = 0) -> list[Effect]:
+        """The application is done with this notification; one that was a current value, for this request."""
+        delivery = self._hand.pop((publisher, number, ask), None)
         if delivery is None:
             return []
         self._open.pop(delivery, None)
-        self._done.add((publisher, number))
-        if not any(who == publisher for who, _ in self._hand):
+        self._done.add((publisher, number, ask))
+        if not any(who == publisher for who, _, _ in self._hand):
             self._done = {one for one in self._done if one[0] != publisher}
         return self._mind_ack(now)
 
@@ -597,8 +656,9 @@ class Client:
 
     def progress(self, publisher: ClientId) -> tuple[int, list[int]]:
         """Of a publisher: everything up to this publication is done, and beyond it these."""
-        hand = [number for who, number in self._hand if who == publisher]
-        beyond = sorted(number for who, number in self._done if who == publisher)
+        hand = [number for who, number, ask in self._hand if who == publisher and not ask]
+        done = [number for who, number, ask in self._done if who == publisher and not ask]
+        beyond = sorted(done)
         if hand:
             return min(hand) - 1, [number for number in beyond if number >= min(hand)]
         return (self._marks.of(publisher) if self._marks is not None else 0), []
@@ -612,6 +672,7 @@ class Client:
             self.home,
             self.previous,
             self.following.heard,
+            self.asks,
         )
 
     def held(self) -> Held:
@@ -655,11 +716,12 @@ class Client:
             assert isinstance(template, Template)
             self.follow(template, terms)
         self.following.heard = memory.heard
+        self.asks = self._asks_before = max(self.asks, memory.asks)
         for publish in outbox:
             self._keep(publish)
         for publisher, (mark, beyond) in progress.items():
             self._recent[publisher] = mark
-            self._done.update((publisher, number) for number in beyond)
+            self._done.update((publisher, number, 0) for number in beyond)
 
     def on_received(self, event: Received, now: int) -> list[Effect]:
         if event.link != self.link:
@@ -690,15 +752,47 @@ class Client:
         self.previous = self.previous[:1]
         self.welcomed = True
         self._forget_published(message.published)
+        if self._asked_here:
+            self._answered(self._asked_before)
         recalls, self._recalls = self._recalls, {}
-        return [
-            effect
-            for one, since_ns in recalls.items()
-            for effect in self._say(m.Subscribe(one, self.terms.get(one), since_ns))
+        again = [m.Subscribe(one, self.terms.get(one), ns) for one, ns in recalls.items()]
+        again += [
+            m.Subscribe(one, self.terms.get(one), 0, ask, self.delivered)
+            for ask, one in self._unanswered.items()
+            if ask <= self._asked_before
         ]
+        return [effect for one in again for effect in self._say(one)]
 
     def on_deliver(self, message: m.Deliver, now: int) -> list[Effect]:
         raise ProtocolError(f"delivery {message.number} after {self.delivered}")
+
+    def on_current(self, message: m.Current, now: int) -> list[Effect]:
+        """The value that a key had when a subscription was made; that may be withdrawn by now, or have got it."""
+        if message.number != self.delivered + 1:
+            raise ProtocolError(f"delivery {message.number} after {self.delivered}")
+        self.delivered = message.number
+        notification, ask = message.notification, message.ask
+        wanted: Sequence[Filter] = []
+        if ask <= self._asks_before:  # nobody knows any more which subscription that was
+            wanted = self._wanted.find(notification.attributes)
+        elif ask in self._asked:
+            filter, since = self._asked[ask]
+            came = self._came.get((notification.publisher, notification.number), 0)
+            wanted = [filter] if came <= since else []
+        self._unanswered.pop(ask, None)
+        if self._marks is not None:
+            self._marks.raise_to({notification.publisher: notification.number})
+        key = notification.publisher, notification.number, ask
+        if not wanted or key in self._done:
+            return self._mind_ack(now)
+        told = [] if key in self._hand else [Notify(notification, wanted, ask=ask)]
+        if self._confirms:
+            self._hand[key], self._open[message.number] = message.number, key
+        return [*told, *self._mind_ack(now)]
+
+    def _answered(self, ask: int) -> None:
+        """A broker knows all requests for current values up to this one."""
+        self._unanswered = {one: wanted for one, wanted in self._unanswered.items() if one > ask}
 
     def on_here(self, message: m.Here, now: int) -> list[Effect]:
         """What is followed, of the place where the client is. It may be somewhere else by now.
@@ -771,6 +865,8 @@ class Client:
         if (ads, subs) == (known.ads, known.subs):
             return []
         self.confirmed = m.Echo(ads, subs)
+        for probe in [one for one in self._probed if one <= subs]:
+            self._answered(self._probed.pop(probe))
         return [Confirmed(message.ads, message.subs)]
 
     def _forget_published(self, number: int) -> None:
@@ -802,6 +898,7 @@ EVENTS: dict[type, Callable[[Client, Any, int], list[Effect]]] = {
 FROM_BROKER: dict[type, Callable[[Client, Any, int], list[Effect]]] = {
     m.Welcome: Client.on_welcome,
     m.Deliver: Client.on_deliver,
+    m.Current: Client.on_current,
     m.Gap: Client.on_gap,
     m.Published: Client.on_published,
     m.Resend: Client.on_resend,

@@ -285,8 +285,10 @@ def _publications(message: m.AnyMessage) -> Iterator[m.Publish | m.Notification]
     """All that is in there; only where a frame is long may one of them be too long."""
     if isinstance(message, m.Publish | m.Notification):
         yield message
-    elif isinstance(message, m.Deliver | m.Uncertain | m.Here):
+    elif isinstance(message, m.Deliver | m.Current | m.Uncertain | m.Retained | m.Here):
         yield message.notification
+    elif isinstance(message, m.Values):
+        yield from (value.notification for value in message.values)
     elif isinstance(message, m.Recalled):
         yield from (kept.notification for kept in message.kept)
     elif isinstance(message, m.Update):
@@ -305,6 +307,22 @@ def _check_uncertain(message: m.Uncertain) -> None:
     _check_number(message.since)
 
 
+def _check_publish(message: m.Publish) -> None:
+    if message.retain is not None:
+        m.check_retain(message.retain, message.attributes)
+
+
+def _check_retained(message: m.Retained) -> None:
+    _check_notification(message.notification)
+    m.check_retain(message.retain, message.notification.attributes)
+    _require(len(message.account) <= NAME_MAX, f"a name has at most {NAME_MAX} characters")
+
+
+def _check_values(message: m.Values) -> None:
+    for value in message.values:
+        _check_retained(value)
+
+
 def _check_attach(message: m.Attach) -> None:
     _check_name(message.client)
     _check_number(message.epoch)
@@ -317,6 +335,8 @@ def _check_attach(message: m.Attach) -> None:
     _check_number(message.digest)
     _check_number(message.window)
     _check_watched(message)
+    for place, _ in message.asks:
+        _require(0 <= place < len(message.subscriptions), "current values of no subscription")
     if message.followed is not None:
         _check_followed(message.followed)
 
@@ -397,7 +417,7 @@ def _check_welcome(message: m.Welcome) -> None:
     _check_number(message.published)
 
 
-def _check_deliver(message: m.Deliver | m.Here) -> None:
+def _check_deliver(message: m.Deliver | m.Current | m.Here) -> None:
     _check_notification(message.notification)
 
 
@@ -558,16 +578,19 @@ CHECKS: dict[type, Callable[[Any], None]] = {
     m.Peer: _check_nothing,
     m.Notification: _check_notification,
     m.Uncertain: _check_uncertain,
+    m.Retained: _check_retained,
+    m.Values: _check_values,
     m.Attach: _check_attach,
     m.Detach: _check_nothing,
     m.Subscribe: _check_subscribe,
     m.Unsubscribe: _check_filter,
     m.Advertise: _check_filter,
     m.Unadvertise: _check_filter,
-    m.Publish: _check_nothing,
+    m.Publish: _check_publish,
     m.Ack: _check_nothing,
     m.Welcome: _check_welcome,
     m.Deliver: _check_deliver,
+    m.Current: _check_deliver,
     m.Gap: _check_gap,
     m.Published: _check_nothing,
     m.Update: _check_update,

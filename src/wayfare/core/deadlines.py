@@ -31,7 +31,8 @@ from heapq import heapify, heappop, heappush
     TOMBSTONE,
     UPDATE,  # a table update that was postponed
     CONFIRM,  # what a client wants to have confirmed
-) = range(11)
+    RETAINED,  # current values that were cleared
+) = range(12)
 
 SLACK = 64  # entries of disarmed timers that the heap may always hold
 ORDER_BITS = 40  # of an entry, below its time: in which order it was armed

@@ -159,6 +159,7 @@ class Notify(msgspec.Struct, frozen=True, gc=False):
     notification: Notification
     subscriptions: Sequence[Filter | Template]
     past: bool = False  # it came by where the client is now before it was there
+    ask: int = 0  # it is a current value, and the subscription asked for it by this number
 
 
 class Lost(msgspec.Struct, frozen=True, gc=False):

@@ -206,6 +206,7 @@ class Handoff(Relocation):
                 self.border.memory.keep(one)
         self.border.memory.note(session)
         old.marks |= reply.marks
+        old.asked = max(old.asked, reply.asked)
         if reply.subscriptions is not None:
             old.known = wanted_of(reply.subscriptions, reply.terms)
         return [] if reply.more else self._on_taken_over(session, now)
@@ -233,7 +234,8 @@ class Handoff(Relocation):
         news = [
             (one, put)
             for one, put in kept
-            if isinstance(one, Loss) or session.marks.pass_on(one.notification, now)
+            if isinstance(one, Loss)
+            or (not one.ask and session.marks.pass_on(one.notification, now))
         ]
         queue = inexact(news)  # some may have come here by themselves
         if session.unlike and session.unlike == reply.old_epoch:
@@ -327,9 +329,10 @@ class Handoff(Relocation):
         self.border.let_go(wait)
         for old in olds:
             session.marks.raise_to(old.marks)
+            session.asked = max(session.asked, old.asked)
         kept, _ = apart(queue)
-        numbers = {one.notification.publisher: one.notification.number for one, _ in kept}
-        session.marks.raise_to(numbers)
+        for one, _ in kept:
+            session.marks.raise_to({one.notification.publisher: one.notification.number})
         self.border.note(session)
         self.border.watches.review(session)  # the tables are complete now
         effects = self.border.push(session)
@@ -352,7 +355,7 @@ class Handoff(Relocation):
     def _merged(self, session: Session, wait: Wait, lost: list[Queued], now: int) -> list[Queued]:
         """What older sessions had and what was held back, each once, in every publisher's order."""
         queue: list[Queued] = []
-        there: set[tuple[ClientId, int]] = set()
+        there: set[tuple[ClientId, int, int]] = set()  # publisher, number, request
         for epoch in sorted(wait.old):
             kept = wait.old[epoch].kept
             if wait.old[epoch].known != wait.asked:
@@ -363,7 +366,9 @@ class Handoff(Relocation):
         counts = all(old.known == session.subscriptions for old in earlier)
         if not self._is_last(session, wait):
             earlier, counts = [], False  # what is dropped may be no loss
-        news = list(_news(wait.held, session.subscriptions, there, earlier))
+        asked = max((old.asked for old in wait.old.values()), default=0)
+        held = self.border.without_old_values(wait.held, asked)
+        news = list(_news(held, session.subscriptions, there, earlier))
         merged = in_order_with_losses([*queue, *lost, *news])
         behind = _loss_behind(queue, news, wait.old.values(), session.subscriptions)
         if behind is not None:
@@ -647,7 +652,7 @@ def _is_repeated(first: Request | Fetch, second: Request | Fetch) -> bool:
 def _queue_of(reply: Reply, now: int) -> list[Queued]:
     """What a reply brings, with its losses in their places."""
     kept: list[Kept] = [
-        (Stored(one.notification, size_of(one.notification)), now - one.age_ns)
+        (Stored(one.notification, size_of(one.notification), ask=one.ask), now - one.age_ns)
         for one in reply.kept
     ]
     losses = reply.losses
@@ -657,17 +662,22 @@ def _queue_of(reply: Reply, now: int) -> list[Queued]:
 
 
 def _news(
-    kept: list[Queued], wanted: Wanted, there: set[tuple[ClientId, int]], earlier: list[Old]
+    kept: list[Queued], wanted: Wanted, there: set[tuple[ClientId, int, int]], earlier: list[Old]
 ) -> Iterator[Queued]:
-    """What is not there yet, and earlier sessions did not have; and what is lost."""
+    """What is not there yet, and earlier sessions did not have; and what is lost.
+
+    A current value is for one subscription; if the same is there for all that match, that one gets it, too.
+    """
     for one in kept:
         if isinstance(one[0], Loss):
             yield one
             continue
-        notification = one[0].notification
-        key = notification.publisher, notification.number
-        if key not in there and not any(_came(notification, old, wanted) for old in earlier):
-            there.add(key)
+        notification, ask = one[0].notification, one[0].ask
+        publisher, number = notification.publisher, notification.number
+        if (publisher, number, 0) in there or (publisher, number, ask) in there:
+            continue
+        if ask or not any(_came(notification, old, wanted) for old in earlier):
+            there.add((publisher, number, ask))
             yield one
 
 
@@ -686,12 +696,13 @@ def _loss_behind(
     first: dict[ClientId, int] = {}  # of each publisher behind the loss: what was lost is older
     for one, _ in queue[last + 1 :]:
         assert isinstance(one, Stored)
-        first.setdefault(one.notification.publisher, one.notification.number)
+        if not one.ask:
+            first.setdefault(one.notification.publisher, one.notification.number)
     loss = queue[last][0]
     assert isinstance(loss, Loss)
     older = set[Stored]()  # for membership only
     for one, _ in news:
-        if isinstance(one, Stored):
+        if isinstance(one, Stored) and not one.ask:
             publisher, number = one.notification.publisher, one.notification.number
             end: float = max((old.marks.get(publisher, 0) for old in olds), default=0)
             if not end and not loss.exact:
@@ -749,6 +760,7 @@ def _replies(
         partial=session.is_partial(),
         sought=session.sought_since is not None,
         sought_age_ns=now - (session.sought_since or now),
+        asked=session.asked,
     )
     for number, piece in enumerate(pieces, 1):
         yield replace(reply, **piece, more=number < len(pieces))
@@ -758,7 +770,7 @@ def _piece(part: list[Queued], now: int) -> dict[str, Any]:
     """What a reply says of these: losses in their places, and in sum for brokers that only know that."""
     kept, losses = apart(part)
     piece: dict[str, Any] = {
-        "kept": tuple(m.Kept(stored.notification, now - put) for stored, put in kept)
+        "kept": tuple(m.Kept(stored.notification, now - put, stored.ask) for stored, put in kept)
     }
     if losses:
         piece |= {

@@ -22,7 +22,7 @@ from wayfare.core import messages as m
 from wayfare.core.filters import Filter
 from wayfare.core.matching import FilterIndex
 from wayfare.core.memory import BODY_BYTES, ENTRY_BYTES, Consumer, Memory
-from wayfare.core.messages import ClientId, Deliver, Gap, Notification, Publish, Terms
+from wayfare.core.messages import ClientId, Current, Deliver, Gap, Notification, Publish, Terms
 from wayfare.errors import ProtocolError, UsageError
 
 SECOND_NS = 1_000_000_000
@@ -32,7 +32,13 @@ COUNTED_MIN = 8_192  # bytes on their way to a client that is attached; less is 
 ROOM_MIN = 4_096  # bytes by which a backlog may always grow before its owner is looked at again
 
 
-MAY_BE_NONE = ("past_count", "memory_bytes", "account_memory_bytes")
+MAY_BE_NONE = (
+    "past_count",
+    "memory_bytes",
+    "account_memory_bytes",
+    "account_retained_count",
+    "account_retained_bytes",
+)
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -66,6 +72,10 @@ class Limits(msgspec.Struct, frozen=True):
     memory_bytes: int = 0  # that a broker keeps in sum; then the largest consumer loses; 0: any
     account_memory_bytes: int = 0  # ... that the clients of one account keep; 0: any
     slice_units: int = 5_000  # of work on tables in one event, about a microsecond each
+    retained_count: int = 10_000  # current values of retained publications; then the oldest go
+    retained_bytes: int = 64 * 1024 * 1024
+    account_retained_count: int = 0  # ... that the clients of one account have set; 0: any
+    account_retained_bytes: int = 0
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -165,6 +175,7 @@ class Stored(msgspec.Struct, eq=False, weakref=True):
     notification: Notification
     size: int
     refs: int = 0  # consumers that keep it; see memory.py
+    ask: int = 0  # it is a current value, for this request of one client
 
 
 class Loss(msgspec.Struct, frozen=True, gc=False):
@@ -254,7 +265,7 @@ def thinned(
     matching: dict[Filter, list[int]] = {}  # which of the kept ones
     chosen: set[int] = set()
     for at, (one, _) in enumerate(kept):
-        if isinstance(one, Loss):
+        if isinstance(one, Loss) or one.ask:
             chosen.add(at)
             continue
         for filter in index.find(one.notification.attributes):
@@ -286,16 +297,17 @@ def key_of(notification: Notification, name: str, at: int) -> tuple[bool | None,
 
 
 def in_order(queue: list[Q]) -> list[Q]:
-    """The same, but of each publisher in the order of its numbers; losses stay where they are."""
+    """The same, but of each publisher in the order of its numbers; losses and current values stay."""
     of: dict[ClientId, list[Q]] = {}
     for one in queue:
-        if not isinstance(one[0], Loss):
+        if _has_turn(one):
             of.setdefault(_notification(one).publisher, []).append(one)
     turns = {who: iter(sorted(ones, key=_number)) for who, ones in of.items()}
-    return [
-        one if isinstance(one[0], Loss) else next(turns[_notification(one).publisher])
-        for one in queue
-    ]
+    return [next(turns[_notification(one).publisher]) if _has_turn(one) else one for one in queue]
+
+
+def _has_turn(queued: Kept | Queued) -> bool:
+    return isinstance(queued[0], Stored) and not queued[0].ask
 
 
 def in_order_with_losses(queue: list[Queued]) -> list[Queued]:
@@ -530,9 +542,9 @@ class Backlog:
         self.bytes = 0
         self.count()
 
-    def take(self, window: int) -> list[Deliver | Gap]:
+    def take(self, window: int) -> list[Deliver | Current | Gap]:
         """What may be sent now; where something is gone, what says so."""
-        out: list[Deliver | Gap] = []
+        out: list[Deliver | Current | Gap] = []
         waiting, unacked = self.waiting, self.unacked
         end = self.acked + window  # by number: what a limit dropped is still on its way
         while self.sent < min(end, self.last):
@@ -540,7 +552,11 @@ class Backlog:
             if first == self.sent + 1:
                 item = waiting.popleft()
                 unacked.append(item)
-                out.append(Deliver(item[0], item[1].notification))
+                stored = item[1]
+                if stored.ask:
+                    out.append(Current(item[0], stored.notification, stored.ask))
+                else:
+                    out.append(Deliver(item[0], stored.notification))
             else:
                 loss = self._loss(self.sent, first - 1)
                 out.append(Gap(first - 1, loss.why, loss.exact))

@@ -6,9 +6,9 @@ connection and never changes.
 
     client -> border broker   Attach  Detach  Subscribe  Unsubscribe  Advertise  Unadvertise
                               Publish  Ack(Probe)  Follow  Unfollow  State  HereAck
-    border broker -> client   Welcome  Deliver  Gap  Published  Resend  Interest  Here  HereGap  Echo
-                              NoResponders
-    broker -> broker          Notification  Uncertain  Gap  Announce  Tunnel
+    border broker -> client   Welcome  Deliver  Current  Gap  Published  Resend  Interest  Here  HereGap
+                              Echo  NoResponders
+    broker -> broker          Notification  Uncertain  Retained  Values  Gap  Announce  Tunnel
                               Update(Probe, Echo, Request, Reply, Fetch, Searched, Ask,
                                          Profile, Prepare)
     replicator -> replicator  Shadow  Forget  Recall  Recalled
@@ -49,6 +49,8 @@ ANNOUNCE_MAX = 1_000  # brokers, or clients, in one Announce
 REPLY_BYTES_MAX = 1024 * 1024  # of notifications in one Reply; then the rest comes in another
 REPLY_KEPT_MAX = 10_000  # notifications in one Reply
 REPLY_MARKS_MAX = 1_000  # publishers of which one Reply says how far they were heard
+RETAIN_NAMES_MAX = 8  # attributes that are the key of a retained publication
+VALUES_MAX = 1_000  # current values in one Values
 
 # The decoder checks lengths before it looks at what is in there.
 Filters = Annotated[tuple[Filter, ...], Meta(max_length=FILTERS_MAX)]
@@ -153,6 +155,46 @@ class Uncertain(Message, frozen=True, tag=2):
 
     notification: Notification
     since: int
+
+
+class Retain(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Keep a publication as the current value of its key: the attributes with these names, and their values."""
+
+    names: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=NAME_MAX)], ...],
+        Meta(min_length=1, max_length=RETAIN_NAMES_MAX),
+    ]
+    clear: bool = False  # from now on the key has no value
+
+
+class Retained(Message, frozen=True, tag=80):
+    """A notification that is the current value of its key: it goes to every broker."""
+
+    notification: Notification
+    retain: Retain
+    version: Number  # higher is later; of equal ones, the name of the publisher decides
+    account: str = ""  # of the publisher
+    since: Number = 0  # as in Uncertain; 0: it has overtaken nothing
+
+
+class Values(Message, frozen=True, tag=81):
+    """Current values that a neighbour may not know, because its link began from nothing."""
+
+    values: Annotated[tuple[Retained, ...], Meta(max_length=VALUES_MAX)]
+
+
+def check_retain(retain: Retain, attributes: Mapping[str, Value]) -> None:
+    """Raise InvalidNotification unless a notification with these attributes has such a key."""
+    names = retain.names
+    if not 0 < len(names) <= RETAIN_NAMES_MAX or len(set(names)) < len(names):
+        raise InvalidNotification(
+            f"the key of a retained publication is 1 to {RETAIN_NAMES_MAX} different attributes"
+        )
+    for name in names:
+        if name not in attributes:
+            raise InvalidNotification(
+                f"it is to be retained by {name}, and has no such attribute: add it, or name others"
+            )
 
 
 def check_attributes(attributes: Mapping[str, Value]) -> None:
@@ -291,6 +333,8 @@ class Attach(Message, frozen=True, tag=10):
     watched: Places = ()  # advertisements of which it wants to know whether anybody is interested
     followed: Followed | None = None
     expires_ns: Number = 0  # that it may be away until its session ends; 0: the broker's limit
+    # New subscriptions, by their places, that ask for current values; and the numbers of these requests.
+    asks: Annotated[tuple[tuple[int, Number], ...], Meta(max_length=FILTERS_MAX)] = ()
 
 
 class Detach(Message, frozen=True, tag=11):
@@ -303,6 +347,8 @@ class Subscribe(Message, frozen=True, tag=12):
     filter: Filter
     terms: Terms | None = None
     since_ns: int = 0  # so much of the past is wanted, too
+    ask: Number = 0  # the number of this request for current values; 0: they are not wanted
+    delivered: Number = 0  # the last delivery that came before it
 
 
 class Unsubscribe(Message, frozen=True, tag=13):
@@ -325,6 +371,7 @@ class Publish(Message, frozen=True, tag=16):
     attributes: Attributes
     payload: bytes = b""
     published_ns: Number = 0  # by the publisher's clock, since 1970; 0: unknown
+    retain: Retain | None = None
 
 
 MISSING_MAX = 1_000  # neighbours that an Echo names
@@ -393,6 +440,14 @@ class Deliver(Message, frozen=True, tag=21):
 
     number: Number
     notification: Notification
+
+
+class Current(Message, frozen=True, tag=82):
+    """A delivery, in the same stream: the current value of a key, for one new subscription."""
+
+    number: Number
+    notification: Notification
+    ask: Number  # the request of this subscription
 
 
 class Gap(Message, frozen=True, tag=22):
@@ -547,6 +602,7 @@ class Kept(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     notification: Notification
     age_ns: int
+    ask: Number = 0  # it is a current value, for this request
 
 
 class Loss(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -584,6 +640,7 @@ class Reply(Message, frozen=True, tag=41):
     )
     sought_age_ns: Number = 0  # how long ago
     superseded: bool = False  # not found, because a later attachment of the client has it
+    asked: Number = 0  # the last request for current values that was answered
 
 
 class Fetch(Message, frozen=True, tag=42):
@@ -679,7 +736,17 @@ FromClient = (
     | HereAck
 )
 ToClient = (
-    Welcome | Deliver | Gap | Published | Resend | Interest | Here | HereGap | Echo | NoResponders
+    Welcome
+    | Deliver
+    | Current
+    | Gap
+    | Published
+    | Resend
+    | Interest
+    | Here
+    | HereGap
+    | Echo
+    | NoResponders
 )
 
 
@@ -733,7 +800,7 @@ class Recalled(Message, frozen=True, tag=73):
     kept: Annotated[tuple[Kept, ...], Meta(max_length=REPLY_KEPT_MAX)] = ()
 
 
-Between = Notification | Uncertain | Gap | Update | Announce | Tunnel
+Between = Notification | Uncertain | Retained | Values | Gap | Update | Announce | Tunnel
 # What the core never sees.
 Hosts = Hello | Join | Took | Ping | Refused | Login | Challenge | Proof | Peer
 Peers = Shadow | Forget | Recall | Recalled

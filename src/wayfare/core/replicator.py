@@ -368,9 +368,9 @@ class Replicator:
         return [
             Send(
                 virtual.link,
-                m.Here(one.number, one.notification, one.number in virtual.past)
-                if isinstance(one, m.Deliver)
-                else m.HereGap(one.number, one.reason, one.exact),
+                m.HereGap(one.number, one.reason, one.exact)
+                if isinstance(one, m.Gap)
+                else m.Here(one.number, one.notification, one.number in virtual.past),
             )
             for one in virtual.backlog.take(self.limits.window)
         ]

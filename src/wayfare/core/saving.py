@@ -52,6 +52,7 @@ from wayfare.core.messages import (
 from wayfare.core.paths import Paths
 from wayfare.core.profiles import Asking, Profiles
 from wayfare.core.relocation import Naive, Relocation
+from wayfare.core.retained import Saved as SavedRetained
 from wayfare.core.routing import Stale
 from wayfare.core.sessions import Doubt, Old, Session, Tombstone, Wait, Wanted
 from wayfare.errors import UsageError
@@ -80,6 +81,7 @@ class SavedOld(msgspec.Struct, array_like=True):
     kept: list[Place]
     marks: dict[ClientId, int]
     losses: list[Loss] = []
+    asked: int = 0
 
 
 class SavedWait(msgspec.Struct, array_like=True):
@@ -130,6 +132,7 @@ class SavedSession(msgspec.Struct, array_like=True):
     sought_since: int | None = None
     away_until: int = 0  # 0: an earlier version, which knew the limit only
     expires_ns: int = 0
+    asked: int = 0
 
 
 class SavedAsking(msgspec.Struct, array_like=True):
@@ -173,6 +176,9 @@ class Saved(msgspec.Struct, array_like=True):
     # Of neighbours that tell everything anew: the advertisements and subscriptions that they have not repeated.
     stale: list[tuple[BrokerId, list[Entry], list[Entry]]] = []
     departed: list[int] = []  # the places of sessions whose clients are away, in their order
+    retained: SavedRetained = SavedRetained()
+    # Notifications that are current values of one client, by their places: for which request.
+    asks: dict[int, int] = {}
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -223,6 +229,8 @@ def save(
         border.convergence.save(),
         [(name, list(one.ads), list(one.subs)) for name, one in routing.stale.items()],
         [place for sessions in border.departed for place in sessions],
+        border.retained.save(),
+        places.asks,
     )
     return _encoder.encode(saved)
 
@@ -252,7 +260,12 @@ def load(
             f" {', '.join(paths.neighbours) or 'none'} now: change it back, or begin with an"
             " empty directory"
         )
-    stored = [border.share(Stored(one, size_of(one))) for one in saved.notifications]
+    stored = [
+        Stored(one, size_of(one), ask=saved.asks[place])
+        if place in saved.asks
+        else border.share(Stored(one, size_of(one)))
+        for place, one in enumerate(saved.notifications)
+    ]
     routing = border.routing
     routing.meter.left = inf
     if not saved.told:  # what the neighbours know follows from all that is here
@@ -285,6 +298,7 @@ def load(
         routing.believe(neighbour, ads, subs)
         routing.meter.exact = False
     border.convergence.load(saved.convergence)
+    border.retained.load(saved.retained)
     for neighbour, stale_ads, stale_subs in saved.stale:
         routing.stale[neighbour] = Stale(dict.fromkeys(stale_ads), dict.fromkeys(stale_subs))
     for asking in saved.taking:
@@ -311,15 +325,18 @@ class Places:
 
     def __init__(self) -> None:
         self.notifications: list[Notification] = []
-        self._places: dict[tuple[ClientId, int], int] = {}
+        self.asks: dict[int, int] = {}
+        self._places: dict[tuple[ClientId, int, int], int] = {}
 
     def of(self, stored: Stored) -> int:
-        return self.place(stored.notification)
+        return self.place(stored.notification, stored.ask)
 
-    def place(self, notification: Notification) -> int:
-        key = notification.publisher, notification.number
+    def place(self, notification: Notification, ask: int = 0) -> int:
+        key = notification.publisher, notification.number, ask
         if key not in self._places:
             self._places[key] = len(self.notifications)
+            if ask:
+                self.asks[len(self.notifications)] = ask
             self.notifications.append(notification)
         return self._places[key]
 
@@ -359,6 +376,7 @@ def _saved_session(session: Session, places: Places) -> SavedSession:
         session.sought_since,
         session.away_until,
         session.expires_ns,
+        session.asked,
     )
 
 
@@ -416,7 +434,7 @@ def _saved_wait(wait: Wait, places: Places) -> SavedWait:
         places.all(held),
         wait.bytes,
         {
-            epoch: SavedOld(list(old.known.items()), places.all(kept), old.marks, lost)
+            epoch: SavedOld(list(old.known.items()), places.all(kept), old.marks, lost, old.asked)
             for epoch, old in wait.old.items()
             for kept, lost in [apart(old.kept)]
         },
@@ -450,6 +468,7 @@ def _load_session(border: Border, saved: SavedSession, stored: list[Stored]) -> 
     session.orphan, session.leaving = saved.orphan, saved.leaving
     session.rolled_back = saved.rolled_back
     session.partial, session.sought_since = saved.partial, saved.sought_since
+    session.asked = saved.asked
     if saved.sought and saved.sought_since is None:
         session.sought_since = border.since
     session.doubt = None if saved.doubt is None else Doubt(*saved.doubt)
@@ -490,7 +509,7 @@ def _wait(saved: SavedWait, stored: list[Stored]) -> Wait:
     wait.held, wait.bytes = kept(saved.held, saved.losses), saved.bytes
     for epoch, one in saved.old.items():
         old = wait.old[epoch] = Old(dict(one.known))
-        old.kept, old.marks = kept(one.kept, one.losses), one.marks
+        old.kept, old.marks, old.asked = kept(one.kept, one.losses), one.marks, one.asked
         wait.old_bytes += sum(one.size for one, _ in old.kept if isinstance(one, Stored))
     wait.publications, wait.published_bytes = saved.publications, saved.published_bytes
     wait.refused, wait.superseded, wait.pending = saved.refused, saved.superseded, saved.pending

@@ -50,10 +50,11 @@ Wanted = dict[Filter, Terms | None]  # subscriptions, and what of what is missed
 class Old:
     """What an older session of the client had, as far as it has come."""
 
-    __slots__ = ("kept", "known", "marks")
+    __slots__ = ("asked", "kept", "known", "marks")
 
     def __init__(self, known: Wanted) -> None:
         self.known = known  # its subscriptions
+        self.asked = 0  # the last request for current values that it answered
         self.kept: list[Queued] = []
         self.marks: dict[ClientId, int] = {}
 
@@ -123,7 +124,9 @@ class Wait:
     def last_of(self, publisher: ClientId) -> int:
         """The number of the last notification of a publisher that is held; 0: none is."""
         for one, _ in reversed(self.held):
-            if not isinstance(one, Loss) and one.notification.publisher == publisher:
+            if isinstance(one, Loss) or one.ask:
+                continue
+            if one.notification.publisher == publisher:
                 return one.notification.number
         return 0
 
@@ -197,6 +200,7 @@ class Session:
         "account",
         "advertisements",
         "ages",
+        "asked",
         "away_since",
         "away_until",
         "backlog",
@@ -251,6 +255,7 @@ class Session:
         # Advertisements of it that it watches, and whether it was told that somebody wants them.
         self.watched: dict[Filter, bool | None] = {}
         self.published = 0  # the last publication accepted from it
+        self.asked = 0  # its last request for current values that was answered
         self.backlog = Backlog(delivered, memory, self)
         self.ages = False  # whether a timer is armed for the age of the backlog
         self.marks = Marks(marks_age_ns)
@@ -272,6 +277,21 @@ class Session:
         """The number of the last notification of a publisher that was queued, or is held."""
         queued = self.marks.of(publisher)
         return queued if self.wait is None else max(queued, self.wait.last_of(publisher))
+
+    def undelivered(self, delivered: int) -> set[tuple[ClientId, int]]:
+        """What its client gets after this delivery by all subscriptions that match: for membership only."""
+        queue = (*self.backlog.unacked, *self.backlog.waiting)
+        stored = [one for number, one, _ in queue if number > delivered]
+        if self.wait is not None:
+            stored += [one for one, _ in self.wait.held if isinstance(one, Stored)]
+        some = [one.notification for one in stored if not one.ask]
+        return {(one.publisher, one.number) for one in some}
+
+    def held_values(self) -> set[tuple[ClientId, int]]:
+        """The current values that it holds back while it waits: for membership only."""
+        held = [] if self.wait is None else [one for one, _ in self.wait.held]
+        some = [one.notification for one in held if isinstance(one, Stored) and one.ask]
+        return {(one.publisher, one.number) for one in some}
 
     def measure(self) -> int:
         self.backlog.count()

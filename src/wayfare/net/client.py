@@ -72,6 +72,7 @@ class Client(LocalBroker):
         queue: int | None = None,
         policy: str | None = None,
         ack: bool = False,
+        retained: bool = True,
     ) -> Subscription:
         """Notifications that match. Begins with `async with`, `await`, or the first `get`.
 
@@ -90,13 +91,21 @@ class Client(LocalBroker):
                              drop_newest
         ack                  each notification is done when the application calls its `ack()`; else, when
                              the next one is asked for, or the subscription is closed
+        retained             the current values that match come first; not of what follows the client
         """
         queue = self._settings.queue if queue is None else queue
         policy = self._settings.policy if policy is None else policy
-        check_options(queue=queue, policy=policy, ack=ack)
+        check_options(queue=queue, policy=policy, ack=ack, retained=retained)
         one = asked(wanted, last=last, younger=younger, key=key, local=local, since=since)
         return Subscription(
-            self._intake, one.wanted, one.terms, one.since_ns, queue, policy, ack=ack
+            self._intake,
+            one.wanted,
+            one.terms,
+            one.since_ns,
+            queue,
+            policy,
+            ack=ack,
+            retained=retained,
         )
 
     def offer(self, offered: Wanted) -> Offer:

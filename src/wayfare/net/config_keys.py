@@ -69,6 +69,8 @@ def _limit(field: str, about: str) -> Key:
         return Key(
             f"limits.{field.removesuffix('_ns')}", DURATION, written(value, DURATIONS_NS), about
         )
+    if field.endswith("_bytes") and not value:
+        return Key(f"limits.{field}", SIZE_OR_NONE, "none", about)
     if field.endswith("_bytes"):
         return Key(f"limits.{field}", SIZE, written(value, SIZES), about)
     return Key(f"limits.{field}", COUNT if value else COUNT_OR_NONE, value, about)
@@ -109,6 +111,10 @@ LIMITS = {
             "that a broker keeps in memory in sum; then the largest consumer is slowed, and loses",
         ),
         ("account_memory_bytes", "the same, for the clients of one account"),
+        ("retained_count", "current values; then those that were set longest ago are dropped"),
+        ("retained_bytes", "the same, in bytes"),
+        ("account_retained_count", "the same, of those that the clients of one account have set"),
+        ("account_retained_bytes", "the same, in bytes"),
     )
 }
 

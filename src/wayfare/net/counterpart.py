@@ -95,7 +95,7 @@ class Counterpart(LocalBroker):
     ) -> None:
         """With a memory, it goes on behind what the device has seen; else it begins anew."""
         mine = Careful(ClientId(name), confirms=True)
-        mine.epoch = self.base = clock()
+        mine.epoch = mine.asks = self.base = clock()
         if memory is not None:
             _go_on(mine, memory, seen)
             self.base = memory.base
@@ -167,7 +167,13 @@ class Counterpart(LocalBroker):
             )
 
     async def say(
-        self, attributes: Mapping[str, Value], payload: bytes, number: int | None
+        self,
+        attributes: Mapping[str, Value],
+        payload: bytes,
+        number: int | None,
+        retain: Any = (),
+        *,
+        clear: bool = False,
     ) -> None:
         """Publish; what has the number of an earlier publication is that one, said again."""
         await self._life.until(self._may_publish)
@@ -184,7 +190,10 @@ class Counterpart(LocalBroker):
             return
         self._core.published = self.base + number - 1
         try:
-            await self.publish(attributes, payload)
+            if clear:
+                await self.clear(attributes, payload, retain=retain)
+            else:
+                await self.publish(attributes, payload, retain=retain)
         except BaseException:
             self._core.published = last
             raise
@@ -196,7 +205,8 @@ class Counterpart(LocalBroker):
             self._seen, _, one = told.popleft()
             self._shown = max(0, self._shown - 1)
             if one is not None:
-                done = self._core.confirm(ClientId(one.publisher), one.number, now)
+                who, ask = ClientId(one.publisher), one.request
+                done = self._core.confirm(who, one.number, now, ask)
                 self._conversation.perform(done)
         self._conversation.perform(self._core.see(self._seen[0], now))
         self._conversation.flush_soon()
@@ -285,6 +295,8 @@ class Counterpart(LocalBroker):
         }
         if notification.past:
             facts["past"] = True
+        if notification.retained:
+            facts["retained"] = True
         self._add(facts, notification)
 
     def _tell_lost(self, effect: Lost) -> None:

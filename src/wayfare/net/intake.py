@@ -42,11 +42,14 @@ class Intake:
         self._keeping = keeping
         self._confirmations = confirmations
         self._subscriptions: dict[Filter | Template, list[Subscription]] = {}
+        self._asking: dict[int, Subscription] = {}  # by their requests for current values
         life.wakers.append(self._wake)
 
     def hand_out(self, notification: Notification, matching: Sequence[Filter | Template]) -> None:
         there = self._subscriptions
         takers = [one for wanted in matching for one in there.get(wanted, ())]
+        if notification.request in self._asking:
+            takers = [one for one in takers if one is self._asking[notification.request]]
         if self._keeping is not None:
             notification.redelivered = self._keeping.redelivered(notification)
             unclaimed = [wanted for wanted in matching if wanted not in there]
@@ -67,7 +70,9 @@ class Intake:
         self.check()
         wanted, since_ns, kept = subscription.filter, subscription.since_ns, self._keeping
         if kept is None or since_ns or not self._profile.has(wanted, subscription.terms):
-            self._profile.want(wanted, subscription.terms, since_ns)
+            ask = self._profile.want(wanted, subscription.terms, since_ns, subscription.retained)
+            if ask:
+                self._asking[ask] = subscription
         self._subscriptions.setdefault(wanted, []).append(subscription)
         if kept is not None:
             for notification in kept.claim(wanted):
@@ -84,6 +89,12 @@ class Intake:
                 del self._subscriptions[subscription.filter]
             if not self._life.closed and not self._profile.lasting:
                 self._profile.unwant(subscription.filter)
+                if not there:
+                    self._asking = {
+                        ask: one
+                        for ask, one in self._asking.items()
+                        if one.filter != subscription.filter
+                    }
         self.has_room(subscription)
 
     def withdraw(self, wanted: Filter | Template) -> None:
@@ -110,8 +121,8 @@ class Intake:
         kept = self._keeping
         if kept is not None and kept.done(notification) and not self._life.closed:
             publisher, number = ClientId(notification.publisher), notification.number
-            now = time.monotonic_ns()
-            self._conversation.perform(self._core.confirm(publisher, number, now))
+            now, ask = time.monotonic_ns(), notification.request
+            self._conversation.perform(self._core.confirm(publisher, number, now, ask))
             self._conversation.flush_soon()
 
     def has_no_room(self, subscription: Subscription) -> None:

@@ -28,8 +28,8 @@ class Keeping:
         self._saved: Memory | None = None
         self._saved_filters = False
         self._progressed: dict[ClientId, None] = {}  # publishers of which more is done
-        # publisher, number -> subscriptions that are not done with it
-        self._busy: dict[tuple[str, int], int] = {}
+        # publisher, number, request for a current value -> subscriptions that are not done with it
+        self._busy: dict[tuple[str, int, int], int] = {}
         # nobody has subscribed again yet
         self._unclaimed: dict[Filter | Template, list[Notification]] = {}
         # what the application had and is not done with -> how often it had it
@@ -53,8 +53,8 @@ class Keeping:
     ) -> None:
         """So many subscriptions get it, and will say when they are done; the others are not there yet."""
         publisher, number = ClientId(notification.publisher), notification.number
-        if self._core.has_in_hand(publisher, number):
-            self._busy[publisher, number] = takers + len(unclaimed)
+        if self._core.has_in_hand(publisher, number, notification.request):
+            self._busy[publisher, number, notification.request] = takers + len(unclaimed)
         for wanted in unclaimed:
             self._unclaimed.setdefault(wanted, []).append(notification)
 
@@ -69,7 +69,7 @@ class Keeping:
     def taken(self, notification: Notification) -> None:
         """The application has it in hand."""
         key = notification.publisher, notification.number
-        if key in self._busy:
+        if (*key, notification.request) in self._busy:
             self._attempts[key] = notification.redelivered + 1
             if len(self._attempts) > ATTEMPTS_MAX:
                 del self._attempts[next(iter(self._attempts))]
@@ -78,12 +78,13 @@ class Keeping:
     def done(self, notification: Notification) -> bool:
         """A subscription is done with it; True if all are."""
         key = notification.publisher, notification.number
-        if key not in self._busy:
+        busy = (*key, notification.request)
+        if busy not in self._busy:
             return False
-        self._busy[key] -= 1
-        if self._busy[key]:
+        self._busy[busy] -= 1
+        if self._busy[busy]:
             return False
-        del self._busy[key]
+        del self._busy[busy]
         self._saved_attempts &= self._attempts.pop(key, None) is None
         self._progressed[ClientId(notification.publisher)] = None
         return True

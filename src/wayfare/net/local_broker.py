@@ -32,7 +32,7 @@ from wayfare.core.predicates import Value
 from wayfare.core.requests import check_unreserved
 from wayfare.core.templates import Template
 from wayfare.core.values import Payload, Publishable, plain_attributes, plain_payload
-from wayfare.errors import NotConfirmed, StoreError
+from wayfare.errors import InvalidNotification, NotConfirmed, StoreError, UsageError
 from wayfare.net.addresses import Address, parse_all
 from wayfare.net.being import Being, Location
 from wayfare.net.client_store import ClientStore
@@ -297,31 +297,61 @@ class LocalBroker:
         payload: Payload = b"",
         *,
         confirm: bool = False,
+        retain: str | Sequence[str] = (),
     ) -> int:
         """Publish once, now or as soon as there is a broker. Returns the number of the publication.
 
         An attribute that is None is left out. A payload that is a text is encoded in UTF-8.
+
+        With `retain`, the names of some attributes, it is the current value of the key that these attributes
+        with their values are: who subscribes later gets it first, until another one replaces it.
 
         Waits while too many are not acknowledged, or not even read; if that is cancelled, nothing was
         published. With `confirm`, waits until a broker has it; if that is cancelled, it will be there.
         """
         plain, content = plain_attributes(attributes), plain_payload(payload)
         check_unreserved(plain)
-        number = await self._publish(plain, content)
+        return await self._once_taken(
+            await self._publish(plain, content, retained_by(retain)), confirm
+        )
+
+    async def clear(
+        self,
+        attributes: Mapping[str, Publishable],
+        payload: Payload = b"",
+        *,
+        retain: str | Sequence[str] = (),
+        confirm: bool = False,
+    ) -> int:
+        """Publish, and leave the key without a value: who subscribes later gets none.
+
+        The key is what `retain` names, all attributes by default.
+        """
+        plain, content = plain_attributes(attributes), plain_payload(payload)
+        key = retained_by(retain or tuple(plain))
+        if key is None:
+            raise InvalidNotification("a key has an attribute at least: give the one to clear")
+        check_unreserved(plain)
+        number = await self._publish(plain, content, m.Retain(key.names, True))
+        return await self._once_taken(number, confirm)
+
+    async def _once_taken(self, number: int, confirm: bool) -> int:
         if confirm:
             await self._life.until(lambda: self._confirmed >= number)
         return number
 
-    async def _publish(self, plain: Mapping[str, Value], content: bytes) -> int:
+    async def _publish(
+        self, plain: Mapping[str, Value], content: bytes, retain: m.Retain | None = None
+    ) -> int:
         await self._life.until(self._may_publish)
         self._life.check()
-        effects = self._core.publish(plain, content, time.time_ns())
+        effects = self._core.publish(plain, content, time.time_ns(), retain)
         if self._keeping is not None:
             self._keeping.publish()
             self._keep()
             self.check()
         number = self._core.published
-        self._recorder.published(number, self._core.epoch, dict(plain))
+        self._recorder.published(number, self._core.epoch, plain, retain)
         self._conversation.perform(effects)
         return number
 
@@ -376,8 +406,10 @@ class LocalBroker:
     def _tell(self, effect: Effect) -> None:
         mine = self._core
         if type(effect) is Notify:
-            self._recorder.delivered(effect.notification, mine.delivered, mine.epoch, effect.past)
-            notification = Notification(effect.notification, mine.delivered, past=effect.past)
+            self._recorder.delivered(effect, mine.delivered, mine.epoch)
+            notification = Notification(
+                effect.notification, mine.delivered, past=effect.past, request=effect.ask
+            )
             if self._settings.clock_error is not None:
                 notification.received_ns = time.time_ns()
             self._hand_out(notification, effect.subscriptions)
@@ -460,9 +492,18 @@ class LocalBroker:
         await rounds.go()
 
 
+def retained_by(names: str | Sequence[str]) -> m.Retain | None:
+    """What is to be retained, and by which attributes; None: it is not."""
+    if not isinstance(names, str | tuple | list) or not all(isinstance(one, str) for one in names):
+        raise UsageError(f"retain names attributes, one or several, not {names!r:.60}")
+    if not names:
+        return None
+    return m.Retain((names,) if isinstance(names, str) else tuple(names))
+
+
 def begun(mine: core.Client) -> core.Client:
     """A core that is never behind one of an earlier process of its name, which may have been killed."""
-    mine.epoch = mine.published = clock()
+    mine.epoch = mine.published = mine.asks = clock()
     return mine
 
 

@@ -154,6 +154,7 @@ class MemoryGuard:
         yield "profiles", memory.profiles
         yield "publications", memory.publications + self._core.profiles.bytes
         yield "past", self._core.past_bytes()
+        yield "retained", self._core.border.retained.memory_bytes()
         yield "connections", self.buffers.bytes
         yield "links", sum(link.bytes for link in self._links.values())
 

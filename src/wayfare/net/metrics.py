@@ -175,11 +175,33 @@ METRICS = (
         _one(lambda one: one.backlog_bytes),
     ),
     Row(
+        "wayfare_retained_values",
+        "gauge",
+        "",
+        "current values of retained publications; every broker of a tree has all of them",
+        _one(lambda one: one.retained),
+    ),
+    Row(
+        "wayfare_retained_bytes",
+        "gauge",
+        "",
+        "the same in bytes",
+        _one(lambda one: one.retained_bytes),
+    ),
+    Row(
+        "wayfare_retained_evicted_total",
+        "counter",
+        "",
+        "current values that were dropped to keep `limits.retained_count` or another one of these limits",
+        _one(lambda one: one.retained_evicted),
+    ),
+    Row(
         "wayfare_memory_bytes",
         "gauge",
         "kind",
         "what counts for `limits.memory`, as estimated: notifications, profiles (sessions with their filters),"
-        " publications that are not accepted yet, the past, and what waits in connections and links",
+        " publications that are not accepted yet, the past, current values, and what waits in connections and"
+        " links",
         lambda one: [((kind,), size) for kind, size in one.memory.items()],
     ),
     Row(

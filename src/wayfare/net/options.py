@@ -168,6 +168,7 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "local": (lambda value: type(value) is bool, "True or False"),
     "since": (_seconds, "a number of seconds"),
     "ack": (lambda value: type(value) is bool, "True or False"),
+    "retained": (lambda value: type(value) is bool, "True or False"),
 }
 
 

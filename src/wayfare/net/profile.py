@@ -44,16 +44,26 @@ class Profile:
             before = mine.terms.get(wanted)
         return mine.asks_for(wanted) and before == terms
 
-    def want(self, wanted: Filter | Template, terms: Terms | None, since_ns: int = 0) -> None:
+    def want(
+        self,
+        wanted: Filter | Template,
+        terms: Terms | None,
+        since_ns: int = 0,
+        retained: bool = True,
+    ) -> int:
+        """Returns the number of the request for current values; 0: what follows the client has none."""
+        ask = 0
         if isinstance(wanted, Template):
             effects = self._core.follow(wanted, terms)
             kind = "followed"
         else:
-            effects = self._core.subscribe(wanted, terms, since_ns)
+            effects = self._core.subscribe(wanted, terms, since_ns, current=retained)
             kind = "subscribed"
+            ask = self._core.asks if retained else 0
         self._change()
-        self._recorder.asked(kind, wanted, None if terms is None else m.terms_text(terms))
+        self._recorder.asked(kind, wanted, None if terms is None else m.terms_text(terms), ask)
         self._perform(effects)
+        return ask
 
     def unwant(self, wanted: Filter | Template) -> None:
         """Once; it may be wanted more often."""

@@ -13,8 +13,9 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wayfare.core.effects import Notify
 from wayfare.core.filters import Filter
-from wayfare.core.messages import Notification, State
+from wayfare.core.messages import Retain, State
 from wayfare.core.predicates import Value
 from wayfare.core.templates import Template
 from wayfare.eventlog import Event, JsonLinesWriter, ParquetWriter, writer
@@ -74,6 +75,7 @@ class Recorder(Unrecorded):
         follows: Template | None = None,
         publisher: str | None = None,
         delivery: int | None = None,
+        path: list[str] | None = None,
     ) -> None:
         self._put(
             Event(
@@ -91,22 +93,33 @@ class Recorder(Unrecorded):
                 reason=reason,
                 location=location,
                 follows=follows,
+                path=path,
             )
         )
 
-    def asked(self, kind: str, wanted: Filter | Template, reason: str | None) -> None:
+    def asked(self, kind: str, wanted: Filter | Template, reason: str | None, ask: int = 0) -> None:
         if isinstance(wanted, Template):
             self.fact(kind, follows=wanted, reason=reason)
         else:
-            self.fact(kind, filter=wanted, reason=reason)
+            self.fact(kind, filter=wanted, reason=reason, count=ask or None)
 
     def became(self, state: State) -> None:
         self.fact("became", location=state.location, attributes=dict(state.values))
 
-    def published(self, number: int, epoch: int, attributes: Mapping[str, Value]) -> None:
-        self.fact("published", number=number, epoch=epoch, attributes=dict(attributes))
+    def published(
+        self, number: int, epoch: int, attributes: Mapping[str, Value], retain: Retain | None = None
+    ) -> None:
+        self.fact(
+            "published",
+            number=number,
+            epoch=epoch,
+            attributes=dict(attributes),
+            reason="clear" if retain is not None and retain.clear else None,
+            path=None if retain is None else list(retain.names),
+        )
 
-    def delivered(self, notification: Notification, delivery: int, epoch: int, past: bool) -> None:
+    def delivered(self, effect: Notify, delivery: int, epoch: int) -> None:
+        notification = effect.notification
         event = Event(  # by position, which takes half the time
             time.monotonic_ns() + CLOCK_NS,
             "delivered",
@@ -119,7 +132,10 @@ class Recorder(Unrecorded):
             None,
             notification.attributes,
         )
-        event.reason = "past" if past else None
+        if effect.past:
+            event.reason = "past"
+        elif effect.ask:
+            event.reason, event.count = "current", effect.ask
         self._put(event)
 
     async def close(self) -> None:

@@ -120,6 +120,9 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     ended_sessions: dict[
         str, int
     ] = {}  # of clients that are away: expired, evicted, or a limit of memory
+    retained: int = 0  # current values
+    retained_bytes: int = 0
+    retained_evicted: int = 0  # that a limit dropped
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -237,6 +240,9 @@ def status_of(host: BrokerHost) -> BrokerStatus:
         slowed=host.memory.slowed,
         audit_lines={"written": host.audit.written, "failed": host.audit.failed},
         logins=dict(host.logins),
+        retained=len(host.core.border.retained),
+        retained_bytes=host.core.border.retained.bytes,
+        retained_evicted=host.core.border.retained.evicted,
     )
 
 

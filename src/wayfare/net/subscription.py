@@ -61,13 +61,20 @@ class Notification(Mapping[str, Value]):
         "publisher",
         "received_ns",
         "redelivered",
+        "request",
     )
 
     def __init__(
-        self, notification: m.Notification | Notification, delivery: int = 0, *, past: bool = False
+        self,
+        notification: m.Notification | Notification,
+        delivery: int = 0,
+        *,
+        past: bool = False,
+        request: int = 0,
     ) -> None:
         self.delivery = delivery  # this client's own count
         self.past = past  # it came by where the client is now before it was there
+        self.request = request  # of a current value: the subscription that asked for it; 0: none
         self.publisher: str = notification.publisher
         self.number: int = notification.number  # the publisher's own count
         self.attributes: dict[str, Value] = notification.attributes
@@ -77,6 +84,11 @@ class Notification(Mapping[str, Value]):
         self.redelivered = 0  # how often the application had it before, and was not done with it
         self._subscription: Subscription | None = None  # that waits for `ack`
         self._reply: Reply | None = None  # it is a request
+
+    @property
+    def retained(self) -> bool:
+        """Whether it was published before the subscription, and was the current value of its key then."""
+        return self.request > 0
 
     @property
     def published_at(self) -> datetime | None:
@@ -162,11 +174,13 @@ class Subscription(Stream[Notification]):
         policy: str,
         *,
         ack: bool = False,
+        retained: bool = True,
     ) -> None:
         super().__init__()
         self.filter = wanted
         self.terms = terms
         self.since_ns = since_ns
+        self.retained = retained  # the current values that match come first
         self.dropped = 0  # that did not fit the queue
         self._client = client
         self._queue: deque[Notification] = deque()

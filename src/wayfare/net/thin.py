@@ -444,7 +444,11 @@ class Device:
         await self.mine.retract(text)
 
     async def on_publish(self, attributes: Any, facts: Facts) -> None:
-        await self.mine.say(attributes, payloads.found(facts), facts.get("number"))
+        clear = facts.get("clear", False)
+        if type(clear) is not bool:
+            raise UsageError(f"clear is true or false, not {clear!r:.60}")
+        payload, number = payloads.found(facts), facts.get("number")
+        await self.mine.say(attributes, payload, number, facts.get("retain", ()), clear=clear)
 
     async def on_location(self, there: Any, facts: Facts) -> None:
         self.mine.location = tuple(there) if isinstance(there, list) else there
@@ -485,7 +489,7 @@ WORDS = {
     "unsubscribe": Word(Device.on_unsubscribe),
     "advertise": Word(Device.on_advertise),
     "unadvertise": Word(Device.on_unadvertise),
-    "publish": Word(Device.on_publish, ("number", "payload", "payload_base64")),
+    "publish": Word(Device.on_publish, ("number", "payload", "payload_base64", "retain", "clear")),
     "location": Word(Device.on_location),
     "state": Word(Device.on_state),
     "ack": Word(Device.on_ack),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from wayfare.core.effects import Notify
 from wayfare.core.filters import Filter
-from wayfare.core.messages import Notification, State
+from wayfare.core.messages import Retain, State
 from wayfare.core.predicates import Value
 from wayfare.core.templates import Template
 
@@ -34,15 +35,16 @@ class Unrecorded:
         follows: Template | None = None,
         publisher: str | None = None,
         delivery: int | None = None,
+        path: list[str] | None = None,
     ) -> None: ...
 
-    def asked(self, kind: str, wanted: Filter | Template, reason: str | None) -> None:
+    def asked(self, kind: str, wanted: Filter | Template, reason: str | None, ask: int = 0) -> None:
         """Subscribed or unsubscribed, followed or unfollowed."""
 
     def became(self, state: State) -> None: ...
 
-    def published(self, number: int, epoch: int, attributes: Mapping[str, Value]) -> None: ...
-
-    def delivered(
-        self, notification: Notification, delivery: int, epoch: int, past: bool
+    def published(
+        self, number: int, epoch: int, attributes: Mapping[str, Value], retain: Retain | None = None
     ) -> None: ...
+
+    def delivered(self, effect: Notify, delivery: int, epoch: int) -> None: ...

@@ -148,6 +148,8 @@ class Fuzz:
         # After an expiry, home reports the loss before the subscriptions are in effect again.
         self.expiring = self.expiry.random() < 0.25 and job.relocation != Home.name
         self.crowded = self.expiring and self.expiry.random() < 0.4
+        self.values = Random(f"values {job.seed}")  # likewise
+        self.retaining = self.values.choice([0.0, 0.2, 0.6])  # that part of publications
         self.watching = self.interest.random() < 0.5
         self.pressure = Random(f"memory {job.seed}")  # likewise
         self.short = self.pressure.random() < 0.25  # of memory, now and then
@@ -461,7 +463,17 @@ class Fuzz:
         else:
             for attributes in [random_attributes(random) for _ in range(random.choice([1, 1, 3]))]:
                 if any(filter.matches(attributes) for filter in advertisements):
-                    client.publish(attributes)
+                    self._publish(client, attributes)
+
+    def _publish(self, client: ClientHost, attributes: dict[str, Value]) -> None:
+        """Some publications are retained, by few keys; now and then one clears its key."""
+        random = self.values
+        names = [one for one in ("topic", "name") if one in attributes]
+        if names and random.random() < self.retaining:
+            keys = random.choice([names[:1], names[:1], names])
+            client.publish(attributes, retain=keys, clear=random.random() < 0.1)
+        else:
+            client.publish(attributes)
 
     def _publish_at_once(self, client: ClientHost, offered: Filter) -> None:
         """Nobody has heard of the advertisement yet, and everybody gets what it offers."""
@@ -470,7 +482,7 @@ class Fuzz:
             return
         some = [random_attributes(random) for _ in range(20)]
         for attributes in [one for one in some if offered.matches(one)][: random.choice([1, 3])]:
-            client.publish(attributes)
+            self._publish(client, attributes)
 
     def _watch(self, client: ClientHost) -> None:
         """A publisher wants to know whether anybody is interested, or does not any more."""

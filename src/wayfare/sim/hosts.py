@@ -5,7 +5,7 @@ They feed a core with events, perform the effects, and wake it when it asked to 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from wayfare.core.broker import Broker
@@ -38,6 +38,7 @@ from wayfare.core.messages import (
     BrokerId,
     LinkId,
     Notification,
+    Retain,
     State,
     Terms,
     terms_text,
@@ -449,12 +450,22 @@ class ClientHost(Host):
             self.connection.break_off(noticed=False)
 
     def subscribe(
-        self, filter: str | Filter | Condition, terms: Terms | None = None, since_ns: int = 0
+        self,
+        filter: str | Filter | Condition,
+        terms: Terms | None = None,
+        since_ns: int = 0,
+        *,
+        current: bool = True,
     ) -> Filter:
+        """Unless it is `current`, without the current values that match."""
         wanted = as_filter(filter)
-        effects = self.core.subscribe(wanted, terms, since_ns)
+        effects = self.core.subscribe(wanted, terms, since_ns, current=current)
         self.world.log(
-            "subscribed", client=self.name, filter=wanted, reason=terms and terms_text(terms)
+            "subscribed",
+            client=self.name,
+            filter=wanted,
+            reason=terms and terms_text(terms),
+            count=self.core.asks if current else None,
         )
         self.perform(effects)
         return wanted
@@ -515,14 +526,26 @@ class ClientHost(Host):
     def unwatch(self, filter: str | Filter | Condition) -> None:
         self.perform(self.core.unwatch(as_filter(filter)))
 
-    def publish(self, attributes: Mapping[str, Value], payload: bytes = b"") -> None:
-        effects = self.core.publish(attributes, payload)
+    def publish(
+        self,
+        attributes: Mapping[str, Value],
+        payload: bytes = b"",
+        *,
+        retain: str | Sequence[str] = (),
+        clear: bool = False,
+    ) -> None:
+        """Publish; with `retain`, as the current value of the key that these attributes are."""
+        names = (retain,) if isinstance(retain, str) else tuple(retain)
+        kept = Retain(names, clear) if names else None
+        effects = self.core.publish(attributes, payload, retain=kept)
         self.world.log(
             "published",
             client=self.name,
             number=self.core.published,
             epoch=self.core.epoch,
             attributes=dict(attributes),
+            reason="clear" if clear else None,
+            path=list(names) or None,
         )
         self.perform(effects)
 
@@ -615,6 +638,10 @@ class ClientHost(Host):
         )
         if effect.past:
             event.reason = "past"
+        elif effect.ask:
+            assert isinstance(effect.subscriptions[0], Filter)
+            event.reason, event.filter = "current", effect.subscriptions[0]
+            event.count = effect.ask
         world = self.world
         world.events.append(event)
         if world.listeners:

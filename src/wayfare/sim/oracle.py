@@ -21,6 +21,7 @@ from wayfare.core.templates import Mine
 from wayfare.eventlog import Event
 from wayfare.sim import interest
 from wayfare.sim.asking import check_requests
+from wayfare.sim.current import Judge as Values
 from wayfare.sim.gap_places import Stream
 from wayfare.sim.histories import History, Span, histories, matches
 from wayfare.sim.quiet import check_quiet
@@ -81,9 +82,14 @@ def check_deliveries(events: list[Event], reach: Reach) -> Verdict:
     late: dict[str, int] = {}  # what came behind a gap, although it was published before it
     violations: list[Violation] = []
     followed: set[tuple[str, str, int]] = set()  # client, publisher, number
+    values = Values(events, clients, reach)
+    current: dict[str, set[tuple[str, int]]] = {}  # what came as a current value
     for place, event in enumerate(events):
         if event.kind == "delivered":
             assert event.client and event.publisher and event.number
+            if event.reason == "current":
+                current.setdefault(event.client, set()).add((event.publisher, event.number))
+                continue
             if _is_followed(event, clients[event.client]):
                 violations += _check_once(event, followed)
                 continue
@@ -116,7 +122,7 @@ def check_deliveries(events: list[Event], reach: Reach) -> Verdict:
             for number, event in publisher.published.items():
                 must = _required(event, client, publisher, reach, published)
                 required += must
-                if number not in got:
+                if number not in got and (publisher_name, number) not in current.get(name, ()):
                     possible += _possible(event, client, reach)
                     if must:
                         missing.append(event)
@@ -126,23 +132,26 @@ def check_deliveries(events: list[Event], reach: Reach) -> Verdict:
                     )
         # Who does not know what its client got does not know either what was reported as lost: it may come.
         possible += min(late.get(name, 0), forgotten.get(name, NEVER_TOLD).lost)
+        possible += values.possible(name)
         violations += _check_reported(name, client, streams[name], missing)
         told = lost.get(name, 0)
         if told > possible:
             violations.append(
                 Violation("gap", f"{name} was told of {told} lost, but misses {possible} at most")
             )
+    violations += values.violations()
     return Verdict(
         tuple(violations),
         published=published,
         delivered=len(followed)
+        + sum(map(len, current.values()))
         + sum(
             len(some)
             for processes in streams.values()
             for stream in processes
             for some in stream.delivered.values()
         ),
-        required=required,
+        required=required + values.required,
         lost=sum(lost.values()),
     )
 

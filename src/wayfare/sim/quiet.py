@@ -14,6 +14,7 @@ from wayfare.core.home import Home, tunnelled
 from wayfare.core.junction import Junction
 from wayfare.core.messages import BrokerId, ClientId, Entry
 from wayfare.core.reduction import STRATEGIES, Strategy
+from wayfare.core.retained import order
 from wayfare.sim import interest
 from wayfare.sim.accounting import check_accounting
 from wayfare.sim.hosts import ClientHost
@@ -35,6 +36,7 @@ def check_quiet(world: World) -> list[Violation]:
     for broker in world.brokers.values():
         found += [Violation("accounting", what) for what in check_accounting(broker.core)]
         found += [Violation("tidy", what) for what in _unconfirmed(broker.core)]
+    found += [Violation("tidy", what) for what in _differing_values(world)]
     away = [one for one in world.clients.values() if one.connection is None and not one.left]
     found += _check_sessions(world, {one.name for one in away})
     # What a broker knows of a client that is away is what it last heard, which nobody else knows.
@@ -50,6 +52,20 @@ def _unconfirmed(broker: Broker) -> Iterator[str]:
             yield f"{broker.name} waits for {missing} to confirm {kind} of {barrier.source}"
     for neighbour, entries in spread.provisional.entries.items():
         yield f"{neighbour} has not answered {len(entries)} advertisements of {broker.name}"
+
+
+def _differing_values(world: World) -> Iterator[str]:
+    """All brokers have the same current values, unless a limit dropped some."""
+    tables = {name: host.core.border.retained for name, host in world.brokers.items()}
+    if any(table.evicted for table in tables.values()):
+        return
+    for name, table in tables.items():
+        for key in table.values.keys() - table.cleared.keys():
+            mine = order(table.values[key])
+            others = {name: one.values.get(key) for name, one in tables.items()}
+            lacking = [other for other, one in others.items() if not one or order(one) != mine]
+            if lacking:
+                yield f"{name} has another value of {key} than {', '.join(sorted(lacking))}"
 
 
 def _check_sessions(world: World, away: set[str]) -> Iterator[Violation]:

@@ -80,6 +80,20 @@ def _reply(reply: m.Reply) -> str:
     return f"Reply({', '.join([f'to {reply.broker}', reply.client, *kept, *lost, *more])})"
 
 
+def _publish(publish: m.Publish) -> str:
+    retain = publish.retain
+    word = "" if retain is None else ", clear " if retain.clear else ", retain "
+    key = "" if retain is None else ", ".join(retain.names)
+    return f"Publish({publish.number} {attributes_text(publish.attributes)}{word}{key})"
+
+
+def _retained(value: m.Retained) -> str:
+    one, retain = value.notification, value.retain
+    word = "clears" if retain.clear else "by"
+    key = ", ".join(retain.names)
+    return f"Retained({one.publisher} {one.number} {word} {key}, version {value.version})"
+
+
 def _state(state: m.State) -> str:
     where = [f"at {state.location}"] if state.location else []
     return ", ".join([*where, *([attributes_text(state.values)] if state.values else [])])
@@ -88,6 +102,8 @@ def _state(state: m.State) -> str:
 TEXTS: dict[type, Callable[[Any], str]] = {
     m.Notification: lambda one: f"Notification({one.publisher} {one.number})",
     m.Uncertain: lambda one: f"Uncertain({one.notification.publisher} {one.notification.number})",
+    m.Retained: _retained,
+    m.Values: lambda one: f"Values({', '.join(map(_retained, one.values))})",
     m.Announce: _announce,
     m.Update: _update,
     m.Request: _request,
@@ -118,11 +134,14 @@ TEXTS: dict[type, Callable[[Any], str]] = {
     m.Unsubscribe: lambda one: f"Unsubscribe({one.filter})",
     m.Advertise: lambda one: f"Advertise({one.filter}{', watched' if one.watch else ''})",
     m.Unadvertise: lambda one: f"Unadvertise({one.filter})",
-    m.Publish: lambda one: f"Publish({one.number} {attributes_text(one.attributes)})",
+    m.Publish: _publish,
     m.Ack: lambda one: f"Ack({', '.join([str(one.number), *_probe(one.probe)])})",
     m.Welcome: lambda one: f"Welcome(epoch {one.epoch}, published {one.published})",
     m.Deliver: lambda one: (
         f"Deliver({one.number}: {one.notification.publisher} {one.notification.number})"
+    ),
+    m.Current: lambda one: (
+        f"Current({one.number}: {one.notification.publisher} {one.notification.number})"
     ),
     m.Gap: lambda one: f"Gap({one.number}, {one.reason})",
     m.Published: lambda one: f"Published({one.number})",
@@ -174,7 +193,7 @@ class Trace:
         if event.kind == "delivered":
             assert event.attributes is not None
             what = f"{event.publisher} {event.number} {attributes_text(event.attributes)}"
-            what += " (past)" if event.reason == "past" else ""
+            what += f" ({event.reason})" if event.reason else ""
             self.line(f"{event.client} <=", what)
         elif event.kind == "lost":
             count = event.count or "nobody knows how many"
