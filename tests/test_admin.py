@@ -76,6 +76,21 @@ def test_sessions_are_listed_and_clients_kicked(site):
             told = await asyncio.to_thread(command, *nobody, *form)
             assert told == (0, "", "no sessions of clients like zoe*\n")
 
+        code, out, _ = await asyncio.to_thread(command, "sessions", "show", "anna", *there)
+        assert code == 0
+        assert "state          attached from 127.0.0.1, since 20" in out
+        assert "subscribes to  x > 0" in out
+        shown = await asyncio.to_thread(command, "sessions", "show", "anna", *there, "--json")
+        assert json.loads(shown[1])["wants"] == ["x > 0"]
+        gone = await asyncio.to_thread(command, "sessions", "show", "zoe", *there)
+        assert gone == (1, "", "zoe has no session here\n")
+        code, out, _ = await asyncio.to_thread(command, "sessions", "remove", "bert", *there)
+        assert (code, out) == (0, "bert was disconnected at porto, and its session has ended\n")
+        told = await asyncio.to_thread(command, "sessions", "remove", "bert", *there)
+        assert told == (1, "bert is not at porto\n", "")
+        only = ("sessions", "list", "--state", "away", *there)
+        assert await asyncio.to_thread(command, *only) == (0, "", "no sessions\n")
+
         kick = ("sessions", "kick", "anna", *there)
         code, out, _ = await asyncio.to_thread(command, *kick, "--reason", "maintenance")
         assert (code, out) == (0, "anna was disconnected at porto; its session stays\n")
@@ -92,7 +107,8 @@ def test_sessions_are_listed_and_clients_kicked(site):
     asyncio.run(asyncio.wait_for(test(), 60))
     lines = file.with_name("audit.jsonl").read_text("utf-8").splitlines()
     kicks = [one for one in map(json.loads, lines) if one["event"] == "kicked"]
-    assert [one["reason"] for one in kicks] == ["maintenance", "an operator ended its session"]
+    ended = "an operator ended its session"
+    assert [one["reason"] for one in kicks] == [ended, "maintenance", ended]
     assert kicks[0]["by"] == f"uid {os.getuid()}"
 
 
@@ -101,7 +117,7 @@ def test_a_broker_that_is_not_there_is_reported(tmp_path):
     code, _, told = command("sessions", "list", "--socket", path)
     assert code == 2
     assert f"cannot reach a broker at {path}: No such file or directory" in told
-    assert "Give --config FILE, or --socket PATH" in command("sessions", "list")[2]
+    assert "Give --config FILE, --socket PATH or --url URL" in command("sessions", "list")[2]
     file = tmp_path / "site.toml"
     file.write_text('name = "porto"', "utf-8")
     assert "has no admin socket" in command("sessions", "list", "--config", file)[2]
@@ -185,3 +201,41 @@ def test_where_a_client_went_is_said(tmp_path):
             await broker.stop()
 
     asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_show_says_where_a_session_went(tmp_path):
+    async def test():
+        net = Tree("porto-lisbon")
+        for name in net.names:
+            await net.start(name)
+        await net.linked()
+        sock = AdminSocket(net.brokers.values(), str(tmp_path / "a.sock"))
+        await sock.start()
+        anna = await wayfare.connect(net.url("porto"), client_id="anna")
+        await anna.move(net.url("lisbon"))
+        await until(lambda: not net.brokers["porto"].core.border.of("anna"))
+        there = ("--socket", tmp_path / "a.sock", "--broker", "porto")
+        code, out, _ = await asyncio.to_thread(command, "sessions", "show", "anna", *there)
+        assert (code, out) == (1, "anna is not at porto: it moved to lisbon\n")
+        await anna.close()
+        await sock.stop()
+        for broker in net.brokers.values():
+            await broker.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--url", "http://porto.example:9420", "--token-file", "t"), "cross the network in clear"),
+        (("--url", "ftp://porto.example"), "write https://host:port"),
+        (("--url", "https://porto.example"), "give --token-file FILE, too"),
+        (("--url", "https://porto.example", "--socket", "a"), "which is it?"),
+    ],
+    ids=["in clear", "no address", "no token", "two"],
+)
+def test_what_the_admin_api_needs(options, says):
+    code, _, told = command("sessions", "list", *options)
+    assert code == 2
+    assert says in told

@@ -145,26 +145,28 @@ async def _serve(
 ) -> int:
     try:
         address = await network.listen(host, listen)
-        async with admin, telling as status:
+        async with admin as api, telling as status:
             if as_json:
-                facts = {"name": host.name, "address": str(address)} | _where(status)
+                facts = {"name": host.name, "address": str(address)} | _where(status, api)
                 print(json.dumps(facts), flush=True)
             else:
                 print(f"{host.name} listens at {address}", flush=True)
-                _say_where(status)
+                _say_where(status, api)
             await host.failed.wait()
     finally:
         await network.stop([host])
     return _code([host])
 
 
-def _where(status: str) -> dict[str, str]:
-    return {"status": status} if status else {}
+def _where(status: str, api: str) -> dict[str, str]:
+    return {name: url for name, url in (("status", status), ("admin", api)) if url}
 
 
-def _say_where(status: str) -> None:
+def _say_where(status: str, api: str) -> None:
     if status:
         print(f"metrics, health and status are at {status}", flush=True)
+    if api:
+        print(f"the admin API is at {api}", flush=True)
 
 
 def _code(hosts: Iterable[BrokerHost]) -> int:
@@ -201,13 +203,13 @@ async def _serve_all(
     brokers |= await network.start(city)
     try:
         admin = network.Administered(brokers.values(), city.settings)
-        async with admin, network.Telling(brokers.values(), where) as status:
+        async with admin as api, network.Telling(brokers.values(), where) as status:
             if as_json:
                 for facts in _facts(brokers):
-                    print(json.dumps(facts | _where(status)), flush=True)
+                    print(json.dumps(facts | _where(status, api)), flush=True)
             else:
                 _show(_facts(brokers))
-                _say_where(status)
+                _say_where(status, api)
             failing = [asyncio.create_task(one.failed.wait()) for one in brokers.values()]
             await asyncio.wait(failing, return_when=asyncio.FIRST_COMPLETED)
     finally:

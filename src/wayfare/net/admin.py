@@ -1,4 +1,4 @@
-"""What an operator may do to running brokers: list sessions, and disconnect clients, over a socket of this machine.
+"""The admin socket: what an operator of this machine may ask running brokers, and tell them to do.
 
     {"do": "sessions", "client": "car-*"}                     one request, a line of JSON
     {"broker": "lisbon", "client": "car-17", ...}             the answer: any number of lines
@@ -16,21 +16,17 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 import msgspec
 
-from wayfare.core.effects import Forgotten
-from wayfare.core.messages import ClientId
-from wayfare.core.sessions import Session
 from wayfare.errors import CannotConnect, UsageError
 from wayfare.net.answering import Answering
 from wayfare.net.broker import BrokerHost
-from wayfare.net.connection import Connection
 from wayfare.net.logs import tell
+from wayfare.net.sessions import Selection, SessionFacts, details_of, kick, sessions_of
 
 PATH_MAX = 100  # bytes of a path: the system takes few more
 REQUEST_BYTES = 8_192
@@ -48,30 +44,7 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     forget: bool = False  # end the session as well
     again: bool = False  # the client may attach again
     reason: str = ""
-
-
-class SessionFacts(msgspec.Struct, frozen=True):
-    broker: str
-    client: str
-    account: str
-    state: str  # attached, away or waiting (for its old broker)
-    address: str  # of an attached client
-    away_s: float
-    backlog: int
-    backlog_bytes: int
-    subscriptions: int
-    advertisements: int
-
-
-class Kicked(msgspec.Struct, frozen=True):
-    """What came of a kick at one broker."""
-
-    broker: str
-    client: str
-    disconnected: int  # connections
-    forgotten: int  # sessions
-    away: int  # sessions that are still there
-    moved_to: str = ""  # the broker that the client went to, if it is not here
+    state: str = ""  # of sessions that are listed
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -82,73 +55,6 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 # At the broker
-
-
-def sessions_of(host: BrokerHost, pattern: str = "") -> Iterator[SessionFacts]:
-    for session in list(host.core.border.all()):
-        if not pattern or fnmatchcase(session.client, pattern):
-            yield _facts(host, session)
-
-
-def _facts(host: BrokerHost, session: Session) -> SessionFacts:
-    connection = host.connections.get(session.link or "")
-    state = "away" if session.link is None else "attached"
-    away_ns = host.now() - session.away_since if session.link is None else 0
-    return SessionFacts(
-        host.name,
-        session.client,
-        host.account_of(session.client),
-        state if session.wait is None else "waiting",
-        connection.host if connection is not None else "",
-        round(max(0, away_ns) / 1e9, 1),
-        len(session.backlog),
-        session.backlog.bytes,
-        len(session.subscriptions),
-        len(session.advertisements),
-    )
-
-
-def kick(host: BrokerHost, request: Request, by: str) -> Kicked:
-    """Disconnect a client, and with `forget` end its session: its backlog is dropped."""
-    client = ClientId(request.client)
-    did = "ended its session" if request.forget else "disconnected it"
-    reason = request.reason or f"an operator {did}"
-    connections = [one for one in host.connections.values() if one.peer == client]
-    sessions = host.core.border.of(client)
-    for connection in connections:
-        _disconnect(host, connection, reason, by, again=request.again)
-    if request.forget and sessions:
-        host.apply(Forgotten(client, reason))
-        if not connections:
-            account = host.account_of(client)
-            host.audit.record("kicked", client=client, account=account, by=by, reason=reason)
-    tombstone = host.core.border.tombstones.get(client)
-    moved = tombstone.moved_to if tombstone is not None and not sessions else None
-    forgotten = len(sessions) if request.forget else 0
-    return Kicked(
-        host.name,
-        client,
-        len(connections),
-        forgotten,
-        len(sessions) - forgotten,
-        moved[0] if moved is not None else "",
-    )
-
-
-def _disconnect(
-    host: BrokerHost, connection: Connection, reason: str, by: str, *, again: bool
-) -> None:
-    host.audit.record(
-        "kicked",
-        client=connection.peer,
-        account=host.account_of(connection.peer),
-        address=connection.host,
-        by=by,
-        reason=reason,
-    )
-    connection.audited = True
-    connection.refuse(reason, again=again)
-    connection.why = "kicked"
 
 
 class AdminSocket:
@@ -214,20 +120,38 @@ class AdminSocket:
             names = ", ".join(one.name for one in self._brokers)
             yield Answer(error=f"there is no broker {request.broker} here, only {names}")
         elif request.do == "sessions":
-            async for facts in _listed(hosts, request.client):
+            try:
+                wanted = Selection(request.client, request.state)
+            except UsageError as error:
+                yield Answer(error=str(error))
+                return
+            async for facts in _listed(hosts, wanted):
                 yield facts
             yield Answer(end=True)
-        elif request.do == "kick" and request.client:
+        elif request.do == "session" and request.client:
             for host in hosts:
-                yield kick(host, request, f"uid {user}" if user is not None else "admin socket")
+                for details in details_of(host, request.client):
+                    yield details
+            yield Answer(end=True)
+        elif request.do == "kick" and request.client:
+            by = f"uid {user}" if user is not None else "admin socket"
+            for host in hosts:
+                yield kick(
+                    host,
+                    request.client,
+                    by,
+                    forget=request.forget,
+                    again=request.again,
+                    reason=request.reason,
+                )
             yield Answer(end=True)
         else:
             yield Answer(error=f"there is no {request.do or 'request without a name'} here")
 
 
-async def _listed(hosts: Iterable[BrokerHost], pattern: str) -> AsyncIterator[SessionFacts]:
+async def _listed(hosts: Iterable[BrokerHost], wanted: Selection) -> AsyncIterator[SessionFacts]:
     for host in hosts:
-        for count, facts in enumerate(sessions_of(host, pattern), 1):
+        for count, facts in enumerate(sessions_of(host, wanted), 1):
             yield facts
             if not count % SLICE:
                 await asyncio.sleep(0)

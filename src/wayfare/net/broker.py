@@ -13,7 +13,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
 
@@ -81,6 +81,7 @@ from wayfare.net.heartbeat import HEARTBEAT_S, Heartbeats
 from wayfare.net.journal import records_of, recover, snapshot_of
 from wayfare.net.limits import DEFAULT_NET_LIMITS, NetLimits
 from wayfare.net.links import Link
+from wayfare.net.login_limits import LoginLimits
 from wayfare.net.logs import printable, tell
 from wayfare.net.memory import MemoryGuard
 from wayfare.net.pauses import Pauses
@@ -150,6 +151,7 @@ class BrokerHost:
         self.traffic = {"client": Traffic(), "stranger": Traffic()}  # a link has its own
         self.ended: Counter[tuple[str, str, str]] = Counter()  # connections: whose, how and why
         self.ended_sessions: Counter[str] = Counter()  # by themselves: why
+        self.reloads: list[Callable[[], None]] = []  # of what goes by the same files
         self.started_s = 0.0  # on the monotonic clock
         self.failed = asyncio.Event()
         self.failure: StoreError | None = None  # why it stopped by itself
@@ -247,6 +249,8 @@ class BrokerHost:
         """Go by certificates and accounts as they are in their files now, also for who is here."""
         self.audit.reopen()
         self._door.reload()
+        for one in self.reloads:
+            one()
         if self._revocation is not None:
             self._revocation.enforce()
         if self._enforcement is not None:
@@ -322,6 +326,11 @@ class BrokerHost:
     def logins(self) -> Mapping[str, int]:
         """Logins since the start, by what came of them."""
         return self._door.logins.results
+
+    @property
+    def login_limits(self) -> LoginLimits:
+        """What was guessed wrong here, by whom: also for who else checks logins for this broker."""
+        return self._door.logins
 
     @property
     def strangers(self) -> int:
@@ -478,6 +487,7 @@ class BrokerHost:
             link = f"{first.client}#{next(self._ids)}"
             connection.admit(link)
             connection.count_buffers(self.memory.buffers)
+            connection.attached_ns = self.now()
             self.connections[link] = connection
             self._heartbeats.add(connection)
             connection.count_in(self.traffic["client"])

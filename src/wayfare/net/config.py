@@ -20,6 +20,7 @@ from wayfare.errors import ConfigError, UsageError
 from wayfare.net.config_keys import BOTH, CITY, KEYS, LEAST, LIMITS, NET_LIMITS, REQUIRED, SITE
 from wayfare.net.configured import (
     ADMIN_FILE,
+    AdminApi,
     Ahead,
     Broker,
     Durability,
@@ -31,7 +32,7 @@ from wayfare.net.configured import (
 from wayfare.net.kinds import DURATIONS_NS, LINKS, NAME, NAMES, meant, shown
 from wayfare.net.limits import NetLimits
 from wayfare.net.mistakes import Mistake, Place, dotted, located
-from wayfare.net.security import Tls
+from wayfare.net.security import Tls, is_loopback
 
 
 def read(path: str | Path) -> Broker | Network:
@@ -161,6 +162,7 @@ class _Reading:
             net_limits=self._net_limits(),
             ahead=self._ahead(),
             admin=self._admin(),
+            admin_api=self._admin_api(),
         )
 
     def _admin(self) -> str:
@@ -169,6 +171,19 @@ class _Reading:
         stored = directory and self.found["durability.mode"] != "memory"
         beside = str(Path(self.file).parent / directory / ADMIN_FILE) if stored else ""
         return self._path("admin.socket") or beside
+
+    def _admin_api(self) -> AdminApi:
+        listen, tokens = self.found.get("admin.listen"), self._path("admin.tokens")
+        if listen is None:
+            return AdminApi()
+        if not tokens:
+            self.mistakes.append(
+                (("admin", "tokens"), "is missing: name the file of the tokens for admin.listen")
+            )
+        if not self._path("tls.cert") and (listen.tls or not is_loopback(listen.host)):
+            wrong = f"is at {shown(listen.host)}: say tls.cert and tls.key, or listen at 127.0.0.1"
+            self.mistakes.append((("admin", "listen"), wrong))
+        return AdminApi(listen, tokens)
 
     def _ahead(self) -> Ahead:
         places, movement = self._path("ahead.places"), self._path("ahead.movement")

@@ -255,6 +255,19 @@ KEYS = (
         "path of the admin socket, for `wayfare sessions`; without it, beside the store, if there is one",
     ),
     Key(
+        "admin.listen",
+        ADDRESS,
+        None,
+        "where the admin API answers over HTTP; with the certificate of tls.cert, if there is one, and"
+        " without it on this machine only",
+    ),
+    Key(
+        "admin.tokens",
+        TEXT,
+        None,
+        "file of the tokens for it, a name and a token a line; only its owner may read it",
+    ),
+    Key(
         "status.port",
         NUMBERED,
         None,

@@ -28,6 +28,13 @@ class Status(msgspec.Struct, frozen=True):
     port: int | None = None
 
 
+class AdminApi(msgspec.Struct, frozen=True):
+    """Where operators reach a process over HTTP, and the file of their tokens; without an address, nowhere."""
+
+    listen: Address | None = None
+    tokens: str = ""
+
+
 class Security(msgspec.Struct, frozen=True):
     """Who may come in: files."""
 
@@ -63,6 +70,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     net_limits: NetLimits = DEFAULT_NET_LIMITS
     ahead: Ahead = Ahead()
     admin: str = ""  # the path of the admin socket; "": there is none
+    admin_api: AdminApi = AdminApi()
 
 
 class Broker(msgspec.Struct, frozen=True):

@@ -112,6 +112,7 @@ class Connection(asyncio.Protocol):
         self.private = False  # nobody else can hear it
         self.names: tuple[str, ...] = ()  # of the peer's certificate
         self.peer = ""  # its name, once it said Hello
+        self.attached_ns = 0  # when its client attached, by the clock of its owner
         self.link = ""  # what the owner calls it
         self.reason = ""  # why it ended, if the peer or we said so
         self.closing = False

@@ -19,6 +19,7 @@ from wayfare.net import configured, maps
 from wayfare.net.accounts import Accounts
 from wayfare.net.addresses import Address
 from wayfare.net.admin import AdminSocket
+from wayfare.net.admin_http import AdminApi
 from wayfare.net.audit import Audit
 from wayfare.net.bans import Bans
 from wayfare.net.broker import BrokerHost
@@ -182,24 +183,48 @@ class Administered:
     """While this is entered, operators may list and end sessions of these brokers, if there is a socket."""
 
     def __init__(self, brokers: Iterable[BrokerHost], settings: configured.Settings) -> None:
-        path = settings.admin
-        self._socket = AdminSocket(brokers, path) if path else None
+        path, self._where = settings.admin, settings.admin_api
+        self._brokers, self._tls = list(brokers), settings.security.tls
+        self._socket = AdminSocket(self._brokers, path) if path else None
+        self._api: AdminApi | None = None
         # Beside a store nobody asked for it: then a broker starts without, and says so.
         beside = Path(settings.durability.directory) / configured.ADMIN_FILE
         self._required = Path(path) != beside
 
-    async def __aenter__(self) -> None:
-        if self._socket is None:
-            return
+    async def __aenter__(self) -> str:
+        """The address of the admin API, or nothing."""
+        if self._socket is not None:
+            await self._open(self._socket)
         try:
-            await self._socket.start()
+            return "" if self._where.listen is None else await self._listen(self._where.listen)
+        except BaseException:
+            await self.__aexit__()
+            raise
+
+    async def _open(self, socket: AdminSocket) -> None:
+        try:
+            await socket.start()
         except UsageError as error:
             if self._required:
                 raise
             says = "operators cannot reach this process: %(reason)s"
             tell(logger, logging.WARNING, "no_admin", says, reason=error)
 
+    async def _listen(self, where: Address) -> str:
+        self._api = AdminApi(self._brokers, self._where.tokens, self._tls)
+        try:
+            address = await self._api.start(where)
+        except OSError as error:
+            raise UsageError(
+                f"admin.listen: cannot listen at {where.host}:{where.port}: {_why_not(error)}"
+            ) from None
+        self._brokers[0].reloads.append(self._api.reload)
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        return f"{'https' if address.tls else 'http'}://{host}:{address.port}"
+
     async def __aexit__(self, *_: object) -> None:
+        if self._api is not None:
+            await self._api.stop()
         if self._socket is not None:
             await self._socket.stop()
 
