@@ -423,3 +423,22 @@ def test_a_message_that_waits_behind_work_on_tables_is_under_way():
 def test_a_gap_says_why_its_size_is_unknown():
     """Found at random; a limit took the place of the time-out, which says that something may be missing behind it."""
     assert fuzz(Job(9703126, "simple", faults=True)).verdict.violations == ()
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        Job(9530327, "identity", rollbacks=True, mobile="both"),
+        Job(9530128, "covering", rollbacks=True, mobile="both"),
+    ],
+    ids=str,
+)
+def test_a_session_of_an_old_store_is_claimed_when_its_client_comes_later(job):
+    """Found at random; when it was announced, the later session was an orphan, or had expired."""
+    assert fuzz(job).verdict.violations == ()
+
+
+def test_a_request_under_way_will_find_out_what_was_forgotten():
+    """Found at random; the oracle looked only at requests that somebody waits for."""
+    job = Job(9530119, "merging", faults=True, rollbacks=True)
+    assert fuzz(job).verdict.violations == ()

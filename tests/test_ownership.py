@@ -327,6 +327,16 @@ def test_a_session_is_sought_if_a_request_will_find_out_that_it_was_forgotten(we
     assert ownership(world) == [*([] if welcomed else [GHOST_AT_FARO]), TWO_OPEN]
 
 
+@pytest.mark.parametrize("welcomed", [False, True])
+def test_a_session_is_sought_if_a_request_under_way_will_find_out(welcomed):
+    """Lisbon does not wait any more for what it asked, and braga has forgotten it."""
+    world = with_ghost()
+    world.clients["anna"].core.epoch = 8
+    request = Request("lisbon", "anna", 8, 0, (("porto", 1), ("braga", 1)), welcomed=welcomed)
+    world.link("lisbon", "faro")[0].send(Update(errands=(request,)))
+    assert ownership(world) == ([] if welcomed else [GHOST_AT_FARO])
+
+
 def test_a_request_for_what_is_remembered_is_no_excuse():
     world = with_ghost()
     asking(world, welcomed=True)

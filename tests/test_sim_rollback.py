@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from wayfare.core.broker import DEFAULT_LIMITS, EVENTS, FROM_BROKER, Broker
-from wayfare.core.effects import Close, LinkDown, LinkUp, Received, RolledBack, Send
+from wayfare.core.effects import Close, LinkDown, LinkUp, Received, RolledBack, Send, Tick
 from wayfare.core.filters import Filter
 from wayfare.core.handoff import Handoff
 from wayfare.core.history import Limits
@@ -21,6 +21,8 @@ from wayfare.core.messages import (
     Notification,
     Reply,
     Request,
+    Subscribe,
+    Unclaimed,
     Update,
 )
 from wayfare.sim import Faults, Rollback, World, check
@@ -528,6 +530,36 @@ def test_older_sessions_are_sought_once_behind_a_late_answer_that_found_one():
         effects = broker.step(Received("b", Update(errands=(reply,))), 5)
         sought.append([one.message.sought[0].epoch for one in effects if is_announce(one)])
     assert sought == [[], [3]]
+
+
+UNCLAIMED = Announce((), (), (Unclaimed("b", "anna", 1),))
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_an_orphan_claims_sessions_of_old_stores_when_its_client_is_there(told):
+    broker = Broker("c", ["b"])
+    broker.step(LinkUp("b"), 1)
+    broker.step(Received("b", Announce(("b",))), 2)
+    attach = Attach("anna", 3, 0, (Filter.parse("x > 0"),), (), (("b", 2),), True)
+    broker.step(Received("anna#3", attach), 3)
+    nothing = Reply("c", "anna", 3, found=False)
+    broker.step(Received("b", Update(errands=(nothing,))), 4)
+    if told:
+        broker.step(Received("b", UNCLAIMED), 5)
+    effects = broker.step(Received("anna#3", Subscribe(Filter.parse("x > 9"))), 6)
+    assert [one.message.sought[0].epoch for one in effects if is_announce(one)] == [3] * told
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_who_asks_for_a_session_that_ended_seeks_those_of_old_stores(told):
+    """Anna was away for too long, and asks for epoch 3 when a session of epoch 1 has come back with an old store."""
+    broker = seeking(Limits(away_ns=10))
+    broker.step(LinkDown("anna#3"), 5)
+    broker.step(Tick(), 15)
+    if told:
+        broker.step(Received("b", UNCLAIMED), 16)
+    replies = requests(broker, Request("b", "anna", 4, 0, (("c", 3),), welcomed=True), sender="b")
+    assert [(one.found, one.partial) for one in replies] == [(False, told)]
 
 
 def test_the_news_that_others_may_be_missing_follows_a_session_that_went_on():

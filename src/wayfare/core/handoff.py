@@ -537,12 +537,18 @@ class Handoff(Relocation):
             later = [
                 session
                 for session in self.border.of(one.client)
-                if session.epoch > one.epoch and not (session.orphan or session.rolled_back)
+                if session.epoch > one.epoch and not session.rolled_back
             ]
-            if later and later[-1].wait is not None:
+            if later and later[-1].orphan:
+                later[-1].miss_sessions()  # it seeks them when its client is known to be there
+            elif later and later[-1].wait is not None:
                 _add_once(later[-1].wait.unclaimed, one)
             elif later:
                 effects += self._claim(later[-1], (one,), now)
+            else:  # who asks for a later one that has ended here seeks this one, too
+                tombstone = self.border.tombstones.get(one.client)
+                if tombstone is not None and tombstone.tells_of(tombstone.epoch):
+                    self.border.bury(one.client, one.epoch, now, partial=True)
         return effects
 
     def _claim(self, session: Session, unclaimed: Iterable[m.Unclaimed], now: int) -> list[Effect]:

@@ -48,10 +48,13 @@ Held = list[tuple[str, Session]]  # sessions, and the brokers that have them
 class Traffic:
     """What is under way between brokers about one client."""
 
-    __slots__ = ("began", "leads_to", "sought")
+    __slots__ = ("began", "certain", "leads_to", "sought")
 
     def __init__(self) -> None:
         self.leads_to: list[Departure] = []  # where a request looks, or where a reply goes
+        self.certain: list[
+            Departure
+        ] = []  # attachments that took place, as a request will find out
         self.began = 0  # the epoch at which the client began anew, as some brokers will hear
         self.sought = 0  # sessions before this epoch are sought for, or will be
 
@@ -59,6 +62,7 @@ class Traffic:
         self.leads_to.append((errand.broker, errand.epoch))
         if isinstance(errand, Request):
             self.leads_to += errand.previous
+            self.certain += errand.previous[-1:] if errand.welcomed else ()
         if isinstance(errand, Reply) and errand.partial:
             self.sought = max(self.sought, errand.epoch)
         if isinstance(errand, Request) and errand.forgotten:
@@ -107,7 +111,7 @@ def _check_owned(world: World, client: ClientId, held: Held, about: Traffic) -> 
         )
         if not owned and not _ends_by_itself(world, session, about):
             is_older = session.epoch <= world.clients[client].core.epoch
-            departures = [one for one in reached if one not in leads]
+            departures = [*about.certain, *(one for one in reached if one not in leads)]
             if is_older and _is_forgotten(world, client, held, departures):
                 continue  # its client will seek it
             yield Violation("owner", f"{name} has a session {_epochs(session)} of nobody")
