@@ -184,7 +184,7 @@ MESSAGES = {
     m.Deliver: st.builds(m.Deliver, numbers, notifications),
     m.Gap: st.builds(m.Gap, numbers, texts, st.booleans()),
     m.Published: st.builds(m.Published, numbers),
-    m.Resend: st.builds(m.Resend, numbers),
+    m.Resend: st.builds(m.Resend, numbers, st.integers(0, codec.DELIVERED_MAX)),
     m.Interest: st.builds(m.Interest, filters(), st.booleans()),
     m.NoResponders: st.builds(m.NoResponders, numbers),
     m.Update: st.builds(m.Update, ads, subs, subs, ads, st.lists(errand, max_size=2).map(tuple)),
@@ -201,7 +201,9 @@ MESSAGES = {
     m.Announce: st.builds(
         m.Announce,
         st.lists(names, max_size=3).map(tuple),
-        st.lists(st.builds(m.Began, names, numbers), max_size=3).map(tuple),
+        st.lists(st.builds(m.Began, names, numbers, st.just("") | names, numbers), max_size=3).map(
+            tuple
+        ),
         st.lists(st.builds(m.Unclaimed, names, names, numbers), max_size=3).map(tuple),
         st.lists(requests, max_size=3).map(tuple),
     ),
@@ -273,10 +275,12 @@ LAYOUT = [
                 300,
                 ((0, 4),),
             ),
+            anew=2,
+            life=8,
         ),
         [
             *(10, "anna", 3, 9, [[ON_WIRE]], [[[[]]], [[]]], [["faro", 2], ["porto", 1]], True),
-            *("beja", [[0, [5, 6, "key", True]]], 77, 500, [1], None, 300, [[0, 4]]),
+            *("beja", [[0, [5, 6, "key", True]]], 77, 500, [1], None, 300, [[0, 4]], 2, 8),
         ],
     ),
     (
@@ -321,7 +325,7 @@ LAYOUT = [
     (m.Gap(4, "backlog_age"), [22, 4, "backlog_age", True]),
     (m.Gap(4, "no session", exact=False), [22, 4, "no session", False]),
     (m.Published(7), [23, 7]),
-    (m.Resend(3), [24, 3]),
+    (m.Resend(3, 4), [24, 3, 4]),
     (m.Interest(X, True), [25, [ON_WIRE], True]),
     (m.NoResponders(7), [85, 7]),
     (
@@ -348,7 +352,10 @@ LAYOUT = [
     (m.Peer(), [74]),
     (m.Uncertain(m.Notification("tom", 3, {"x": 1}), 2), [2, [1, "tom", 3, {"x": 1}, b"", 0], 2]),
     (m.Announce(("porto", "faro")), [31, ["porto", "faro"], [], [], []]),
-    (m.Announce((), (m.Began("anna", 3),)), [31, [], [["anna", 3]], [], []]),
+    (
+        m.Announce((), (m.Began("anna", 3, "porto", 4),)),
+        [31, [], [["anna", 3, "porto", 4]], [], []],
+    ),
     (
         m.Announce((), (), (m.Unclaimed("porto", "anna", 3),)),
         [31, [], [], [["porto", "anna", 3]], []],
@@ -373,7 +380,7 @@ LAYOUT = [
                 m.Reply("porto", "anna", 3, found=False),
                 [
                     *(41, "porto", "anna", 3, False, [], 0, "", True, 0, {}, 0, None, False, []),
-                    *([], False, False, 0, False, 0),
+                    *([], False, False, 0, False, 0, 0),
                 ],
             ),
             (
@@ -386,6 +393,7 @@ LAYOUT = [
                     sought_age_ns=9,
                     superseded=True,
                     asked=6,
+                    above=7,
                 ),
                 [
                     *(
@@ -400,7 +408,7 @@ LAYOUT = [
                         False,
                     ),
                     *(8, {"ticker": 7}, 2, [[ON_WIRE]], True, [[0, [3, None, None, False]]]),
-                    *([[1, 2, "backlog_age", False]], True, True, 9, True, 6),
+                    *([[1, 2, "backlog_age", False]], True, True, 9, True, 6, 7),
                 ],
             ),
             (

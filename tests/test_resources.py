@@ -87,7 +87,7 @@ def test_a_half_finished_attachment_ends_with_the_time_of_a_greeting():
     (close,) = core.step(Tick(), GREETING_NS)
     assert isinstance(close, Close)
     assert close.link == "eve#1"
-    assert "did not send its filters within 10 s" in close.reason
+    assert "did not attach again within 10 s" in close.reason
     assert core.profiles.asking == {}
 
 

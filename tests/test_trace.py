@@ -83,6 +83,7 @@ def test_attributes_read_as_they_are_written():
         (m.Profile(PORTO, ANNA, 3, False), "Profile(to porto, anna is not known)"),
         (m.Resend(3), "Resend(epoch 3)"),
         (m.NoResponders(7), "NoResponders(7)"),
+        (m.Resend(3, 9), "Resend(epoch 3, above 9)"),
         (m.Interest(WIDE, wanted=True), "Interest(price > 10 is wanted)"),
         (m.Interest(WIDE, wanted=False), "Interest(price > 10 is unwanted)"),
         (m.Advertise(WIDE, watch=True), "Advertise(price > 10, watched)"),

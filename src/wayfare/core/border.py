@@ -42,7 +42,15 @@ from wayfare.core.reduction import STRATEGIES
 from wayfare.core.requests import REPLY_TO
 from wayfare.core.retained import Table, batches
 from wayfare.core.routing import NOWHERE, Routing, near_and_here
-from wayfare.core.sessions import Departure, Session, Tombstone, Wait, Wanted, wanted_of
+from wayfare.core.sessions import (
+    DEPARTURES_MAX,
+    Departure,
+    Session,
+    Tombstone,
+    Wait,
+    Wanted,
+    wanted_of,
+)
 from wayfare.core.watches import Watches
 from wayfare.errors import ProtocolError
 
@@ -54,6 +62,7 @@ AWAITED_MAX = (
 )
 LISTENING_PLACE = 2**62  # behind those of all clients
 NOTED_EVERY = 16  # marks of a session, as they become more
+ROOM = 1_000  # attachments of a process that has not heard of the latest one
 TOMBSTONES_MAX = 10_000  # the oldest are forgotten before their time
 HANDOVERS_NS = [
     MILLISECOND_NS * ms
@@ -182,6 +191,26 @@ class Border:
             return True
         return any(session.epoch >= epoch for session in self.of(client))
 
+    def reached(self, client: ClientId, life: int) -> int:
+        """The highest number that other processes of this client may come to, as far as they are known here; or 0.
+
+        It counts attachments and publications. Until they hear of the latest process, they go on.
+        """
+        known, tombstone = [0], self.tombstones.get(client)
+        if tombstone is not None and tombstone.life != life:
+            known += tombstone.epoch, tombstone.published, tombstone.began
+        for session in self.of(client):
+            if session.life != life:
+                known += session.epoch, session.published
+                if session.wait is not None:
+                    known += (one.number for one in session.wait.publications[-1:])
+        return max(known) + ROOM if any(known) else 0
+
+    def is_another(self, message: m.Attach) -> bool:
+        """Whether a later process of this client has begun anew, as is known here."""
+        tombstone = self.tombstones.get(message.client)
+        return tombstone is not None and message.life in tombstone.over
+
     def open(self, message: m.Attach, link: LinkId | None) -> Session:
         limits = self.limits
         session = Session(
@@ -192,7 +221,7 @@ class Border:
             limits.marks_age_ns,
             self.memory,
         )
-        session.welcomed = message.welcomed
+        session.welcomed, session.life = message.welcomed, message.life
         self.next_place += 1
         self._by_place[session.place] = session
         self._sessions.setdefault(session.client, {})[session.epoch] = session
@@ -216,7 +245,7 @@ class Border:
         sessions = self._sessions[session.client]
         del sessions[session.epoch]
         session.epoch, session.home = message.epoch, message.home
-        session.rolled_back = 0
+        session.rolled_back = session.above = 0
         sessions[session.epoch] = session
         session.window = self._window(message)
         session.expires_ns = message.expires_ns
@@ -326,22 +355,30 @@ class Border:
         *,
         partial: bool = False,
         opened: int = 0,
+        life: int = 0,
     ) -> None:
         """No attachment up to this epoch opens a session any more.
 
         With `opened`, because a session has ended that was opened at that epoch.
         """
         departures: tuple[Departure, ...] = () if moved_to is None else (moved_to,)
-        old = self.tombstones.pop(client, None)
+        old, over, first = self.tombstones.pop(client, None), tuple[int, ...](), 0
         if old is not None:
             epoch, departures = max(epoch, old.epoch), old.departures_with(departures)
-            published, began = max(published, old.published), max(began, old.began)
+            published = max(published, old.published)
+            over = old.over
+            if began <= old.began:
+                began, life, first = old.began, old.life, old.first
+            elif life and old.life == life:
+                first = old.first or old.began
+            elif old.life:
+                over = (old.life, *(one for one in over if one != life))[:DEPARTURES_MAX]
             partial |= old.partial
             opened = old.known_since or opened
         until = now + self.limits.tombstone_ns
         last, earlier = (departures[0], departures[1:]) if departures else (None, ())
         self.tombstones[client] = Tombstone(
-            until, epoch, published, last, began, earlier, partial, opened
+            until, epoch, published, last, began, earlier, partial, opened, life, over, first
         )
         self.deadlines.arm(TOMBSTONE, client, until)
         if len(self.tombstones) > TOMBSTONES_MAX:

@@ -21,6 +21,7 @@ from wayfare.core import deadlines, saving, saving_virtual
 from wayfare.core import messages as m
 from wayfare.core.border import Border
 from wayfare.core.buffers import Buffer
+from wayfare.core.codec import DELIVERED_MAX
 from wayfare.core.convergence import NEVER, Source, merged
 from wayfare.core.deadlines import CONFIRM, UPDATE
 from wayfare.core.effects import (
@@ -43,7 +44,7 @@ from wayfare.core.effects import (
 )
 from wayfare.core.grants import Grants
 from wayfare.core.handoff import Handoff
-from wayfare.core.history import Limits
+from wayfare.core.history import SECOND_NS, Limits
 from wayfare.core.home import Home
 from wayfare.core.intake import in_slices, takes_long, update_units
 from wayfare.core.junction import Junction
@@ -72,7 +73,7 @@ from wayfare.core.publishers import (
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.relocation import BEGAN_ANEW, Naive, Relocation, began
 from wayfare.core.replicator import Replicator
-from wayfare.core.sessions import Session
+from wayfare.core.sessions import Doubt, Session
 from wayfare.core.shedding import Shedding
 from wayfare.core.virtual import Ahead
 from wayfare.errors import FilterError, NotGranted, ProtocolError, UsageError
@@ -81,10 +82,11 @@ DEFAULT_LIMITS = Limits()
 NOT_AHEAD = Ahead()
 ROLLED_BACK = "the store of a broker was rolled back: what it had accepted since may be missing"
 LATER = (
-    "a later attachment of {} is or was here: stop the other process of this name, or set the clock"
-    " of this one, which is behind"
+    "a later attachment of {} is or was here: stop the other process of this name. If there is none, the"
+    " store of this client is an old copy and its clock is behind: set the clock, or begin with a new store"
 )
 NO_ROOM = "{} has no room for one more session: come again later"
+CLOCK_SLACK_NS = SECOND_NS  # by which the clock of a client that begins anew may be behind
 MEMORY, ACCOUNT_MEMORY = "memory", "account_memory"  # limits in sum, as a `Gap` names them
 QUEUED_MAX = 256  # messages of one neighbour that waited and are performed in one event
 FEEDERS_MAX = 16  # notifications of the largest consumer whose publishers are slowed
@@ -797,6 +799,8 @@ class Broker:
                 effects += self._take(self.profiles.on_ask(errand, now), now)
             elif isinstance(errand, m.Profile):
                 effects += self._take(self.profiles.on_profile(errand, now), now)
+            elif isinstance(errand, m.Reply) and errand.above and not errand.found:
+                effects += self.relocation.on_above(errand, now)
             else:
                 effects += self.relocation.on_errand(neighbour, errand, now)
         if any(
@@ -835,8 +839,16 @@ class Broker:
             raise ProtocolError("Attach twice on one connection")
         if max(len(message.subscriptions), len(message.advertisements)) > limit:
             raise ProtocolError(f"a client has at most {limit} filters of a kind")
+        if self.border.is_another(message):
+            return [Close(link, BEGAN_ANEW.format(message.client))]
+        above = self._above(message, now) if message.anew else 0
+        if above:
+            return self.profiles.on_behind(link, message, above, now)
         if self.border.is_stale(message.client, message.epoch):
             return [Close(link, self._why_stale(message))]
+        contested = max((one.above for one in self.border.of(message.client)), default=0)
+        if contested >= message.epoch:
+            return self.profiles.on_behind(link, message, contested, now)
         if message.digest and not self.relocation.visits(message):
             return self._take(self.profiles.on_attach(link, message, now), now)
         self.profiles.forget(link)
@@ -844,13 +856,17 @@ class Broker:
             self.intakes.begin(link, message)
             self.border.go_on_soon()
             return []
-        anew = began(message)
+        anew = began(message, self.name)
         effects = [] if anew is None else self._on_began(anew, None, now)
         if not self.border.has_room(message.client) and not self.relocation.visits(message):
             effects += self._shedding.make_room(message.client, now)
             if not self.border.has_room(message.client):
                 return [*effects, Close(link, NO_ROOM.format(self.name), again=True)]
         effects += self.relocation.on_attach(link, message, now)
+        if message.anew and message.welcomed and link in self.border.by_link:
+            # What it published before it knew of higher numbers may count as repeated elsewhere.
+            until = now + self.border.limits.marks_age_ns
+            self.border.by_link[link].doubt = Doubt(until, message.anew)
         if link in self.grants and link in self.border.by_link:
             self._assign(link, self.grants[link])
         if message.asks and link in self.border.by_link:
@@ -860,6 +876,19 @@ class Broker:
         if link in self.border.by_link and (message.followed or self.replicator.virtual):
             effects += self.replicator.on_attach(link, message, now)
         return effects
+
+    def _above(self, message: m.Attach, now: int) -> int:
+        """The number that a client has to exceed which begins anew; 0: it does, or has to be refused.
+
+        Others may have had its name and got so far. Where nobody remembers them, the clock of this broker
+        stands in: what they published may still be known to subscribers.
+        """
+        border, client = self.border, message.client
+        reached, tombstone = border.reached(client, message.life), border.tombstones.get(client)
+        known = tombstone is not None and tombstone.life == message.life
+        if message.anew > max(reached, 0 if known else (now - CLOCK_SLACK_NS) // 1_000):
+            return 0
+        return min(max(reached, now // 1_000), DELIVERED_MAX)
 
     def _takes_long(self, message: m.Attach) -> bool:
         """Whether the filters of an attachment are taken in first, in slices."""

@@ -90,6 +90,7 @@ class Memory(msgspec.Struct, frozen=True):
         0,
     )  # of what it follows: since which attachment, up to which number
     asks: int = 0
+    life: int = 0
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -140,6 +141,10 @@ class Client:
         self.outbox: deque[m.Publish] = deque()  # not acknowledged yet, in order
         self.previous: tuple[tuple[BrokerId, int], ...] = ()
         self.welcomed = False
+        # The epoch of its first attachment, if others may have had its name and the tree may not know; or 0.
+        self.anew = 0
+        self.life = 0  # tells it from other processes of its name; 0: it need not
+        self._attached = False  # its last attachment was welcomed
         self.greeted = True  # it knows where its last attachment is
         self._open_here = False  # its session there is known not to wait; or else as
         self._started = 0  # ... something was delivered since then
@@ -181,6 +186,15 @@ class Client:
 
     # What the application calls
 
+    def begin(self, at: int, life: int) -> None:
+        """Count attachments and publications from here on: other processes may have had this name.
+
+        A clock is a good guess. If a broker knows of higher numbers, the client goes on above them. No other
+        process of this name has the same `life`.
+        """
+        self.epoch = self.published = self.asks = at
+        self.anew, self.life = at + 1, life
+
     def may_attach_unseen(self) -> bool:
         """Whether it can attach before it knows where.
 
@@ -197,7 +211,7 @@ class Client:
     def attach(self, broker: BrokerId | None, link: LinkId) -> list[Effect]:
         """A connection to this broker is there: use it from now on. None: `greet` tells which it is."""
         self.epoch += 1
-        self.link = link
+        self.link, self._attached = link, False
         ended: list[Effect] = []
         if broker is not None:
             self.home = self.home or broker
@@ -265,6 +279,8 @@ class Client:
             followed=self.following.followed(),
             expires_ns=self.expires_ns,
             asks=self._asking(),
+            anew=self.anew,
+            life=self.life,
         )
 
     def _asking(self) -> tuple[tuple[int, int], ...]:
@@ -474,6 +490,8 @@ class Client:
         self.check_publication(attributes, payload)
         if retain is not None:
             m.check_retain(retain, attributes)
+        if self.is_unnumbered():
+            raise OutboxFull(f"{self.name} does not know its numbers before its first Welcome")
         if not self.has_room():
             raise OutboxFull(
                 f"{len(self.outbox)} publications of {self.name}, {self._outbox_bytes} bytes, wait for"
@@ -503,7 +521,13 @@ class Client:
 
     def has_room(self) -> bool:
         """Whether one more may be published before something is acknowledged."""
+        if self.is_unnumbered():
+            return False
         return len(self.outbox) < self._outbox_max and self._outbox_bytes < self._outbox_bytes_max
+
+    def is_unnumbered(self) -> bool:
+        """Whether a broker may still say that an earlier process has published more."""
+        return self.anew > 0 and not self.welcomed
 
     def _keep(self, publish: m.Publish) -> None:
         self.outbox.append(publish)
@@ -673,6 +697,7 @@ class Client:
             self.previous,
             self.following.heard,
             self.asks,
+            self.life,
         )
 
     def held(self) -> Held:
@@ -705,6 +730,9 @@ class Client:
         # What came to the process before is no news of where its session is: that is not written down.
         self.delivered = self._acked = self._started = memory.delivered
         self.welcomed, self.home, self.previous = memory.welcomed, memory.home, memory.previous
+        if self.anew:
+            self.anew = 0 if memory.welcomed else self.epoch + 1
+            self.life = memory.life if memory.welcomed else self.life
         for one, terms in held.subscriptions:
             self.subscribe(one, terms)
         self._local = dict(held.local)
@@ -750,7 +778,7 @@ class Client:
         if message.epoch != self.epoch:
             raise ProtocolError(f"Welcome to epoch {message.epoch}, but this is {self.epoch}")
         self.previous = self.previous[:1]
-        self.welcomed = True
+        self.welcomed, self.anew, self._attached = True, 0, True
         self._forget_published(message.published)
         if self._asked_here:
             self._answered(self._asked_before)
@@ -841,7 +869,26 @@ class Client:
     def on_resend(self, message: m.Resend, now: int) -> list[Effect]:
         if message.epoch != self.epoch:
             raise ProtocolError(f"Resend for epoch {message.epoch}, but this is {self.epoch}")
+        if message.above:
+            return self._exceed(message.above)
         return self._present(replace(self._attachment(), previous=self.previous[1:]))
+
+    def _exceed(self, above: int) -> list[Effect]:
+        """An earlier process of its name has reached this number: attach again, above it.
+
+        Who was welcomed does so on the next connection: its broker closes this one.
+        """
+        if above < self.epoch:
+            raise ProtocolError(f"{above} is no number to exceed at epoch {self.epoch}")
+        attached, here = self._attached, self.previous[0][0]
+        self.epoch = self.published = max(self.published, above)
+        self.anew = self.epoch + 1
+        if attached:
+            return []
+        assert self.link is not None
+        self.previous = self.previous[1:]
+        self._changed = True  # so that it sends everything
+        return self.attach(here, self.link)
 
     def on_interest(self, message: m.Interest, now: int) -> list[Effect]:
         filter, wanted = message.filter, message.wanted

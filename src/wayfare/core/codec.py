@@ -452,6 +452,7 @@ def _check_announce(message: m.Announce) -> None:
     for began in message.begun:
         _check_name(began.client)
         _check_number(began.epoch)
+        _require(len(began.broker) <= NAME_MAX, f"a name has at most {NAME_MAX} characters")
     for one in message.unclaimed:
         _check_name(one.broker)
         _check_name(one.client)
@@ -530,6 +531,7 @@ def _check_echo(message: m.Echo) -> None:
 
 def _check_resend(message: m.Resend) -> None:
     _check_number(message.epoch)
+    _require(message.above <= DELIVERED_MAX, "more attachments than there can be")
 
 
 def _check_tunnel(message: m.Tunnel) -> None:

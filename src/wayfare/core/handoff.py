@@ -182,6 +182,12 @@ class Handoff(Relocation):
         session = self.border.at(reply.client, reply.epoch)
         if session is None:
             return self._send_after(reply, now)
+        session.above = max(session.above, reply.above)
+        effects = self._take_over(session, reply, now)
+        return effects + self._have_exceed(session, now) if session.above else effects
+
+    def _take_over(self, session: Session, reply: Reply, now: int) -> list[Effect]:
+        """Take what an older session had, or know that there is none."""
         if reply.partial:
             session.miss_sessions()
         elif reply.sought and not session.partial:
@@ -254,7 +260,7 @@ class Handoff(Relocation):
         if not is_news or tombstone is None or tombstone.moved_to is None:
             return []
         broker, epoch = tombstone.moved_to
-        if epoch <= reply.epoch or reply.epoch < tombstone.began:
+        if epoch <= reply.epoch or tombstone.is_before(reply.epoch):
             return []
         old_epoch = reply.old_epoch or reply.epoch
         return self._answer(replace(reply, broker=broker, epoch=epoch, old_epoch=old_epoch), now)
@@ -767,6 +773,7 @@ def _replies(
         sought=session.sought_since is not None,
         sought_age_ns=now - (session.sought_since or now),
         asked=session.asked,
+        above=session.above,
     )
     for number, piece in enumerate(pieces, 1):
         yield replace(reply, **piece, more=number < len(pieces))

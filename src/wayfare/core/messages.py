@@ -335,6 +335,11 @@ class Attach(Message, frozen=True, tag=10):
     expires_ns: Number = 0  # that it may be away until its session ends; 0: the broker's limit
     # New subscriptions, by their places, that ask for current values; and the numbers of these requests.
     asks: Annotated[tuple[tuple[int, Number], ...], Meta(max_length=FILTERS_MAX)] = ()
+    # Its process began at this epoch, and the tree may not know it; 0: it does.
+    anew: Number = 0
+    life: Number = (
+        0  # tells it from other processes of its name; goes on with its store; 0: unknown
+    )
 
 
 class Detach(Message, frozen=True, tag=11):
@@ -468,9 +473,13 @@ class Published(Message, frozen=True, tag=23):
 
 
 class Resend(Message, frozen=True, tag=24):
-    """Nobody knows the profile of this digest: attach again, with everything."""
+    """Nobody knows the profile of this digest: attach again, with everything.
+
+    With `above`, another process of this name has reached that number: attach with a higher epoch.
+    """
 
     epoch: int
+    above: Number = 0  # of its attachments and publications; only for who begins anew
 
 
 class Interest(Message, frozen=True, tag=25):
@@ -553,6 +562,8 @@ class Began(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     client: ClientId
     epoch: int
+    broker: BrokerId = BrokerId("")  # where; whoever knows of a later session tells this broker
+    life: Number = 0  # of its process; with a broker, older sessions of the same life go on
 
 
 class Unclaimed(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -641,6 +652,9 @@ class Reply(Message, frozen=True, tag=41):
     sought_age_ns: Number = 0  # how long ago
     superseded: bool = False  # not found, because a later attachment of the client has it
     asked: Number = 0  # the last request for current values that was answered
+    above: Number = (
+        0  # an earlier process of the client reached this number: the client has to exceed it
+    )
 
 
 class Fetch(Message, frozen=True, tag=42):

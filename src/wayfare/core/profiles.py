@@ -144,6 +144,14 @@ class Profiles:
                 return [*steps, LinkDown(link)] if asking.gone else steps
         return []
 
+    def on_behind(self, link: LinkId, message: Attach, above: int, now: int) -> list[Effect]:
+        """A client that begins anew has to attach with a higher epoch, within the time of a greeting."""
+        self.forget(link)
+        asking = Asking(message, now + self._border.limits.greeting_ns)
+        asking.resent = True
+        self.take_over(link, asking)
+        return [Send(link, m.Resend(message.epoch, above))]
+
     def _resend(self, link: LinkId, now: int) -> list[Step]:
         """Ask the client itself, if it is still there."""
         asking = self.asking[link]
@@ -179,7 +187,7 @@ class Profiles:
             return self._resend(link, now)
         self.forget(link)
         seconds = self._border.limits.greeting_ns / SECOND_NS
-        return [Close(link, f"it did not send its filters within {seconds:g} s", again=True)]
+        return [Close(link, f"it did not attach again within {seconds:g} s", again=True)]
 
     def extend_waits(self, by_ns: int, now: int) -> None:
         """Wait longer for profiles, but no longer from now than for a new one."""

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from wayfare.core import messages as m
 from wayfare.core.border import Border
 from wayfare.core.deadlines import AWAY
@@ -24,6 +26,7 @@ from wayfare.errors import ProtocolError
 
 BEGAN_ANEW = "{} began anew: a name is one client's, and its latest process has it"
 NO_SESSION = "no session: it was away for too long, or its broker has forgotten it"
+EXCEED = "an earlier process of {} reached a higher number: attach again, above it"
 OUT_OF_STEP = (
     "the client and its session disagree about what was delivered: the store of one of them was"
     " rolled back"
@@ -65,19 +68,49 @@ class Relocation:
         """
         border, client = self.border, began.client
         tombstone = border.tombstones.get(client)
+        if came_from is not None and began.broker:
+            reached = border.reached(client, began.life)
+            if reached >= began.epoch:
+                reply = m.Reply(began.broker, client, began.epoch, False, above=reached)
+                self.paths.send(reply)
         if tombstone is not None and tombstone.began >= began.epoch:
             return []
-        border.bury(client, began.epoch - 1, now, began=began.epoch)
+        border.bury(client, began.epoch - 1, now, began=began.epoch, life=began.life)
         effects: list[Effect] = [
             Send(LinkId(neighbour), m.Announce((), (began,)))
             for neighbour in self.paths.neighbours
             if neighbour != came_from
         ]
         for old in border.of(client):
-            if old.epoch < began.epoch and not old.leaving:  # that ends by itself
+            ends = old.epoch < began.epoch and not old.leaving  # otherwise it ends by itself
+            if ends and not (began.broker and old.life == began.life):
                 effects += border.disconnect(old, BEGAN_ANEW.format(client), now)
                 effects += self._end(old, now)
         return effects
+
+    def on_above(self, reply: m.Reply, now: int) -> list[Effect]:
+        """A broker knows of a later session than that of a client which began anew: have that exceed it."""
+        if reply.broker != self.paths.name:
+            self.paths.send(reply)
+            return []
+        session = self.border.at(reply.client, reply.epoch)
+        if session is None:
+            tombstone = self.border.tombstones.get(reply.client)
+            if tombstone is not None and tombstone.went_after(reply.epoch):
+                assert tombstone.moved_to is not None
+                broker, epoch = tombstone.moved_to
+                return self.on_above(replace(reply, broker=broker, epoch=epoch), now)
+            return []
+        session.above = max(session.above, reply.above)
+        return self._have_exceed(session, now)
+
+    def _have_exceed(self, session: Session, now: int) -> list[Effect]:
+        """If an earlier process of the client reached a higher number, have the client attach above it."""
+        if session.link is None or session.above < session.epoch:
+            return []
+        tell = Send(session.link, m.Resend(session.epoch, session.above))
+        why = EXCEED.format(session.client)
+        return [tell, *self.border.disconnect(session, why, now, again=True)]
 
     def on_detach(self, session: Session, message: m.Detach, now: int) -> list[Effect]:
         self.border.lose_link(session, now)
@@ -212,16 +245,18 @@ def left_of(session: Session, delivered: int) -> list[Queued]:
     return [(Loss(1, OUT_OF_STEP, exact=False), NEVER), *kept]
 
 
-def began(message: m.Attach) -> m.Began | None:
+def began(message: m.Attach, here: BrokerId) -> m.Began | None:
     """That a client begins anew; None if it does not, or brokers know it already.
 
     It says so until it is welcomed: nobody may have heard it before. Who counts from 1 has a name
     that nobody had before.
     """
+    if message.anew:
+        return m.Began(message.client, min(message.anew, message.epoch), here, message.life)
     first = message.previous[-1][1] if message.previous else message.epoch
     if message.welcomed or first <= 1:
         return None
-    return m.Began(message.client, min(first, message.epoch))
+    return m.Began(message.client, min(first, message.epoch), life=message.life)
 
 
 class Naive(Relocation):

@@ -133,6 +133,8 @@ class SavedSession(msgspec.Struct, array_like=True):
     away_until: int = 0  # 0: an earlier version, which knew the limit only
     expires_ns: int = 0
     asked: int = 0
+    above: int = 0
+    life: int = 0
 
 
 class SavedAsking(msgspec.Struct, array_like=True):
@@ -377,6 +379,8 @@ def _saved_session(session: Session, places: Places) -> SavedSession:
         session.away_until,
         session.expires_ns,
         session.asked,
+        session.above,
+        session.life,
     )
 
 
@@ -469,6 +473,7 @@ def _load_session(border: Border, saved: SavedSession, stored: list[Stored]) -> 
     session.rolled_back = saved.rolled_back
     session.partial, session.sought_since = saved.partial, saved.sought_since
     session.asked = saved.asked
+    session.above, session.life = saved.above, saved.life
     if saved.sought and saved.sought_since is None:
         session.sought_since = border.since
     session.doubt = None if saved.doubt is None else Doubt(*saved.doubt)

@@ -197,6 +197,7 @@ class Session:
     """
 
     __slots__ = (
+        "above",
         "account",
         "advertisements",
         "ages",
@@ -210,6 +211,7 @@ class Session:
         "expires_ns",
         "home",
         "leaving",
+        "life",
         "link",
         "marks",
         "noted",
@@ -272,6 +274,9 @@ class Session:
         self.rolled_back = 0  # the last number that it had given away then; 0: it is not so
         self.window = 0  # deliveries that may be on their way to it
         self.doubt: Doubt | None = None  # what it published before may still be on its way
+        # An earlier process of its client, elsewhere, reached this number, and the client is to exceed it.
+        self.above = 0
+        self.life = 0  # of the process of its client; 0: unknown
 
     def last_of(self, publisher: ClientId) -> int:
         """The number of the last notification of a publisher that was queued, or is held."""
@@ -336,6 +341,11 @@ class Tombstone(msgspec.Struct, frozen=True, gc=False):
     partial: bool = False  # a part of the chain of hand-offs is unknown here
     # The first attachment that this store knows of: all later ones here are known, too. 0: there is none.
     known_since: int = 0
+    life: int = 0  # of the process that began anew
+    over: tuple[int, ...] = ()  # the lives of those before it, the latest first
+    first: int = (
+        0  # where that process first began, if it had to exceed others since; 0: at `began`
+    )
 
     def departures_with(self, more: tuple[Departure, ...]) -> tuple[Departure, ...]:
         """All departures by epoch, the latest first: requests overtake each other, and so do these."""
@@ -353,9 +363,13 @@ class Tombstone(msgspec.Struct, frozen=True, gc=False):
         """Whether a session went from here to a later attachment than this one."""
         return self.moved_to is not None and self.moved_to[1] > epoch
 
+    def is_before(self, epoch: int) -> bool:
+        """Whether an attachment of this epoch was of an earlier process."""
+        return epoch < (self.first or self.began)
+
     def next_stop(self, epoch: int, before: int) -> Departure | None:
         """Where the session of this epoch was last, as far as it left from here before that attachment."""
-        if epoch < self.began:
+        if self.is_before(epoch):
             return None
         return next((one for one in self.departures_with(()) if epoch < one[1] < before), None)
 

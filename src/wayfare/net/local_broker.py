@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, MutableMapping, Sequence
@@ -502,8 +503,8 @@ def retained_by(names: str | Sequence[str]) -> m.Retain | None:
 
 
 def begun(mine: core.Client) -> core.Client:
-    """A core that is never behind one of an earlier process of its name, which may have been killed."""
-    mine.epoch = mine.published = mine.asks = clock()
+    """A core whose name earlier processes may have had, which may have been killed."""
+    mine.begin(clock(), secrets.randbits(62) + 1)
     return mine
 
 

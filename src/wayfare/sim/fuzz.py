@@ -32,7 +32,7 @@ from wayfare.sim.ownership import Watch
 from wayfare.sim.quiet import check_outlived
 from wayfare.sim.verdict import Verdict, Violation
 from wayfare.sim.walks import Walks, slice_units
-from wayfare.sim.world import CLIENT_LINK, LIFE, World
+from wayfare.sim.world import CLIENT_LINK, World
 
 TOPICS = ("gas", "oil", "wind")
 NAMES = ("a", "ab", "abc", "b", "ba")
@@ -150,6 +150,7 @@ class Fuzz:
         self.crowded = self.expiring and self.expiry.random() < 0.4
         self.values = Random(f"values {job.seed}")  # likewise
         self.retaining = self.values.choice([0.0, 0.2, 0.6])  # that part of publications
+        self.clocks = Random(f"clocks {job.seed}")  # likewise
         self.watching = self.interest.random() < 0.5
         self.pressure = Random(f"memory {job.seed}")  # likewise
         self.short = self.pressure.random() < 0.25  # of memory, now and then
@@ -416,7 +417,7 @@ class Fuzz:
                 client.unsubscribe(random.choice(mine))
         elif draw < 0.21 and client.connection is not None:
             # If no broker has heard of a later process, the name is still that of the earlier one.
-            if client.core.welcomed or client.core.epoch < LIFE:
+            if not client.core.anew:
                 client.detach(leave=True)
         elif self.publishers:
             self._offer(random.choice(self.publishers))
@@ -430,16 +431,27 @@ class Fuzz:
         random = self.lives
         client = random.choice(self.clients)
         mobile = client.name in self.movers
-        old = self.world.begin_anew(
-            client.name, random.choice(self.brokers) if mobile else client.home
-        )
-        if random.random() < 0.4:
+        there = random.choice(self.brokers) if mobile else client.home
+        old = self.world.begin_anew(client.name, there, self._clock(self._latest(client)))
+        if random.random() < 0.4 or old.core.anew:  # nobody could tell that it is not the latest
             old.disconnect(late=random.random() < 0.5)
         elif random.random() < 0.5:  # it goes on, as if it were alone
             later = self.world.now + random.choice([5, 60, 1000]) * MS_NS
             self.world.agenda.at(later, self._move_on, old)
 
+    def _clock(self, client: ClientHost) -> int | None:
+        """What the clock says where the next process of a client begins: it may be behind.
+
+        Not if some brokers may not have heard of the one before it: they could not tell which one is the later.
+        """
+        if not client.core.welcomed or client.process:
+            return None
+        reached = client.core.epoch
+        return self.clocks.choice([None, reached + 1, reached, self.clocks.randint(1, reached + 1)])
+
     def _move_on(self, old: ClientHost) -> None:
+        if old.core.anew:
+            return
         old.attach(self.lives.choice(self.brokers))
 
     def _since_ns(self) -> int:

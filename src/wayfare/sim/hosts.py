@@ -5,7 +5,8 @@ They feed a core with events, perform the effects, and wake it when it asked to 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from wayfare.core.broker import Broker
@@ -300,6 +301,8 @@ class BrokerHost(Host):
         connection = self.world.connections.get(effect.link)
         if connection is not None:
             connection.break_off(noticed=True, reason=effect.reason)
+            if effect.again and not connection.client.replaced:
+                self.agenda.at(self.agenda.now + RETRY_NS, self.world.come_back, connection.client)
 
 
 class Connection:
@@ -366,6 +369,7 @@ class ClientHost(Host):
     __slots__ = (
         "_asked",
         "_listening",
+        "_unpublished",
         "_unseen",
         "answers",
         "asked",
@@ -374,6 +378,7 @@ class ClientHost(Host):
         "home",
         "left",
         "link",
+        "process",
         "received",
         "replaced",
         "requests",
@@ -390,6 +395,10 @@ class ClientHost(Host):
         self.replaced = False  # a later process has its name: of this one only brokers hear
         self.received: list[Notify] = []
         self._asked: dict[int, tuple[int, list[Filter]]] = {}  # probes: when, and for what
+        self.process = 0  # how many had its name before
+        self._unpublished: list[
+            tuple[dict[str, Value], Callable[[], None]]
+        ] = []  # before its welcome
         self._unseen = False  # it has heard nothing yet of the broker that it attached to
         self.requests: Requests | None = None
         self.asked: dict[int, tuple[int, int, bool]] = {}  # publication, deadline, many replies
@@ -413,7 +422,8 @@ class ClientHost(Host):
         if self.home in world.stopped:
             world.agenda.at(world.now + RETRY_NS, world.come_back, self)
             return
-        link = LinkId(f"{self.name}#{self.core.epoch + 1}")
+        process = f"~{self.process}" if self.process else ""
+        link = LinkId(f"{self.name}{process}#{self.core.epoch + 1}")
         self.connection = Connection(self, host, link, self.link)
         self._unseen = self.core.may_attach_unseen()
         effects = self.core.attach(None if self._unseen else BrokerId(self.home), link)
@@ -535,6 +545,10 @@ class ClientHost(Host):
         clear: bool = False,
     ) -> None:
         """Publish; with `retain`, as the current value of the key that these attributes are."""
+        if self.core.is_unnumbered():
+            again = partial(self.publish, attributes, payload, retain=retain, clear=clear)
+            self._unpublished.append((dict(attributes), again))
+            return
         names = (retain,) if isinstance(retain, str) else tuple(retain)
         kept = Retain(names, clear) if names else None
         effects = self.core.publish(attributes, payload, retain=kept)
@@ -619,6 +633,11 @@ class ClientHost(Host):
             self.notified(effects[0])  # the acknowledgement is on the agenda already
         else:
             self.perform(effects)
+        if self._unpublished and not self.core.is_unnumbered():
+            waiting, self._unpublished = self._unpublished, []
+            for attributes, publish in waiting:
+                if any(one.matches(attributes) for one in self.core.advertisements):
+                    publish()
 
     def notified(self, effect: Notify) -> None:
         self.received.append(effect)

@@ -63,6 +63,8 @@ class Traffic:
         if isinstance(errand, Request):
             self.leads_to += errand.previous
             self.certain += errand.previous[-1:] if errand.welcomed else ()
+        if isinstance(errand, Reply) and errand.above:
+            self.began = max(self.began, errand.above + 1)
         if isinstance(errand, Reply) and errand.partial:
             self.sought = max(self.sought, errand.epoch)
         if isinstance(errand, Request) and errand.forgotten:
@@ -186,6 +188,13 @@ def traffic_of(world: World) -> dict[ClientId, Traffic]:
         traffic = out.setdefault(client, Traffic())
         traffic.sought = max(traffic.sought, epoch)
 
+    def begin(client: ClientId, epoch: int) -> None:
+        traffic = out.setdefault(client, Traffic())
+        traffic.began = max(traffic.began, epoch)
+
+    for client in world.clients.values():
+        if client.core.anew:
+            begin(client.core.name, client.core.anew)
     messages = [*world.in_flight()]
     for host in world.brokers.values():
         messages += host.core.waiting()
@@ -193,8 +202,10 @@ def traffic_of(world: World) -> dict[ClientId, Traffic]:
         for errand in _errands(message):
             add(errand)
         for began in message.begun if isinstance(message, Announce) else ():
-            traffic = out.setdefault(began.client, Traffic())
-            traffic.began = max(traffic.began, began.epoch)
+            begin(began.client, began.epoch)
+            if began.broker:  # whoever has a later session will say so, and that will end
+                for host in world.brokers.values():
+                    begin(began.client, host.core.border.reached(began.client, began.life) + 1)
         for one in message.unclaimed if isinstance(message, Announce) else ():
             announce(one)
         for request in message.sought if isinstance(message, Announce) else ():
@@ -209,6 +220,8 @@ def traffic_of(world: World) -> dict[ClientId, Traffic]:
                 or (session.sought_since is not None and restoring)
             ):
                 seek(session.client, _sought_before(world, name, session))
+            if session.above:
+                begin(session.client, session.above + 1)
             if session.wait is not None:
                 if session.wait.repeated:
                     seek(session.client, session.epoch)

@@ -58,6 +58,8 @@ def reach(world: World) -> Reach:
         client_ns += tree_ns
     if world.digests:  # a new broker may ask an old one, and then the client
         client_ns = 3 * client_ns + 2 * tree_ns
+    elif world.behind:  # a client may be told to attach again
+        client_ns = 3 * client_ns
     at_once = world.relocation not in PUBLISHER_RELOCATIONS
     limits = world.limits
     expires = any(one.core.expires_ns for one in world.clients.values())

@@ -285,8 +285,9 @@ class Stage:
             raise Misread
 
     def begin(self, rest: str) -> None:
-        name, broker = _words(rest, 2)
-        self.world.begin_anew(name, broker)
+        who, by_clock, clock = rest.partition(" clock ")
+        name, broker = _words(who, 2)
+        self.world.begin_anew(name, broker, int(clock) if by_clock else None)
 
     def detach(self, rest: str) -> None:
         self.world.client(rest).detach()

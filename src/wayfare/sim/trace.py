@@ -72,6 +72,8 @@ def _request(request: m.Request) -> str:
 
 
 def _reply(reply: m.Reply) -> str:
+    if reply.above and not reply.found:
+        return f"Reply(to {reply.broker}, {reply.client} is to exceed {reply.above})"
     if not reply.found:
         return f"Reply(to {reply.broker}, {reply.client} is not here)"
     kept = [f"{one.notification.publisher} {one.notification.number}" for one in reply.kept]
@@ -120,7 +122,7 @@ TEXTS: dict[type, Callable[[Any], str]] = {
     m.Prepare: lambda one: (
         f"Prepare({one.client} at {one.broker}: {', '.join(map(str, one.advertisements))})"
     ),
-    m.Resend: lambda one: f"Resend(epoch {one.epoch})",
+    m.Resend: lambda one: f"Resend(epoch {one.epoch}{f', above {one.above}' if one.above else ''})",
     m.Interest: lambda one: f"Interest({one.filter} is {'wanted' if one.wanted else 'unwanted'})",
     m.NoResponders: lambda one: f"NoResponders({one.number})",
     m.Searched: lambda one: f"Searched({one.client}, epoch {one.epoch})",

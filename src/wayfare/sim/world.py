@@ -82,6 +82,7 @@ class World:
         self.outbox_max = outbox_max
         self.digest_from = digest_from
         self.digests = 0  # attachments by digest
+        self.behind = False  # processes may begin with their clocks behind
         self.forecast = forecast
         self.ahead = ahead
         self.direct_link = direct_link
@@ -195,14 +196,20 @@ class World:
             client.attach()
         return client
 
-    def begin_anew(self, name: str, broker: str) -> ClientHost:
-        """Another process of a client begins, and remembers nothing; the earlier one is returned."""
+    def begin_anew(self, name: str, broker: str, clock: int | None = None) -> ClientHost:
+        """Another process of a client begins, and remembers nothing; the earlier one is returned.
+
+        It counts from what its clock says; by default, from above all that the earlier one can have reached.
+        """
         old = self.client(name)
         self.broker(broker)
         old.replace()
         new = self._add_process(name, broker, old.link, old.core.expires_ns).core
-        # As if by a clock: above all that the earlier one can have reached.
-        new.epoch, new.published = old.core.epoch + LIFE, old.core.published + LIFE
+        latest = old.core.epoch + LIFE
+        self.clients[name].process = old.process + 1
+        new.begin(latest if clock is None else clock, old.process + 1)
+        new.published = old.core.published + LIFE
+        self.behind |= clock is not None
         self.clients[name].attach()
         return old
 
@@ -405,7 +412,10 @@ class World:
         self.agenda.at(self.now + fault.back_after_ns, self.come_back, client)
 
     def come_back(self, client: ClientHost) -> None:
-        if client.connection is None and not client.left:
+        unheard = (
+            client.replaced and client.core.anew
+        )  # nobody could tell that it is not the latest
+        if client.connection is None and not client.left and not unheard:
             client.attach()
 
     # Watching
