@@ -26,6 +26,7 @@ LIMITS = Limits(
     window=2,
     held_count=2,
     tombstone_ns=100,
+    slow_publishers_ns=0,
 )
 
 

@@ -56,7 +56,13 @@ chains = st.lists(part_filters(), min_size=1, max_size=3)
 subs = st.lists(st.builds(m.Entry.along, chains, owners), max_size=3).map(tuple)
 
 attachments = st.lists(st.tuples(names, numbers), max_size=3).map(tuple)
-terms = st.builds(m.Terms, st.none() | numbers, st.none() | numbers, st.none() | names)
+terms = st.builds(
+    m.Terms,
+    st.none() | numbers,
+    st.none() | numbers,
+    st.none() | names,
+    slow_ns=st.none() | numbers,
+)
 
 
 def with_terms(kind, **fields):
@@ -267,7 +273,7 @@ LAYOUT = [
                 (("faro", 2), ("porto", 1)),
                 True,
                 "beja",
-                ((0, m.Terms(5, 6, "key", True)),),
+                ((0, m.Terms(5, 6, "key", True, 8)),),
                 77,
                 500,
                 (1,),
@@ -280,14 +286,14 @@ LAYOUT = [
         ),
         [
             *(10, "anna", 3, 9, [[ON_WIRE]], [[[[]]], [[]]], [["faro", 2], ["porto", 1]], True),
-            *("beja", [[0, [5, 6, "key", True]]], 77, 500, [1], None, 300, [[0, 4]], 2, 8),
+            *("beja", [[0, [5, 6, "key", True, 8]]], 77, 500, [1], None, 300, [[0, 4]], 2, 8),
         ],
     ),
     (
         m.State("R1", (1.5, 2.0), {"need": 3}, {"R1": ("R1", "R2")}),
         [62, "R1", [1.5, 2.0], {"need": 3}, {"R1": ["R1", "R2"]}],
     ),
-    (m.Follow("x", m.Terms(last=5)), [60, "x", [5, None, None, False]]),
+    (m.Follow("x", m.Terms(last=5)), [60, "x", [5, None, None, False, None]]),
     (m.Unfollow("x"), [61, "x"]),
     (m.HereAck(4), [63, 4]),
     (m.Here(4, NOTE, past=True), [64, 4, NOTE_ON_WIRE, True]),
@@ -301,7 +307,10 @@ LAYOUT = [
     (m.Recalled("anna", 3, (m.Kept(NOTE, 5),)), [73, "anna", 3, [[NOTE_ON_WIRE, 5, 0]]]),
     (m.Detach(leave=True), [11, True]),
     (m.Subscribe(X), [12, [ON_WIRE], None, 0, 0, 0]),
-    (m.Subscribe(X, m.Terms(last=5), 7, 8, 9), [12, [ON_WIRE], [5, None, None, False], 7, 8, 9]),
+    (
+        m.Subscribe(X, m.Terms(last=5), 7, 8, 9),
+        [12, [ON_WIRE], [5, None, None, False, None], 7, 8, 9],
+    ),
     (m.Unsubscribe(X), [13, [ON_WIRE]]),
     (m.Advertise(X, watch=True), [14, [ON_WIRE], True]),
     (m.Unadvertise(X), [15, [ON_WIRE]]),
@@ -330,15 +339,19 @@ LAYOUT = [
     (m.NoResponders(7), [85, 7]),
     (
         m.Update((m.Entry(X),), (m.Entry(X, "anna"),), repairs=True),
-        [30, [[[ON_WIRE], "", []]], [[[ON_WIRE], "anna", []]], [], [], [], True, None, None],
+        [30, [[[ON_WIRE], "", []]], [[[ON_WIRE], "anna", []]], [], [], [], True, None, None, []],
     ),
     (
         m.Update(remove_subs=(m.Entry(X, "", (X, EVERYTHING)),)),
-        [30, [], [], [[[ON_WIRE], "", [[ON_WIRE], [[[]]]]]], [], [], False, None, None],
+        [30, [], [], [[[ON_WIRE], "", [[ON_WIRE], [[[]]]]]], [], [], False, None, None, []],
     ),
     (
         m.Update(probe=m.Probe(3, 4, 5), echo=m.Echo(6, 7, (m.BrokerId("faro"),))),
-        [30, [], [], [], [], [], False, [47, 3, 4, 5], [48, 6, 7, ["faro"]]],
+        [30, [], [], [], [], [], False, [47, 3, 4, 5], [48, 6, 7, ["faro"]], []],
+    ),
+    (
+        m.Update(slow=(m.Slow("tom", 9),)),
+        [30, [], [], [], [], [], False, None, None, [[95, "tom", 9]]],
     ),
     (m.Ack(4, m.Probe(3, 5)), [17, 4, [47, 3, 5, 0]]),
     (m.Echo(6, 7), [48, 6, 7, []]),
@@ -370,7 +383,7 @@ LAYOUT = [
     ),
     (m.Tunnel("porto", "faro", "l", None, "gone"), [32, "porto", "faro", "l", None, "gone"]),
     *(
-        (m.Update(errands=(errand,)), [30, [], [], [], [], [array], False, None, None])
+        (m.Update(errands=(errand,)), [30, [], [], [], [], [array], False, None, None, []])
         for errand, array in (
             (
                 m.Request("porto", "anna", 3, 9, (("faro", 2),), 77, True),
@@ -407,7 +420,7 @@ LAYOUT = [
                         "backlog_age",
                         False,
                     ),
-                    *(8, {"ticker": 7}, 2, [[ON_WIRE]], True, [[0, [3, None, None, False]]]),
+                    *(8, {"ticker": 7}, 2, [[ON_WIRE]], True, [[0, [3, None, None, False, None]]]),
                     *([[1, 2, "backlog_age", False]], True, True, 9, True, 6, 7),
                 ],
             ),
@@ -431,7 +444,7 @@ LAYOUT = [
                 ),
                 [
                     *(45, "porto", "anna", 3, True),
-                    *([[ON_WIRE]], [[0, [None, None, "x", False]]], [[[[]]]], [0]),
+                    *([[ON_WIRE]], [[0, [None, None, "x", False, None]]], [[[[]]]], [0]),
                 ],
             ),
         )

@@ -2,14 +2,17 @@
 
 import pytest
 
-from wayfare.core.broker import NO_ROOM, Broker
+from wayfare.core.broker import NO_ROOM, PRESSED_NS, Broker
 from wayfare.core.effects import (
     EVICTED,
     Close,
     Exceeded,
     Granted,
     LinkDown,
+    Pause,
+    Pressed,
     Received,
+    Resume,
     Send,
     SessionEnded,
     Tick,
@@ -267,8 +270,10 @@ def test_near_the_limit_of_an_account_only_its_own_publishers_are_slowed():
     memory.limit_accounts({"guests": int(memory.of_account("guests") * 1.05)})
     assert list(memory.suspects) == ["guests"]
     assert core.excess() == []
-    assert core.feeders("guests") == [links["gwen"]]
-    assert core.feeders() == [*reversed(links.values())]
+    assert core.step(Pressed("guests"), 2) == [Pause(links["gwen"])]
+    others = [link for link in reversed(links.values()) if link != links["gwen"]]
+    assert core.step(Pressed(), 2) == [Pause(link) for link in others]
+    assert {*core.step(Tick(), 2 + PRESSED_NS)} == {Resume(link) for link in links.values()}
     memory.limit_accounts({"guests": 2 * memory.of_account("guests")})
     assert not memory.suspects
 

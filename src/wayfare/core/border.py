@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 from msgspec.structs import replace
 
 from wayfare.core import messages as m
+from wayfare.core.backpressure import Backpressure
 from wayfare.core.convergence import Convergence
 from wayfare.core.costs import Costs
 from wayfare.core.counts import MILLISECOND_NS, Histogram
@@ -111,6 +112,10 @@ class Border:
         self.next_place = len(self._links)
         self.deadlines = Deadlines()  # of everything at this broker
         self.retained = Table(neighbours, limits, self.deadlines)
+        self.backpressure = Backpressure(limits, self.deadlines, self.of)
+        self._slowed = self.backpressure.slowed
+        self._high_count = self.backpressure.high_count
+        self._high_bytes = self.backpressure.high_bytes
         self.since: int | None = None  # the store is complete from this time on; None: it is new
         self.handovers = Histogram(HANDOVERS_NS)  # how long sessions waited for their old broker
 
@@ -411,6 +416,8 @@ class Border:
     def lose_link(self, session: Session, now: int) -> None:
         assert session.link is not None
         del self.by_link[session.link]
+        self.backpressure.on_link_down(session.client, session.link)
+        self.backpressure.end(session, now)
         session.link, session.away_since = None, now
         session.away_until = now + self.away_ns(session)
         self.depart(session)
@@ -509,6 +516,8 @@ class Border:
             link = links[place]
             if link != came_from:
                 effects.append(Send(link, notification))
+        if self._slowed and came_from is not None and notification.publisher in self._slowed:
+            effects += self.backpressure.follow(notification.publisher, came_from, now)
         if not here:
             return effects
         limits, by_place = self.limits, self._by_place
@@ -535,6 +544,12 @@ class Border:
                 deliver = backlog.pass_on(stored, now, limits)
                 effects.append(Send(connection, deliver))
             else:
+                if (
+                    session.episode is not None
+                    or len(backlog.waiting) >= self._high_count
+                    or backlog.bytes + stored.size > self._high_bytes
+                ):
+                    effects += self.backpressure.on_queue(session, stored, came_from, now)
                 backlog.put(stored, now, limits)
                 effects += self.push(session)
         return effects
@@ -641,6 +656,7 @@ class Border:
         if session.backlog.may_repeat:  # what an older session had may be missing in between
             recalled = {one for one, _ in queue if isinstance(one, Stored)}
             queue = with_loss_behind(queue, Loss(1, FORGOTTEN_PAST, exact=False), recalled)
+        self.backpressure.expect(session, len(queue), now)
         self.put(session, queue)
         return self.push(session)
 
@@ -690,6 +706,7 @@ class Border:
             self._hold(session, stored, now)
             return
         session.marks.raise_to({notification.publisher: notification.number})
+        self.backpressure.expect(session, 1, now)
         session.backlog.put(stored, now, self.limits)
         self._time_backlog(session, now)
 

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from wayfare.core import deadlines, saving, saving_virtual
 from wayfare.core import messages as m
+from wayfare.core.backpressure import PRESSURE
 from wayfare.core.border import Border
 from wayfare.core.buffers import Buffer
 from wayfare.core.codec import DELIVERED_MAX
@@ -35,6 +36,7 @@ from wayfare.core.effects import (
     LinkDown,
     LinkUp,
     Posted,
+    Pressed,
     Publications,
     Received,
     RolledBack,
@@ -90,6 +92,7 @@ CLOCK_SLACK_NS = SECOND_NS  # by which the clock of a client that begins anew ma
 MEMORY, ACCOUNT_MEMORY = "memory", "account_memory"  # limits in sum, as a `Gap` names them
 QUEUED_MAX = 256  # messages of one neighbour that waited and are performed in one event
 FEEDERS_MAX = 16  # notifications of the largest consumer whose publishers are slowed
+PRESSED_NS = 20_000_000  # that they are slowed, again and again
 SPARE = 16  # of this part of a limit in sum there is room again when somebody had to lose
 LINK_LOST = "a link between brokers began from nothing: what was to cross it may be missing"
 # For clients that move; the second are for publishers, and as naive for subscribers.
@@ -138,6 +141,7 @@ class Broker:
         self.border = Border(self.neighbours, routing, limits, eager=eager)
         self.routing, self.watches = self.border.routing, self.border.watches
         self.intakes, self.convergence = self.border.intakes, self.border.convergence
+        self.backpressure = self.border.backpressure
         self.paths = Paths(name, self.neighbours)
         strategy = ALL_RELOCATIONS[relocation]
         if issubclass(strategy, Publishers):
@@ -205,10 +209,10 @@ class Broker:
         largest = self.border.memory.largest()
         return 0 if largest is None else largest.noted
 
-    def feeders(self, account: str = "") -> list[LinkId]:
-        """The connections of those clients here that published what the largest consumer got last.
+    def _feeders(self, account: str) -> list[m.ClientId]:
+        """The publishers of what the largest consumer got last.
 
-        With an account: its largest consumer, and its own clients only.
+        With an account: its largest consumer, and its own clients only, as far as they are here.
         """
         largest = self.border.memory.largest(account)
         if not isinstance(largest, Session):
@@ -216,9 +220,10 @@ class Broker:
         backlog = largest.backlog
         last = list(islice(reversed(backlog.waiting or backlog.unacked), FEEDERS_MAX))
         publishers = dict.fromkeys(stored.notification.publisher for _, stored, _ in last)
-        sessions = [one for name in publishers for one in self.border.of(name)]
         return [
-            one.link for one in sessions if one.link is not None and account in ("", one.account)
+            name
+            for name in publishers
+            if not account or any(one.account == account for one in self.border.of(name))
         ]
 
     def excess(self, outside: int = 0) -> list[Exceeded]:
@@ -264,6 +269,7 @@ class Broker:
             self._begin_watches(now)
         routing = self.routing
         done = not (effects or self.paths.mail or routing.touched or self.watches.sessions)
+        done = done and not self.backpressure.out
         if done and not (routing.is_behind or self.convergence.is_due):
             return effects  # an Ack, mostly
         return self._with_updates(effects)
@@ -403,6 +409,14 @@ class Broker:
     def on_exceeded(self, event: Exceeded, now: int) -> list[Effect]:
         return self._with_updates(self._shedding.shed(event, now))
 
+    def on_pressed(self, event: Pressed, now: int) -> list[Effect]:
+        effects: list[Effect] = []
+        for publisher in self._feeders(event.account):
+            slowed = self.backpressure.slowed.get(publisher)
+            if slowed is None or PRESSURE not in slowed.by:
+                effects += self.backpressure.slow(publisher, PRESSURE, now + PRESSED_NS, now)
+        return effects
+
     def on_tick(self, event: Tick, now: int) -> list[Effect]:
         timers = self.border.deadlines
         if timers.next is None or now < timers.next:
@@ -417,6 +431,7 @@ class Broker:
         self.border.extend_waits(event.for_ns, now)
         self.profiles.extend_waits(event.for_ns, now)
         self.replicator.extend_waits(event.for_ns, now)
+        self.backpressure.extend(event.for_ns)
         return []
 
     # Timers: each handler looks at what is due, and arms the timer again if that is later
@@ -450,6 +465,9 @@ class Broker:
         self.border.expire_tombstone(client, now)
         return []
 
+    def on_slowed_due(self, publisher: m.ClientId, now: int) -> list[Effect]:
+        return self.backpressure.on_due(publisher, now)
+
     def on_update_due(self, neighbour: BrokerId, now: int) -> list[Effect]:
         until = self._owed.get(neighbour)
         if until is not None and until <= now:
@@ -462,6 +480,8 @@ class Broker:
         """Behind these effects, what publishers and every neighbour have to be told."""
         if self.watches.sessions:
             effects = effects + self.watches.tell()
+        if self.backpressure.out:
+            effects = effects + self.backpressure.take_out()
         effects = self.relocation.outward(effects)
         mail = self._settled_mail()
         if mail or self.routing.touched or self.convergence.is_due:
@@ -794,6 +814,8 @@ class Broker:
             self.routing.drop_stale(neighbour)
         if message.probe is not None:
             self.convergence.on_probe(neighbour, message.probe)
+        for slow in message.slow:
+            effects += self.backpressure.on_slow(neighbour, slow, now)
         for errand in message.errands:
             if isinstance(errand, m.Ask):
                 effects += self._take(self.profiles.on_ask(errand, now), now)
@@ -875,7 +897,7 @@ class Broker:
             effects += self.border.answer(session, asks, message.delivered, now)
         if link in self.border.by_link and (message.followed or self.replicator.virtual):
             effects += self.replicator.on_attach(link, message, now)
-        return effects
+        return effects + self.backpressure.on_attached(message.client)
 
     def _above(self, message: m.Attach, now: int) -> int:
         """The number that a client has to exceed which begins anew; 0: it does, or has to be refused.
@@ -955,7 +977,10 @@ class Broker:
         backlog.acknowledge(message.number)
         if message.probe is not None:
             self._ask(session, message.probe, now)
-        return self.border.push(session) if backlog.sent < backlog.last else []
+        effects = self.border.push(session) if backlog.sent < backlog.last else []
+        if session.episode is not None:
+            effects += self.backpressure.on_ack(session, now)
+        return effects
 
     def _ask(self, session: Session, probe: m.Probe, now: int) -> None:
         """Tell a client when what it said so far has spread."""
@@ -1033,6 +1058,7 @@ EVENTS: dict[type, Callable[[Broker, Any, int], list[Effect]]] = {
     Posted: Broker.on_posted,
     RolledBack: Broker.on_rolled_back,
     Exceeded: Broker.on_exceeded,
+    Pressed: Broker.on_pressed,
     Tick: Broker.on_tick,
     Stalled: Broker.on_stalled,
 }
@@ -1050,6 +1076,7 @@ TIMERS: dict[int, Callable[[Broker, Any, int], list[Effect]]] = {
     deadlines.UPDATE: Broker.on_update_due,
     deadlines.CONFIRM: Broker.on_confirm_due,
     deadlines.RETAINED: Broker.on_retained_due,
+    deadlines.SLOWED: Broker.on_slowed_due,
 }
 
 FROM_BROKER: dict[type, Callable[[Broker, BrokerId, Any, int], list[Effect]]] = {

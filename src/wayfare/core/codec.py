@@ -444,6 +444,8 @@ def _check_update(message: m.Update) -> None:
         CHECKS[type(errand)](errand)
     if message.echo is not None:
         _check_echo(message.echo)
+    for slow in message.slow:
+        _check_name(slow.publisher)
 
 
 def _check_announce(message: m.Announce) -> None:

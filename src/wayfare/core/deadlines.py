@@ -32,7 +32,8 @@ from heapq import heapify, heappop, heappush
     UPDATE,  # a table update that was postponed
     CONFIRM,  # what a client wants to have confirmed
     RETAINED,  # current values that were cleared
-) = range(12)
+    SLOWED,  # a publisher that is slowed: its leases
+) = range(13)
 
 SLACK = 64  # entries of disarmed timers that the heap may always hold
 ORDER_BITS = 40  # of an entry, below its time: in which order it was armed

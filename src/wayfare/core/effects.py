@@ -3,11 +3,12 @@
 A host turns what happens into events, calls `step(event, now)`, and performs the effects in order:
 
     Received, LinkUp, LinkDown,       ->  core  ->  Send, Close       (broker and client)
+                                                    Pause, Resume     (broker: of publishers)
     Publications, Granted,                          Notify, Lost, Ended,
     Confined, Forgotten, Exceeded,                  Interested, Confirmed,
                                                     Unheard           (client: to the application)
-    Tick, Stalled, RolledBack, Posted               Post              (broker: to another replicator)
-                                                    SessionEnded      (broker: to the operator)
+    Tick, Stalled, RolledBack, Posted,              Post              (broker: to another replicator)
+    Pressed                                         SessionEnded      (broker: to the operator)
 
 `now` is an integer of nanoseconds that never goes back. Whenever `next_deadline()` is reached, the
 host steps a `Tick`; a tick too many does no harm.
@@ -104,6 +105,12 @@ class Exceeded(msgspec.Struct, frozen=True, gc=False):
     account: str = ""
 
 
+class Pressed(msgspec.Struct, frozen=True, gc=False):
+    """A limit in sum is near: whoever publishes to the largest consumer, of this account if one is named, is slowed."""
+
+    account: str = ""
+
+
 class Tick(msgspec.Struct, frozen=True, gc=False):
     """Time has passed: a deadline may be due."""
 
@@ -129,6 +136,7 @@ Event = (
     | Posted
     | RolledBack
     | Exceeded
+    | Pressed
     | Tick
     | Stalled
 )
@@ -203,6 +211,21 @@ class Unheard(msgspec.Struct, frozen=True, gc=False):
     publication: int
 
 
+class Pause(msgspec.Struct, frozen=True, gc=False):
+    """Take no publications from this connection of a client until `Resume`.
+
+    They wait there, and so does what comes behind them; but acknowledgements are received as ever.
+    """
+
+    link: LinkId
+
+
+class Resume(msgspec.Struct, frozen=True, gc=False):
+    """Take publications from this connection again, first those that wait."""
+
+    link: LinkId
+
+
 class Post(msgspec.Struct, frozen=True, gc=False):
     """Send the message to the replicator at this broker directly, if that can be done: it may be lost."""
 
@@ -225,6 +248,8 @@ EXPIRED, EVICTED = "expired", "evicted"
 Effect = (
     Send
     | Close
+    | Pause
+    | Resume
     | Notify
     | Lost
     | Passed

@@ -38,6 +38,9 @@ MAY_BE_NONE = (
     "account_memory_bytes",
     "account_retained_count",
     "account_retained_bytes",
+    "slow_publishers_ns",
+    "burst_count",
+    "burst_bytes",
 )
 
 
@@ -76,6 +79,10 @@ class Limits(msgspec.Struct, frozen=True):
     retained_bytes: int = 64 * 1024 * 1024
     account_retained_count: int = 0  # ... that the clients of one account have set; 0: any
     account_retained_bytes: int = 0
+    slow_publishers_ns: int = 10 * SECOND_NS  # for a client that reads too slowly; 0: not at all
+    # What a backlog may keep beyond its limits while publishers are slowed: it was under way then.
+    burst_count: int = 100_000
+    burst_bytes: int = 64 * 1024 * 1024
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -369,6 +376,8 @@ class Backlog:
         "_memory",
         "_most",
         "_owner",
+        "_spare",
+        "_spare_bytes",
         "acked",
         "away",
         "bytes",
@@ -389,6 +398,7 @@ class Backlog:
         self._memory, self._owner = memory or Memory(), owner
         self._most = self._many = -1  # beyond these bytes, or entries, somebody has to look
         self._least = -1  # ... and below these bytes
+        self._spare = self._spare_bytes = 0  # that it may keep beyond its limits
         self.away = (
             False  # its client is: what it keeps counts once, with others that keep the same
         )
@@ -456,13 +466,19 @@ class Backlog:
             self._memory.note(self._owner)
             room = max(self._memory.room(self._owner) // 8, ROOM_MIN)
         self._least = self.bytes // 2 - ROOM_MIN
-        self._most = min(limits.backlog_bytes, self.bytes + room)
-        self._many = min(limits.backlog_count, len(self) + room // (BODY_BYTES + ENTRY_BYTES))
+        self._most = min(limits.backlog_bytes + self._spare_bytes, self.bytes + room)
+        most = limits.backlog_count + self._spare
+        self._many = min(most, len(self) + room // (BODY_BYTES + ENTRY_BYTES))
+
+    def allow(self, count: int, size: int) -> None:
+        """Let it keep this much beyond its limits; what is too much is dropped when more is put here."""
+        self._spare, self._spare_bytes = count, size
+        self._most = self._many = -1
 
     def _keep_to(self, limits: Limits) -> None:
-        while len(self) > limits.backlog_count:
+        while len(self) > limits.backlog_count + self._spare:
             self._drop("backlog_count")
-        while self.bytes > limits.backlog_bytes:
+        while self.bytes > limits.backlog_bytes + self._spare_bytes:
             self._drop("backlog_bytes")
 
     def expire(self, now: int, limits: Limits) -> None:

@@ -58,8 +58,8 @@ def in_slices(update: Update, limit: int) -> Iterator[Update]:
                 slice, left = [], limit
         if slice:
             yield replace(Update(), **{kind: tuple(slice)})
-    if update.errands or update.probe or update.echo:
-        yield Update(errands=update.errands, probe=update.probe, echo=update.echo)
+    if update.errands or update.probe or update.echo or update.slow:
+        yield Update(errands=update.errands, probe=update.probe, echo=update.echo, slow=update.slow)
 
 
 def _entry_units(entry: Entry) -> int:

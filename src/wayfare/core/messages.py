@@ -9,7 +9,7 @@ connection and never changes.
     border broker -> client   Welcome  Deliver  Current  Gap  Published  Resend  Interest  Here  HereGap
                               Echo  NoResponders
     broker -> broker          Notification  Uncertain  Retained  Values  Gap  Announce  Tunnel
-                              Update(Probe, Echo, Request, Reply, Fetch, Searched, Ask,
+                              Update(Probe, Echo, Slow, Request, Reply, Fetch, Searched, Ask,
                                          Profile, Prepare)
     replicator -> replicator  Shadow  Forget  Recall  Recalled
 """
@@ -45,6 +45,7 @@ PREVIOUS_MAX = 100  # attachments without a welcome that a client remembers
 UPDATE_MAX = 200  # filters of entries in one Update: as many of the longest fit a frame
 AHEAD_MAX = 8  # filters that an entry has for the hops beyond
 ERRANDS_MAX = 4  # in one Update
+SLOW_MAX = 100  # publishers in one Update
 ANNOUNCE_MAX = 1_000  # brokers, or clients, in one Announce
 REPLY_BYTES_MAX = 1024 * 1024  # of notifications in one Reply; then the rest comes in another
 REPLY_KEPT_MAX = 10_000  # notifications in one Reply
@@ -247,22 +248,29 @@ class Terms(msgspec.Struct, frozen=True, array_like=True, gc=False):
     younger_ns: int | None = None  # not older than this
     key: str | None = None  # the newest for every value of this attribute
     local: bool = False  # the subscription stays behind when its client goes to another broker
+    # That publishers may be slowed for a client that reads too slowly; None: as long as its broker allows.
+    slow_ns: int | None = None
+
+
+SLOWS = "slows publishers for "
 
 
 def terms_text(terms: Terms) -> str:
-    """last 3, younger than 2.5 s, newest by road, local"""
+    """last 3, younger than 2.5 s, newest by road, local, slows publishers for 10 s"""
     parts = [
         f"last {terms.last}" if terms.last is not None else "",
         f"younger than {terms.younger_ns / 1e9:g} s" if terms.younger_ns is not None else "",
         f"newest by {terms.key}" if terms.key is not None else "",
         "local" if terms.local else "",
+        f"{SLOWS}{terms.slow_ns / 1e9:g} s" if terms.slow_ns is not None else "",
     ]
     return ", ".join(filter(None, parts))
 
 
 def check_terms(terms: Terms) -> None:
     """Raise FilterError unless a client may ask for this."""
-    for name, number in (("last", terms.last), ("younger_ns", terms.younger_ns)):
+    numbers = ("last", terms.last), ("younger_ns", terms.younger_ns), ("slow_ns", terms.slow_ns)
+    for name, number in numbers:
         if number is not None and (type(number) is not int or not 0 <= number <= INT_MAX):
             raise FilterError(f"the term {name} is {number!r}: give a whole number, at least 0")
     key = terms.key
@@ -718,6 +726,13 @@ class Prepare(Message, frozen=True, tag=46):
 Errand = Request | Reply | Fetch | Searched | Ask | Profile | Prepare
 
 
+class Slow(Message, frozen=True, tag=95):
+    """Slow a publisher down for so long, unless this is renewed; 0: not any more."""
+
+    publisher: ClientId
+    for_ns: Number
+
+
 class Update(Message, frozen=True, tag=30):
     """How the sender's tables changed, to be applied in this order and as a whole; then errands.
 
@@ -733,6 +748,8 @@ class Update(Message, frozen=True, tag=30):
     # Of all updates on this link so far, with this one.
     probe: Probe | None = None
     echo: Echo | None = None
+    # Publishers in the direction of the receiver: see backpressure.py.
+    slow: Annotated[tuple[Slow, ...], Meta(max_length=SLOW_MAX)] = ()
 
 
 FromClient = (

@@ -22,6 +22,7 @@ import msgspec
 from wayfare.core.effects import SessionEnded
 from wayfare.core.filters import Filter
 from wayfare.core.history import NEVER, Backlog, Limits, Loss, Marks, Queued, Stored, size_of
+from wayfare.core.matching import FilterIndex
 from wayfare.core.memory import (
     BODY_BYTES,
     ENTRY_BYTES,
@@ -36,6 +37,7 @@ from wayfare.core.messages import (
     Echo,
     Fetch,
     LinkId,
+    Notification,
     Publish,
     Request,
     Terms,
@@ -189,6 +191,33 @@ class Doubt(msgspec.Struct, gc=False):
     since: int = 0  # the first publication that was accepted without knowing
 
 
+class Episode:
+    """The congestion of one client, from the high mark to the low mark: see backpressure.py."""
+
+    __slots__ = ("_bounds", "_index", "ends", "publishers", "since")
+
+    def __init__(self, now: int, wanted: Wanted, limit_ns: int) -> None:
+        self.since = now
+        self.ends = now  # then no publisher is slowed any more
+        self.publishers: dict[ClientId, None] = {}  # that were looked at
+        self._bounds = {
+            filter: limit_ns if terms is None or terms.slow_ns is None else terms.slow_ns
+            for filter, terms in wanted.items()
+        }
+        self._index: FilterIndex[Filter] | None = None
+        if len({*self._bounds.values()}) > 1:
+            self._index = FilterIndex()
+            for filter in self._bounds:
+                self._index.add(filter, filter)
+
+    def bound_ns(self, notification: Notification) -> int:
+        """For how long its publisher may be slowed: the longest of the subscriptions that want it."""
+        matching: Iterable[Filter] = self._bounds
+        if self._index is not None:
+            matching = self._index.find(notification.attributes)
+        return max((self._bounds[filter] for filter in matching), default=0)
+
+
 class Session:
     """What a border broker knows of a client.
 
@@ -207,6 +236,7 @@ class Session:
         "backlog",
         "client",
         "doubt",
+        "episode",
         "epoch",
         "expires_ns",
         "home",
@@ -277,6 +307,7 @@ class Session:
         # An earlier process of its client, elsewhere, reached this number, and the client is to exceed it.
         self.above = 0
         self.life = 0  # of the process of its client; 0: unknown
+        self.episode: Episode | None = None  # publishers may be slowed for it
 
     def last_of(self, publisher: ClientId) -> int:
         """The number of the last notification of a publisher that was queued, or is held."""

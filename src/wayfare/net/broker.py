@@ -29,10 +29,13 @@ from wayfare.core.effects import (
     Granted,
     LinkDown,
     LinkUp,
+    Pause,
     Post,
     Posted,
+    Pressed,
     Publications,
     Received,
+    Resume,
     RolledBack,
     Send,
     SessionEnded,
@@ -177,7 +180,9 @@ class BrokerHost:
         )
         self.peers = PeerNet(name, self, self._door, net_limits, self._posted)
         self.peers.meet({**neighbours, **(peers or {})})
-        self._pauses = Pauses(name, self.links, self.connections, net_limits.messages_per_second)
+        self._pauses = Pauses(
+            name, self.links, self.connections, net_limits.messages_per_second, self._take
+        )
         self._calls = Calls(name, self.links, self._door, partial(self._connection, called=True))
         self._strangers = Strangers(name, net_limits)
         self._heartbeats = Heartbeats(heartbeat_s)
@@ -186,18 +191,18 @@ class BrokerHost:
         self.disk = DiskGuard(
             net_limits.disk_bytes,
             partial(self._put_away, close=False),
-            lambda: self.memory.slow(),
+            self._press_later,
             self._exceeded,
             self._tell,
         )
         self.memory = MemoryGuard(
             self.core,
             self.links,
-            self.connections,
             self._exceeded,
             self._give_up,
             self._tell,
             self._turn.ask,
+            self._press,
         )
         self._dirty: dict[Connection, None] = {}  # have something to write
         self._closing: list[Connection] = []  # are closed at the end of the turn
@@ -333,6 +338,11 @@ class BrokerHost:
         return self._door.logins
 
     @property
+    def slowed(self) -> int:
+        """How often a publisher was paused since the start."""
+        return self._pauses.slowed
+
+    @property
     def strangers(self) -> int:
         return len(self._strangers)
 
@@ -347,14 +357,19 @@ class BrokerHost:
     def on_messages(self, connection: Connection, messages: list[AnyMessage]) -> None:
         if not connection.link:
             messages = self._meet(connection, messages)
-        link = LinkId(connection.link)
-        neighbour = self.links.get(BrokerId(link)) if messages else None
-        now = self.now()
-        if messages and neighbour is None:
+        if messages and BrokerId(connection.link) not in self.links:
             self._pauses.on_messages(connection, messages)
             if connection.meter is not None:
                 size, connection.unmetered = connection.unmetered, 0
                 connection.meter.on_read(connection, messages, size)
+            if self._pauses.held:
+                messages = self._pauses.hold(connection, messages)
+        if messages:
+            self._take(connection, messages)
+
+    def _take(self, connection: Connection, messages: list[AnyMessage]) -> None:
+        link = LinkId(connection.link)
+        neighbour, now = self.links.get(BrokerId(link)), self.now()
         if neighbour is None and messages and type(messages[0]) is Publish:
             messages = self._publish(connection, messages, now)
         for message in messages:
@@ -410,7 +425,7 @@ class BrokerHost:
         self._heartbeats.on_closed(connection)
         self._calls.on_closed(connection)
         self._dirty.pop(connection, None)
-        self._pauses.on_closed(connection)
+        held = self._pauses.on_closed(connection)
         self._door.on_closed(connection)
         link = connection.link
         ours = link in self.links or connection.owner is self.peers
@@ -432,7 +447,18 @@ class BrokerHost:
                     reason=connection.reason or "the connection was closed",
                 )
         elif self.connections.pop(link, None) is not None:
+            if connection.how in ("closed", "lost"):  # else by us: then the client sends it again
+                self._take_last(LinkId(link), held)
             self._step(LinkDown(LinkId(link)), self.now())
+
+    def _take_last(self, link: LinkId, messages: list[AnyMessage]) -> None:
+        """Take what waited in a connection that is closed: nobody may send it again."""
+        for message in messages:
+            if link not in self.core.border.by_link:
+                return
+            self.routed += type(message) is Publish
+            if type(message) is not Ping:
+                self._step(Received(link, message), self.now())
 
     def _audit_refused(self, connection: Connection) -> None:
         peer, address, reason = connection.peer, connection.origin, connection.reason
@@ -679,6 +705,8 @@ class BrokerHost:
                 self.peers.post(effect.broker, effect.message)
             elif type(effect) is SessionEnded:
                 self._tell_ended(effect)
+            elif type(effect) is Pause or type(effect) is Resume:
+                self._pace(effect)
 
     def _tell_ended(self, ended: SessionEnded) -> None:
         self.ended_sessions[ended.why] += 1
@@ -695,6 +723,24 @@ class BrokerHost:
         )
         client, account = ended.client, ended.account
         self.audit.record("session_ended", client=client, account=account, why=ended.why)
+
+    def _pace(self, effect: Pause | Resume) -> None:
+        connection = self.connections.get(effect.link)
+        if connection is not None:
+            (self._pauses.slow if type(effect) is Pause else self._pauses.go_on)(connection)
+
+    def _press(self, account: str = "") -> None:
+        """Slow the publishers of the largest consumer. That is not written down: it ends soon."""
+        now = self.now()
+        effects = self.core.step(Pressed(account), now)
+        self._alarm.set(self.core.next_deadline(), now)
+        if effects:
+            self._perform(effects)
+            self._turn.ask()
+
+    def _press_later(self) -> None:
+        """The same, when this turn is safe: what is sent to neighbours belongs to the next one."""
+        asyncio.get_running_loop().call_soon(self._press)
 
     def _send_on(self, effect: Send) -> None:
         """To a neighbour; a client that is gone gets nothing."""
@@ -816,6 +862,7 @@ class BrokerHost:
                 self._give_up(link)
         self._pauses.mind()
         self.memory.mind()
+        self._pauses.short = self.memory.near
         if self._store is not None and not self._keep(self._store):
             return
         more = False

@@ -69,6 +69,7 @@ class Client(LocalBroker):
         key: str | None = None,
         local: bool = False,
         since: float = 0.0,
+        slow_publishers: float | None = None,
         queue: int | None = None,
         policy: str | None = None,
         ack: bool = False,
@@ -86,6 +87,9 @@ class Client(LocalBroker):
         local                it stays behind when the client goes to another broker
         since                also what came by in the last so many seconds, as far as the broker
                              remembers (its limit `past_count`) and as it is in order
+        slow_publishers      for how many seconds publishers may be slowed while this client is connected
+                             and does not read fast enough; then it loses the oldest, and is told. 0: at
+                             once; by default, and at most: the broker's limit `slow_publishers`
         queue, policy        how many may wait for the application, and what happens with more:
                              wait (then nothing comes, for no subscription), drop_oldest or
                              drop_newest
@@ -96,7 +100,15 @@ class Client(LocalBroker):
         queue = self._settings.queue if queue is None else queue
         policy = self._settings.policy if policy is None else policy
         check_options(queue=queue, policy=policy, ack=ack, retained=retained)
-        one = asked(wanted, last=last, younger=younger, key=key, local=local, since=since)
+        one = asked(
+            wanted,
+            last=last,
+            younger=younger,
+            key=key,
+            local=local,
+            since=since,
+            slow_publishers=slow_publishers,
+        )
         return Subscription(
             self._intake,
             one.wanted,

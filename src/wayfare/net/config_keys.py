@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from wayfare.core.codec import NAME_MAX, PASSWORD_MAX
-from wayfare.core.history import Limits
+from wayfare.core.history import MAY_BE_NONE, Limits
 from wayfare.net.addresses import PORT
 from wayfare.net.configured import NOT_AHEAD, Ahead, Status
 from wayfare.net.heartbeat import HEARTBEAT_S
@@ -21,6 +21,7 @@ from wayfare.net.kinds import (
     COUNT,
     COUNT_OR_NONE,
     DURATION,
+    DURATION_OR_NONE,
     DURATIONS_NS,
     FLAG,
     LINKS,
@@ -66,9 +67,8 @@ def _limit(field: str, about: str) -> Key:
     if field in IN_SUM:
         return Key(f"limits.{field.removesuffix('_bytes')}", MEMORY, IN_SUM[field], about)
     if field.endswith("_ns"):
-        return Key(
-            f"limits.{field.removesuffix('_ns')}", DURATION, written(value, DURATIONS_NS), about
-        )
+        kind = DURATION_OR_NONE if field in MAY_BE_NONE else DURATION
+        return Key(f"limits.{field.removesuffix('_ns')}", kind, written(value, DURATIONS_NS), about)
     if field.endswith("_bytes") and not value:
         return Key(f"limits.{field}", SIZE_OR_NONE, "none", about)
     if field.endswith("_bytes"):
@@ -83,6 +83,12 @@ LIMITS = {
         ("backlog_count", "notifications that wait for one client; then the oldest are lost"),
         ("backlog_bytes", "the same, in bytes"),
         ("backlog_age_ns", "the same, by age"),
+        (
+            "slow_publishers_ns",
+            "that publishers are slowed, at most, for a connected client that reads too slowly; then it loses",
+        ),
+        ("burst_count", "that may wait for such a client beyond `limits.backlog_count` meanwhile"),
+        ("burst_bytes", "the same, in bytes"),
         ("away_ns", "that a client may be away; then its session ends"),
         ("filters", "subscriptions, or advertisements, of one client"),
         ("window", "deliveries on their way to a client without an acknowledgement"),

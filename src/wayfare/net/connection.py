@@ -21,6 +21,7 @@ from wayfare.net.logs import printable, tell
 from wayfare.net.security import is_loopback, names_of
 
 SLICE_S = 0.005  # that one connection is read before others have their turn
+READ_BYTES = 64 * 1024  # that are read at once: what others say has its turn soon
 
 PING = encode(Ping())
 ANSWER = encode(Ping(answer=True))
@@ -143,6 +144,7 @@ class Connection(asyncio.Protocol):
         self._closing: asyncio.TimerHandle | None = None
         self._buffers: Buffers | None = None  # where counts what it has in memory
         self._large = False  # that is more than a little
+        self._held_bytes = 0  # of messages that its owner has not taken yet
         self.out: list[bytes] = [encode(Hello(PROTOCOL_VERSION, name))]  # what was sent
 
     # What asyncio calls
@@ -151,6 +153,8 @@ class Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=self._limits.write_bytes)
+        if hasattr(transport, "max_size"):
+            transport.max_size = READ_BYTES
         self.host = (transport.get_extra_info("peername") or ("",))[0]
         self.origin = self.host
         self.tls = transport.get_extra_info("ssl_object") is not None
@@ -258,8 +262,13 @@ class Connection(asyncio.Protocol):
     def buffered(self) -> int:
         """Bytes that it has in memory, if they are more than a little."""
         unread = self._transport.get_write_buffer_size() if self._transport and self.blocked else 0
-        pending = self._decoder.pending
+        pending = self._decoder.pending + self._held_bytes
         return unread + (pending if pending > LITTLE_BYTES else 0)
+
+    def note_held(self, size: int) -> None:
+        """Its owner keeps messages of so many bytes, and takes them later."""
+        self._held_bytes = size
+        self._note()
 
     def _note(self) -> None:
         if self._buffers is not None:

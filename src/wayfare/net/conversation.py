@@ -35,7 +35,9 @@ from wayfare.net.security import client_context, vouch
 from wayfare.net.unrecorded import Unrecorded
 from wayfare.net.wire import LINGER_S, Wire, cut_off, gone
 
-NOTIFYING = frozenset((m.Deliver, m.Gap, m.Here, m.HereGap))  # wait when the client has no room
+NOTIFYING = frozenset(
+    (m.Deliver, m.Current, m.Gap, m.Here, m.HereGap)
+)  # wait when the client has no room
 
 logger = logging.getLogger("wayfare.client")
 

@@ -2,7 +2,7 @@
 
     up to 7/8 of the limit    nobody notices anything
     beyond that               a snapshot takes the place of the journal; if that is not enough, who publishes to the
-                              largest consumer is not read for a moment
+                              largest consumer is slowed for a moment
     beyond the limit          the largest consumer loses its oldest notifications, and is told so by a `Gap`
 
 A disk that is full although the limit is not reached stops the broker: nothing of that turn is acknowledged.

@@ -15,6 +15,7 @@ from wayfare.core.effects import (
     LinkDown,
     LinkUp,
     Posted,
+    Pressed,
     Publications,
     Received,
     RolledBack,
@@ -71,6 +72,8 @@ def records_of(event: Event, now: int, links: Links) -> list[AnyRecord]:
         return [Stall(now, "", event.for_ns)]
     if isinstance(event, RolledBack):
         return [WentBack(now, "")]
+    if isinstance(event, Pressed):
+        return []
     return [Down(now, event.link) if isinstance(event, LinkDown) else Ticked(now, "")]
 
 

@@ -92,6 +92,16 @@ def _duration(value: Any) -> int:
         raise ValueError('give seconds, like 30, or a text like "500ms", "10m", "7d"') from None
 
 
+def _duration_or_none(value: Any) -> int:
+    """Nanoseconds; 0: none."""
+    if value in ("none", 0) and type(value) is not bool:
+        return 0
+    try:
+        return _duration(value)
+    except ValueError:
+        raise ValueError('give seconds, like 10, a text like "500ms", or "none"') from None
+
+
 def _size(value: Any) -> int:
     try:
         return _quantity(value, SIZES, 1)
@@ -206,6 +216,7 @@ COUNT_OR_NONE = Kind("number, or 0", _count_or_none)
 FLAG = Kind("true or false", _flag)
 NUMBERED = Kind("port", _port)
 DURATION = Kind("duration", _duration)
+DURATION_OR_NONE = Kind('duration, or "none"', _duration_or_none)
 SIZE = Kind("size", _size)
 SIZE_OR_NONE = Kind('size, or "none"', _size_or_none)
 MEMORY = Kind('size, share like "50%", or "none"', _memory)

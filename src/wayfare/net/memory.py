@@ -1,8 +1,9 @@
 """Limits in sum: what all peers together may cost a broker in memory, and on disk.
 
     up to 7/8 of a limit    nobody notices anything
-    beyond that             who publishes to the largest consumer is not read for a moment, again and again
-                            (of an account: only its own clients that publish to its largest consumer)
+    beyond that             who publishes to the largest consumer is slowed for a moment, again and again, here or
+                            behind neighbours (of an account: only its own clients here that publish to its
+                            largest consumer)
     beyond the limit        the largest consumer loses: a client that does not read its connection, a session
                             its oldest notifications (the core decides, and tells it by a `Gap`),
                             a neighbour what waits for it
@@ -12,7 +13,6 @@ Nothing is looked at one by one unless a limit is near; what is kept is counted 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,10 +21,9 @@ from wayfare.core.broker import SPARE, Broker
 from wayfare.core.effects import Exceeded
 from wayfare.core.memory import NEAR
 from wayfare.core.messages import BrokerId
-from wayfare.net.connection import Buffers, Connection
+from wayfare.net.connection import Buffers
 from wayfare.net.links import Link
 
-SLOW_S = 0.02  # that a publisher is not read
 WARN_EVERY_S = 60.0
 
 logger = logging.getLogger("wayfare.broker")
@@ -37,21 +36,24 @@ class MemoryGuard:
         self,
         core: Broker,
         links: Mapping[BrokerId, Link],
-        clients: Mapping[str, Connection],
         shed: Callable[[Exceeded], None],
         give_up: Callable[[Link], None],
         tell: Callable[..., None],
         grown: Callable[[], None],
+        slow: Callable[[str], None],
     ) -> None:
-        """`grown` is called when connections keep more: then `mind` is due at the end of the turn."""
-        self._core, self._links, self._clients = core, links, clients
-        self._shed, self._give_up, self._tell = shed, give_up, tell
+        """`grown` is called when connections keep more: then `mind` is due at the end of the turn.
+
+        `slow` slows the publishers of the largest consumer, of this account if one is named.
+        """
+        self._core, self._links = core, links
+        self._shed, self._give_up, self._tell, self._slow = shed, give_up, tell, slow
         self._limit = core.border.limits.memory_bytes
         self._warned_s = -WARN_EVERY_S
         self.buffers = Buffers(grown)  # of clients' connections
-        self.slowed = 0  # times that a publisher was not read for a moment
         self.cut = 0  # connections of clients that did not read
         self.full = False  # even now that the largest have lost
+        self.near = False  # 7/8 of the limit are used
         # Accounts that keep more than their limit even now, and how much: filters are not taken back.
         self._full_accounts: dict[str, int] = {}
 
@@ -69,11 +71,12 @@ class MemoryGuard:
         if not self._limit:
             return
         if self.used() <= self._limit * NEAR:
-            self.full = False
+            self.full = self.near = False
             return
         self.buffers.refresh()
-        if self.used() > self._limit * NEAR:
-            self.slow()
+        self.near = self.used() > self._limit * NEAR
+        if self.near:
+            self._slow("")
         if self.used() > self._limit:
             self._warn()
             self._relieve()
@@ -84,7 +87,7 @@ class MemoryGuard:
         for account in dict.fromkeys((*memory.suspects, *self._full_accounts)):
             self._mind_account(account)
         for account in list(memory.suspects):
-            self.slow(account)
+            self._slow(account)
 
     def _mind_account(self, account: str) -> None:
         memory, full = self._core.border.memory, self._full_accounts
@@ -103,16 +106,6 @@ class MemoryGuard:
     def is_full_for(self, account: str) -> bool:
         """Whether a client of this account may add nothing more; "" is for clients without an account."""
         return self.full or account in self._full_accounts
-
-    def slow(self, account: str = "") -> None:
-        """Do not read for a moment who publishes to the largest consumer, of this account if one is given."""
-        loop = asyncio.get_running_loop()
-        for link in self._core.feeders(account):
-            connection = self._clients.get(link)
-            if connection is not None and not connection.closing:
-                self.slowed += 1
-                connection.pause("memory")
-                loop.call_later(SLOW_S, connection.resume, "memory")
 
     def _relieve(self) -> None:
         """Let the largest lose, whoever that is, until there is room again."""

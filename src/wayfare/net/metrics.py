@@ -230,8 +230,37 @@ METRICS = (
         "wayfare_slowed_total",
         "counter",
         "",
-        "times that a publisher was not read for a moment, because the largest consumer of memory is its",
+        "times that the publications of a client here were paused: for a client that reads too slowly, or because"
+        " a limit in sum is near",
         _one(lambda one: one.slowed),
+    ),
+    Row(
+        "wayfare_paused_publishers",
+        "gauge",
+        "",
+        "clients here whose publications are paused",
+        _one(lambda one: one.paused_publishers),
+    ),
+    Row(
+        "wayfare_slow_leases",
+        "gauge",
+        "",
+        "publishers that are slowed, here or in the direction of a neighbour",
+        _one(lambda one: one.slow_leases),
+    ),
+    Row(
+        "wayfare_congested_clients",
+        "gauge",
+        "",
+        "that are connected here and read too slowly: from the high mark of their backlog to the low mark",
+        _one(lambda one: one.congested_clients),
+    ),
+    Row(
+        "wayfare_congestions_total",
+        "counter",
+        "",
+        "times that a client was congested",
+        _one(lambda one: one.congestions),
     ),
     Row(
         "wayfare_subscriptions",

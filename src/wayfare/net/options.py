@@ -167,6 +167,7 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "key": (_text, "the name of an attribute"),
     "local": (lambda value: type(value) is bool, "True or False"),
     "since": (_seconds, "a number of seconds"),
+    "slow_publishers": (_seconds, "a number of seconds"),
     "ack": (lambda value: type(value) is bool, "True or False"),
     "retained": (lambda value: type(value) is bool, "True or False"),
 }

@@ -114,7 +114,7 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     disk_bytes: int = 0  # of the store
     disk_limit: int = 0  # 0: none
     shed: int = 0  # notifications that were dropped because of a limit in sum
-    slowed: int = 0  # times that a publisher was not read for a moment, because memory was short
+    slowed: int = 0  # times that the publications of a client here were paused
     audit_lines: dict[str, int] = {}  # written, and failed
     logins: dict[str, int] = {}  # ok, failed and throttled
     ended_sessions: dict[
@@ -123,6 +123,10 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     retained: int = 0  # current values
     retained_bytes: int = 0
     retained_evicted: int = 0  # that a limit dropped
+    paused_publishers: int = 0  # clients here whose publications wait
+    slow_leases: int = 0  # publishers, here or behind neighbours, that are slowed
+    congested_clients: int = 0  # that are connected and read too slowly
+    congestions: int = 0  # times that a client was, since the start
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -237,12 +241,16 @@ def status_of(host: BrokerHost) -> BrokerStatus:
         disk_limit=host.disk.limit,
         shed=host.core.border.memory.shed,
         ended_sessions=dict(host.ended_sessions),
-        slowed=host.memory.slowed,
+        slowed=host.slowed,
         audit_lines={"written": host.audit.written, "failed": host.audit.failed},
         logins=dict(host.logins),
         retained=len(host.core.border.retained),
         retained_bytes=host.core.border.retained.bytes,
         retained_evicted=host.core.border.retained.evicted,
+        paused_publishers=host.core.backpressure.paused,
+        slow_leases=len(host.core.backpressure.slowed),
+        congested_clients=len(host.core.backpressure.episodes),
+        congestions=host.core.backpressure.begun,
     )
 
 

@@ -42,6 +42,10 @@ class Asked(NamedTuple):
     since_ns: int
 
 
+def _ns(seconds: float | None) -> int | None:
+    return None if seconds is None else int(seconds * 1e9)
+
+
 def asked(
     given: Wanted,
     *,
@@ -50,16 +54,16 @@ def asked(
     key: str | None = None,
     local: bool = False,
     since: float = 0.0,
+    slow_publishers: float | None = None,
 ) -> Asked:
     """What is wanted, and how: see `Client.subscribe`."""
     check_options(last=last, younger=younger, key=key, local=local, since=since)
-    terms = None
-    if last is not None or younger is not None or key is not None or local:
-        terms = Terms(last, None if younger is None else int(younger * 1e9), key, local)
+    check_options(slow_publishers=slow_publishers)
+    terms = Terms(last, _ns(younger), key, local, _ns(slow_publishers))
     wanted = wanted_as(given)
     if isinstance(wanted, Template) and (local or since):
         raise UsageError(
             f"{wanted} follows the client, so leave out {'local' if local else 'since'}: it never"
             " stays behind, and what was kept where the client comes to is there by itself"
         )
-    return Asked(wanted, terms, int(since * 1e9))
+    return Asked(wanted, terms if terms != Terms() else None, int(since * 1e9))

@@ -8,6 +8,7 @@ from math import inf
 from wayfare.core.broker import NO_ROOM
 from wayfare.core.filters import Filter
 from wayfare.core.handoff import HELD_TOO_MUCH, NO_ANSWER
+from wayfare.core.messages import SLOWS
 from wayfare.core.predicates import Attributes, satisfied
 from wayfare.core.templates import Template
 from wayfare.eventlog import Event
@@ -62,7 +63,7 @@ class History:
 
     def limit(self, filter: Filter, terms: str | None) -> None:
         """A subscription with terms is limited from its beginning on, whenever they were told."""
-        if terms is not None:
+        if terms is not None and not terms.startswith(SLOWS):  # last, and alone
             self._held["sub", filter][1].limited = True
 
     def let_go(self, kind: str, filter: Filter, time: int, *, all: bool = False) -> None:

@@ -5,6 +5,7 @@ They feed a core with events, perform the effects, and wake it when it asked to 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,9 +24,11 @@ from wayfare.core.effects import (
     LinkUp,
     Lost,
     Notify,
+    Pause,
     Post,
     Posted,
     Received,
+    Resume,
     RolledBack,
     Send,
     SessionEnded,
@@ -35,10 +38,18 @@ from wayfare.core.effects import (
 )
 from wayfare.core.filters import Filter
 from wayfare.core.messages import (
+    Ack,
     Attach,
     BrokerId,
+    Current,
+    Deliver,
+    Gap,
+    Here,
+    HereAck,
+    HereGap,
     LinkId,
     Notification,
+    Publish,
     Retain,
     State,
     Terms,
@@ -68,9 +79,11 @@ if TYPE_CHECKING:
     from wayfare.sim.world import World
 
 NOTICE_NS = 50 * MS_NS  # until a broker notices that a connection broke
+SLICE = 16  # publications that waited and are taken in one millisecond
 RETRY_NS = 100 * MS_NS  # until a client tries again to reach a broker that is down
 
 TICK = Tick()
+NOTIFYING = (Deliver, Current, Gap, Here, HereGap)  # wait for a reader that does not read
 
 
 class Host:
@@ -116,6 +129,8 @@ class Host:
                 self.world.post(BrokerId(self.core.name), effect)
             elif type(effect) is SessionEnded:
                 self.world.ended.append(effect)
+            elif type(effect) is Pause or type(effect) is Resume:
+                self.pace(effect)
             else:
                 assert type(effect) is Close
                 self.close(effect)
@@ -150,6 +165,9 @@ class Host:
     def unheard(self, effect: Unheard) -> None:
         raise AssertionError(f"{self.core.name} is no client")
 
+    def pace(self, effect: Pause | Resume) -> None:
+        raise AssertionError(f"{self.core.name} is no broker")
+
     def close(self, effect: Close) -> None:
         raise AssertionError(f"{self.core.name} cannot close links")
 
@@ -157,6 +175,16 @@ class Host:
         """In the world everybody keeps to the protocol; a fault is a bug."""
         if effect.fault:
             self.world.broken.append(f"{self.core.name} closed {effect.link}: {effect.reason}")
+
+
+class Paused:
+    """A client's connection from which a broker takes no publications, and what waits in it."""
+
+    __slots__ = ("messages", "resumed")
+
+    def __init__(self) -> None:
+        self.messages: deque[tuple[Received, int]] = deque()  # and since when
+        self.resumed = False  # what waits is about to be taken
 
 
 class BrokerHost(Host):
@@ -168,6 +196,8 @@ class BrokerHost(Host):
         "_queueing",
         "_slow_ns",
         "copy",
+        "held_ns",
+        "paused",
         "worst_ns",
     )
     core: Broker
@@ -180,11 +210,15 @@ class BrokerHost(Host):
         self._queueing = False
         self._busy_until = 0
         self.copy = b""  # of its store; empty: there is none
+        self.paused = world.paused  # connections of publishers
+        self.held_ns = 0  # the longest that a publication waited in one of those
 
     def receive(self, event: Received | LinkDown | Posted | Exceeded | Tick) -> None:
         """As `Host.receive`; what a broker mostly does is to send notifications on."""
         if self._queueing:
             self._queue(event)
+            return
+        if self.paused and self._holds(event):
             return
         pipes = self.pipes
         effects = self.step(event, self.agenda.now)
@@ -293,8 +327,49 @@ class BrokerHost(Host):
 
     def _leave_queue(self, event: Received | LinkDown | Posted | Exceeded | Tick) -> None:
         """What came on a link that was closed while it waited does not count."""
-        if type(event) is not Received or event.link in self.pipes:
+        if (type(event) is not Received or event.link in self.pipes) and not self._holds(event):
             Host.receive(self, event)
+
+    def pace(self, effect: Pause | Resume) -> None:
+        if effect.link not in self.core.border.by_link:
+            return  # it is connected elsewhere
+        if type(effect) is Pause:
+            self.paused.setdefault(effect.link, Paused()).resumed = False
+        elif effect.link in self.paused:
+            self.paused[effect.link].resumed = True
+            self.agenda.at(self.agenda.now, self._go_on_with, effect.link)
+
+    def _holds(self, event: Received | LinkDown | Posted | Exceeded | Tick) -> bool:
+        """Whether this waits, because its client is paused; what waits is taken before its connection ends."""
+        if not isinstance(event, Received | LinkDown) or event.link not in self.paused:
+            return False
+        if isinstance(event, LinkDown):
+            for one, _ in self.paused.pop(event.link).messages:
+                if event.link in self.core.border.by_link:
+                    Host.receive(self, one)
+            return False
+        paused, message = self.paused[event.link], event.message
+        at_once = (type(message) is Ack and message.probe is None) or type(message) is HereAck
+        if at_once or not (paused.messages or type(message) is Publish):
+            return False
+        paused.messages.append((event, self.agenda.now))
+        return True
+
+    def _go_on_with(self, link: LinkId) -> None:
+        """Take some of what waits in a connection, and then more, unless it is paused again meanwhile."""
+        paused = self.paused.get(link)
+        if paused is None or not paused.resumed:
+            return
+        for _ in range(min(SLICE, len(paused.messages))):
+            event, since = paused.messages.popleft()
+            self.held_ns = max(self.held_ns, self.agenda.now - since)
+            Host.receive(self, event)
+        if self.paused.get(link) is not paused or not paused.resumed:
+            return
+        if paused.messages:
+            self.agenda.at(self.agenda.now + MS_NS, self._go_on_with, link)
+        else:
+            del self.paused[link]
 
     def close(self, effect: Close) -> None:
         self.mind_fault(effect)
@@ -379,9 +454,11 @@ class ClientHost(Host):
         "left",
         "link",
         "process",
+        "reading",
         "received",
         "replaced",
         "requests",
+        "unread",
     )
     core: Client
 
@@ -404,6 +481,8 @@ class ClientHost(Host):
         self.asked: dict[int, tuple[int, int, bool]] = {}  # publication, deadline, many replies
         self.answers: list[tuple[int, Answered]] = []  # and when they came
         self._listening = 0  # the probe for its reply address
+        self.reading = True  # its application does: else what comes waits, unacknowledged
+        self.unread: deque[Received] = deque()
 
     @property
     def name(self) -> str:
@@ -621,10 +700,24 @@ class ClientHost(Host):
         if self.requests is not None:
             self._request(self.requests.on_no_responders(effect.publication))
 
+    def stop_reading(self, for_ns: int) -> None:
+        """The application takes no notification for so long; heartbeats and the like go on."""
+        self.reading = False
+        self.world.unread_ns = max(self.world.unread_ns, for_ns)
+        self.agenda.at(self.agenda.now + for_ns, self._read_on)
+
+    def _read_on(self, _: None) -> None:
+        self.reading = True
+        while self.unread:
+            self.receive(self.unread.popleft())
+
     # Host
 
     def receive(self, event: Received | LinkDown | Posted | Exceeded | Tick) -> None:
         """As `Host.receive`; what a client mostly does is to be notified."""
+        if not self.reading and type(event) is Received and type(event.message) in NOTIFYING:
+            self.unread.append(event)
+            return
         if self._unseen and type(event) is Received and event.link == self.core.link:
             self._unseen = False
             self.core.greet(BrokerId(self.home))  # by a Hello that came just before

@@ -33,6 +33,8 @@ def check_quiet(world: World) -> list[Violation]:
     for client in world.clients.values():
         if client.core.outbox and client.connection is not None:
             found.append(Violation("tidy", f"{client.name} still has publications to send"))
+    for link in world.paused:
+        found.append(Violation("tidy", f"the publications of {link} are still paused"))
     for broker in world.brokers.values():
         found += [Violation("accounting", what) for what in check_accounting(broker.core)]
         found += [Violation("tidy", what) for what in _unconfirmed(broker.core)]
@@ -77,6 +79,8 @@ def _check_sessions(world: World, away: set[str]) -> Iterator[Violation]:
                 continue
             if len(session.backlog):
                 yield Violation("tidy", f"{name} keeps {len(session.backlog)} for {client}")
+            if session.episode is not None:
+                yield Violation("tidy", f"{name} still slows publishers for {client}")
             if session.wait is not None:
                 yield Violation("tidy", f"{name} waits for the session of {client}")
             if world.clients[client].left or session_at(world, world.clients[client]) != name:
@@ -99,6 +103,10 @@ def check_outlived(world: World) -> Iterator[Violation]:
     for name, host in world.brokers.items():
         if host.core.next_deadline() is not None:
             yield Violation("tidy", f"{name} still waits for a deadline")
+        if host.core.backpressure.slowed:
+            yield Violation(
+                "tidy", f"{name} still slows {', '.join(host.core.backpressure.slowed)}"
+            )
         if host.core.border.tombstones:
             yield Violation("tidy", f"{name} still has tombstones")
         if isinstance(host.core.relocation, Junction) and host.core.relocation.searches:

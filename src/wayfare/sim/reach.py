@@ -54,6 +54,7 @@ def reach(world: World) -> Reach:
         [world.closed_worst_ns, *(one.worst_ns() for one in world.connections.values())]
     )
     client_ns += max(wait.values())
+    client_ns += world.unread_ns + max(host.held_ns for host in world.brokers.values())
     if world.relocation == Home.name:  # what a client says or gets goes by its home
         client_ns += tree_ns
     if world.digests:  # a new broker may ask an old one, and then the client

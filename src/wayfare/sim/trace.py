@@ -29,10 +29,16 @@ def _update(update: m.Update) -> str:
         *_filters("-sub", update.remove_subs),
         *_filters("-ad", update.remove_ads),
         *(TEXTS[type(errand)](errand) for errand in update.errands),
+        *map(_slow, update.slow),
     ]
     if not changes:  # otherwise they only go along
         changes = [*_probe(update.probe), *([TEXTS[m.Echo](update.echo)] if update.echo else [])]
     return f"Update({', '.join(changes)})"
+
+
+def _slow(slow: m.Slow) -> str:
+    how = f"for {slow.for_ns / 1e9:g} s" if slow.for_ns else "no more"
+    return f"Slow({slow.publisher} {how})"
 
 
 def _probe(probe: m.Probe | None) -> list[str]:

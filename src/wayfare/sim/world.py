@@ -39,7 +39,7 @@ from wayfare.errors import UsageError
 from wayfare.eventlog import Event
 from wayfare.sim import topology
 from wayfare.sim.faults import Crash, Cut, Disconnect, Faults, Rollback, Slow, Stall
-from wayfare.sim.hosts import RETRY_NS, BrokerHost, ClientHost, Connection
+from wayfare.sim.hosts import RETRY_NS, BrokerHost, ClientHost, Connection, Paused
 from wayfare.sim.links import MS_NS, Action, Agenda, LinkSpec, Pipe
 
 BROKER_LINK = LinkSpec(latency_ns=10 * MS_NS)
@@ -103,6 +103,8 @@ class World:
         self.closed_messages = 0  # of connections that are no more
         self.closed_worst_ns = 0
         self.outage_ns = 0  # the longest of a broker whose links began from nothing
+        self.unread_ns = 0  # the longest that a client did not read what had come
+        self.paused: dict[LinkId, Paused] = {}  # connections of publishers that are slowed
 
     # Building
 
@@ -268,6 +270,8 @@ class World:
 
     def _quiet(self) -> bool:
         """Whether nothing is on the agenda but the ticks of brokers; asked before each step."""
+        if self.paused:  # what waits there will be taken
+            return False
         actions = self.agenda.actions
 
         def waits(action: Action) -> bool:
@@ -349,6 +353,7 @@ class World:
             pipe.cut()
         for connection in list(self.connections.values()):
             if connection.broker is host:
+                self.paused.pop(connection.link, None)
                 in_use = connection.client.connection is connection
                 connection.break_off(noticed=True)
                 if in_use:  # else the client has hung up, and does not care
@@ -467,6 +472,9 @@ class World:
                     yield argument.message
         for pipe in self.pipes.values():
             for event in pipe.held():
+                yield event.message
+        for paused in self.paused.values():
+            for event, _ in paused.messages:
                 yield event.message
 
     def messages(self) -> int:
