@@ -6,6 +6,7 @@ A run follows from its seed and the routing strategy, so a failure is a seed.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 from random import Random
 
 import msgspec
@@ -16,7 +17,7 @@ from wayfare.core.effects import Exceeded
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
 from wayfare.core.home import Home
-from wayfare.core.messages import PROFILE_CHARACTERS_MAX, Notification, Terms
+from wayfare.core.messages import PROFILE_CHARACTERS_MAX, SLOWS, Notification, Terms
 from wayfare.core.predicates import Value
 from wayfare.core.relocation import NO_SESSION, ROUTES_LOST
 from wayfare.core.requests import mentions
@@ -24,7 +25,7 @@ from wayfare.sim import topology
 from wayfare.sim.expiry import unexpired
 from wayfare.sim.faults import Cut, Faults, Rollback, Stall
 from wayfare.sim.hosts import ClientHost
-from wayfare.sim.links import MS_NS, LinkSpec
+from wayfare.sim.links import MS_NS, SECOND_NS, LinkSpec
 from wayfare.sim.migrations import Migrations
 from wayfare.sim.movement import Stay, failed_attempts, play, random_walk
 from wayfare.sim.oracle import check
@@ -151,6 +152,9 @@ class Fuzz:
         self.values = Random(f"values {job.seed}")  # likewise
         self.retaining = self.values.choice([0.0, 0.2, 0.6])  # that part of publications
         self.clocks = Random(f"clocks {job.seed}")  # likewise
+        self.flow = Random(f"flow {job.seed}")  # likewise
+        # Now and then: bursts, and readers that do not read.
+        self.congested = self.flow.random() < 0.3
         self.watching = self.interest.random() < 0.5
         self.pressure = Random(f"memory {job.seed}")  # likewise
         self.short = self.pressure.random() < 0.25  # of memory, now and then
@@ -164,7 +168,7 @@ class Fuzz:
             job.seed,
             job.routing,
             limits=msgspec.structs.replace(
-                self._limits(),
+                self._limits_of_backlogs(),
                 past_count=self.past.choice([5, 50]) if self.remembering else 0,
                 sessions=self.expiry.choice([1, 2, 4]) if self.crowded else Limits().sessions,
                 slice_units=slice_units(job.seed),
@@ -208,6 +212,10 @@ class Fuzz:
         self.requests = Random(f"requests {job.seed}")  # likewise
         if self.requests.random() < 0.3:
             self._plan_requests()
+        if self.congested:
+            for _ in range(self.flow.choice([1, 3, 5])):
+                self.world.agenda.at(self.flow.randrange(self.until_ns), self._burst)
+                self.world.agenda.at(self.flow.randrange(self.until_ns), self._stop_reading)
         if job.faults:
             names = [client.name for client in self.clients]
             edges = self.world.edges
@@ -308,6 +316,13 @@ class Fuzz:
             return 0
         return self.expiry.choice([0, 5, 60, 500, 5_000, 60_000]) * MS_NS
 
+    def _limits_of_backlogs(self) -> Limits:
+        limits = self._limits()
+        if not self.congested or self.flow.random() < 0.3:
+            return limits
+        count, window = self.flow.choice([1, 4, 10]), self.flow.choice([64, 256])
+        return msgspec.structs.replace(limits, backlog_count=count, window=window)
+
     def _shape_links(self) -> None:
         for a, b in self.world.edges:
             spec = LinkSpec(
@@ -384,15 +399,55 @@ class Fuzz:
             return
         small = self.world.limits.backlog_count < Limits().backlog_count
         early = list(unexpired(self.world))
+        slow = self._slow_readers() if small else {}
         for event in self.world.events:
-            expected = small and (event.reason or "").startswith("backlog_")
-            expected |= self.remembering and event.reason == FORGOTTEN_PAST
+            overflow = (event.reason or "").startswith("backlog_")
+            if event.kind == "lost" and small and overflow:
+                since = slow.get(event.client or "", inf)
+                if since > event.time_ns:
+                    what = f"{event.client}, which reads, was told of a loss: {event.reason}"
+                    yield Violation("gap", what)
+                continue
+            expected = self.remembering and event.reason == FORGOTTEN_PAST
             expected |= self.short and event.reason == MEMORY
             expected |= event.reason == NO_SESSION and event not in early
             expected |= self.expiring and event.reason == ROUTES_LOST
             excused = (self.with_faults and not self.suspended) or self.rolled_back
             if event.kind == "lost" and not (expected or excused):
                 yield Violation("gap", f"{event.client} was told of a loss: {event.reason}")
+
+    def _slow_readers(self) -> dict[str, int]:
+        """Clients whose backlog may overflow, and since when: they were away, or did not read for so long."""
+        published = {
+            (one.client, one.number): one.time_ns
+            for one in self.world.events
+            if one.kind == "published"
+        }
+        since: dict[str, int] = {}
+        bounds: dict[str, int] = {}
+        for event in self.world.events:
+            client, now = event.client or "", event.time_ns
+            bound = bounds.setdefault(client, self.world.limits.slow_publishers_ns)
+            if event.kind == "subscribed" and SLOWS in (event.reason or ""):
+                seconds = (event.reason or "").partition(SLOWS)[2].removesuffix(" s")
+                bounds[client] = min(bound, int(float(seconds) * SECOND_NS))
+            late = now - published.get((event.publisher, event.number), now)
+            if event.kind == "detached" or (event.kind == "delivered" and late >= bound):
+                since.setdefault(client, now)
+        return since
+
+    def _burst(self, _: None) -> None:
+        """A publisher publishes much at once."""
+        client = self._latest(self.flow.choice(self.publishers or self.clients))
+        offered, much = list(client.core.advertisements), self.flow.choice([10, 30, 60])
+        for attributes in [random_attributes(self.flow) for _ in range(much)]:
+            if any(filter.matches(attributes) for filter in offered):
+                client.publish(attributes)
+
+    def _stop_reading(self, _: None) -> None:
+        """An application does not read for a while, mostly not longer than publishers wait for it."""
+        for_ns = self.flow.choice([100, 1_000, 3_000, 30_000]) * MS_NS
+        self._latest(self.flow.choice(self.clients)).stop_reading(for_ns)
 
     def _run_short(self, _: None) -> None:
         """A broker has too little memory: its largest clients lose."""
@@ -408,7 +463,8 @@ class Fuzz:
         draw = random.random()
         if draw < 0.12 or not subscriptions:
             since_ns = self._since_ns()
-            client.subscribe(random_filter(random), random_terms(random), since_ns)
+            terms = self._paced(random_terms(random))
+            client.subscribe(random_filter(random), terms, since_ns)
             if self.confirms.random() < (0.9 if self.rolled_back else 0.5):
                 client.confirm()
         elif draw < 0.20:
@@ -421,6 +477,13 @@ class Fuzz:
                 client.detach(leave=True)
         elif self.publishers:
             self._offer(random.choice(self.publishers))
+
+    def _paced(self, terms: Terms | None) -> Terms | None:
+        """Now and then the publishers may be slowed for a shorter time, or not at all."""
+        if not self.congested or self.flow.random() < 0.8:
+            return terms
+        slow_ns = self.flow.choice([0, 1_000]) * MS_NS
+        return msgspec.structs.replace(terms or Terms(), slow_ns=slow_ns)
 
     def _latest(self, client: ClientHost) -> ClientHost:
         """The process that has the client's name now."""
