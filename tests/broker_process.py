@@ -2,10 +2,11 @@
 
 broker_process.py NAME PORT DIRECTORY DURABILITY [NEIGHBOUR=PORT or NEIGHBOUR or ~PEER=PORT ...]
 
-With peers, it listens ahead at all of them. ANSWER_S in the environment is its `answer` limit.
+With peers, it listens ahead at all of them. ANSWER_S in the environment is its `answer` limit, LIMITS are others in JSON.
 """
 
 import asyncio
+import json
 import os
 import sys
 from pathlib import Path
@@ -26,7 +27,10 @@ async def main(name, port, directory, durability, *neighbours):
         known[other.lstrip("~")] = Address("127.0.0.1", int(there)) if there else None
     places = of_edges((name, one) for one in peers)
     store = None if durability == "memory" else Store(Path(directory), durability, name)
-    limits = Limits(answer_ns=int(os.environ.get("ANSWER_S", "60")) * 10**9)
+    limits = Limits(
+        answer_ns=int(os.environ.get("ANSWER_S", "60")) * 10**9,
+        **json.loads(os.environ.get("LIMITS", "{}")),
+    )
     host = BrokerHost(
         name,
         near,
