@@ -253,9 +253,9 @@ class Border:
         session.rolled_back = session.above = 0
         sessions[session.epoch] = session
         session.window = self._window(message)
-        session.expires_ns = message.expires_ns
         self.convergence.forget(session.place)
         self.connect(session, link)
+        session.expires_ns = message.expires_ns  # until here it counts as it departed
         self._take_profile(session, message)
 
     def _take_profile(self, session: Session, message: m.Attach) -> None:
@@ -278,7 +278,7 @@ class Border:
         if not sessions:
             del self._sessions[session.client]
         self._vacate(session.place)
-        self._return(session)
+        self._departed_like(session).pop(session.place, None)
         self.convergence.forget(session.place)
         self.deadlines.disarm(AWAY, session.place)
         self.deadlines.disarm(CONFIRM, session.place)
@@ -398,7 +398,7 @@ class Border:
 
     def connect(self, session: Session, link: LinkId) -> None:
         session.link = link
-        self._return(session)
+        self._departed_like(session).pop(session.place, None)
         session.backlog.go_away(False)
         self.by_link[link] = session
         self.deadlines.disarm(AWAY, session.place)
@@ -426,12 +426,10 @@ class Border:
 
     def depart(self, session: Session) -> None:
         """Its client is away: the last one so far."""
-        lasts = self.away_ns(session) == self.limits.away_ns
-        self.departed[lasts][session.place] = session
+        self._departed_like(session)[session.place] = session
 
-    def _return(self, session: Session) -> None:
-        for sessions in self.departed:
-            sessions.pop(session.place, None)
+    def _departed_like(self, session: Session) -> dict[int, Session]:
+        return self.departed[self.away_ns(session) == self.limits.away_ns]
 
     def away_ns(self, session: Session) -> int:
         """How long its client may be away: as it asked for, within the limit."""

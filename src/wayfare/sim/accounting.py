@@ -25,6 +25,10 @@ def check_accounting(core: Broker) -> Iterator[str]:
     ):
         if counted != really:
             yield f"{core.name} counts {counted} {what}, and has {really}"
+    border = core.border
+    for session in [one for sessions in border.departed for one in sessions.values()]:
+        if session.link is not None or border.at_place(session.place) is not session:
+            yield f"{core.name} would evict {session.client}, which is attached or gone"
     for consumer in _consumers(core):
         noted, size = consumer.noted, consumer.measure()
         if size > 2 * max(noted, 1 << RANK_MIN):
