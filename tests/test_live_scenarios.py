@@ -40,6 +40,7 @@ NOT_LIVE = {
     "moving-without-support": "tells what is lost and doubled without support, to the millisecond",
     "old-broker-down": "tells which of two answers comes first, to the millisecond",
     "repeated-after-a-week": "takes a week",
+    "session-expires": "takes two minutes; test_expiry.py has a live session that expires",
     "slow-broker": "a live broker cannot be slowed down",
     "suspended": "brokers of one process cannot be stopped alone; test_stalled.py stops processes",
 }
