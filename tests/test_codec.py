@@ -393,7 +393,7 @@ LAYOUT = [
                 m.Reply("porto", "anna", 3, found=False),
                 [
                     *(41, "porto", "anna", 3, False, [], 0, "", True, 0, {}, 0, None, False, []),
-                    *([], False, False, 0, False, 0, 0),
+                    *([], False, False, 0, False, 0, 0, 0, 0),
                 ],
             ),
             (
@@ -407,6 +407,8 @@ LAYOUT = [
                     superseded=True,
                     asked=6,
                     above=7,
+                    doubt_ns=4,
+                    doubt_since=5,
                 ),
                 [
                     *(
@@ -421,7 +423,7 @@ LAYOUT = [
                         False,
                     ),
                     *(8, {"ticker": 7}, 2, [[ON_WIRE]], True, [[0, [3, None, None, False, None]]]),
-                    *([[1, 2, "backlog_age", False]], True, True, 9, True, 6, 7),
+                    *([[1, 2, "backlog_age", False]], True, True, 9, True, 6, 7, 4, 5),
                 ],
             ),
             (

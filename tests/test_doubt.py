@@ -111,6 +111,18 @@ def test_who_held_both_is_told_between_what_was_late_and_what_overtook_it():
     assert net.got("bert") == xs(1, 3)
 
 
+def test_doubt_goes_with_a_publisher_that_moves_on():
+    """At b, where tom is next, nobody would know that 1 is stuck; bert is told of it once."""
+    net = overtaken()
+    net.move("tom", "b")
+    publish(net, 2)
+    net.move("tom", "a")
+    publish(net, 3)
+    net.go()
+    assert [type(one) for one in net.told["bert"]] == [Lost, Notify, Notify]
+    assert net.got("bert") == xs(2, 3)
+
+
 def test_there_is_no_doubt_for_ever():
     net = overtaken()
     net.pass_time(Limits().marks_age_ns)

@@ -442,3 +442,9 @@ def test_a_request_under_way_will_find_out_what_was_forgotten():
     """Found at random; the oracle looked only at requests that somebody waits for."""
     job = Job(9530119, "merging", faults=True, rollbacks=True)
     assert fuzz(job).verdict.violations == ()
+
+
+def test_doubt_goes_with_a_publisher_that_moves_on():
+    """Found at random; the session after one that had not waited long enough took its publications for certain."""
+    job = Job(9721447, "identity", faults=True, mobile="both")
+    assert fuzz(job).verdict.violations == ()

@@ -197,6 +197,8 @@ class Handoff(Relocation):
             return self._not_found(session, reply, now)
         kept = _queue_of(reply, now)
         session.published = max(session.published, reply.published)
+        if reply.doubt_ns and session.doubt is None:
+            session.doubt = Doubt(now + reply.doubt_ns, reply.doubt_since)
         if session.wait is None:
             if reply.subscriptions is not None:
                 lacking = session.subscriptions.keys() - reply.subscriptions
@@ -772,6 +774,8 @@ def _replies(
         partial=session.is_partial(),
         sought=session.sought_since is not None,
         sought_age_ns=now - (session.sought_since or now),
+        doubt_ns=max(0, session.doubt.until - now) if session.doubt else 0,
+        doubt_since=session.doubt.since if session.doubt else 0,
         asked=session.asked,
         above=session.above,
     )

@@ -663,6 +663,9 @@ class Reply(Message, frozen=True, tag=41):
     above: Number = (
         0  # an earlier process of the client reached this number: the client has to exceed it
     )
+    # What the client published before may still be on its way for so long, behind later ones from this one on.
+    doubt_ns: Number = 0
+    doubt_since: Number = 0
 
 
 class Fetch(Message, frozen=True, tag=42):
