@@ -8,6 +8,7 @@ import pytest
 from roads import Roads, assert_tidy, lost, publish, xs
 from wayfare.core.border import OVERTAKEN
 from wayfare.core.effects import Lost, Notify
+from wayfare.core.handoff import NO_ANSWER
 from wayfare.core.history import Limits
 
 ANSWER_NS = Limits().answer_ns
@@ -109,6 +110,21 @@ def test_who_held_both_is_told_between_what_was_late_and_what_overtook_it():
     net.settle()
     assert [type(one) for one in net.told["bert"]] == [Lost, Notify, Lost, Notify]
     assert net.got("bert") == xs(1, 3)
+
+
+def test_who_learns_late_that_nobody_has_its_session_is_told_again():
+    """Bert waited no longer for d. By then d had forgotten him, and what he wants was not known everywhere."""
+    net = Roads("a-b", "b-c", "b-d", limits=Limits(away_ns=ANSWER_NS // 2))
+    net.subscribe("bert", "x > 0")
+    net.move("bert", "d")
+    net.cut("bert")
+    net.stop("b", "d")
+    net.move("bert", "a")
+    net.pass_time(ANSWER_NS)
+    net.settle()
+    assert lost(net, "bert") == [Lost(0, NO_ANSWER)]
+    net.go()
+    assert lost(net, "bert") == 2 * [Lost(0, NO_ANSWER)]
 
 
 def test_doubt_goes_with_a_publisher_that_moves_on():

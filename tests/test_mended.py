@@ -448,3 +448,9 @@ def test_doubt_goes_with_a_publisher_that_moves_on():
     """Found at random; the session after one that had not waited long enough took its publications for certain."""
     job = Job(9721447, "identity", faults=True, mobile="both")
     assert fuzz(job).verdict.violations == ()
+
+
+def test_who_learns_late_that_its_session_is_gone_is_told_again():
+    """Found at random; what was published between the time-out and the answer was lost without a report."""
+    job = Job(9730075, "flooding", faults=True, mobile="both")
+    assert fuzz(job).verdict.violations == ()

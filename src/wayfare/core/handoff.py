@@ -225,8 +225,12 @@ class Handoff(Relocation):
         awaited = session.wait is not None and session.wait.pending is not None
         if reply.superseded and session.epoch == reply.epoch and not awaited:
             return self._end(session, now)  # no attachment will ask for it
-        waits = session.wait is not None
-        return self._nothing(session, now) if waits else self._seek([session], now)
+        if session.wait is not None:
+            return self._nothing(session, now)
+        if session.doubt is not None and session.welcomed and not reply.superseded:
+            # It waited no longer. What an older session should have had until now is lost, too.
+            self.border.lose(session, NO_ANSWER)
+        return [*self.border.push(session), *self._seek([session], now)]
 
     def _on_taken_over(self, session: Session, now: int) -> list[Effect]:
         return self._release(session, now)
