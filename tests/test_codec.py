@@ -97,6 +97,15 @@ replies = st.builds(
     more=st.booleans(),
     asked=numbers,
 )
+enlistings = st.builds(
+    m.Enlist,
+    st.just("workers"),
+    filters(),
+    st.just("a1b2"),
+    numbers,
+    st.integers(1, m.PREFETCH_MAX),
+    st.integers(m.AWAY_MIN_NS, 2**63 - 1),
+)
 ERRANDS = {
     m.Request: requests,
     m.Reply: replies,
@@ -123,6 +132,7 @@ ERRANDS = {
         advertisements=profiles,
     ),
     m.Prepare: st.builds(m.Prepare, names, names, numbers, profiles),
+    m.Convene: st.builds(m.Convene, names, enlistings),
 }
 errand = st.sampled_from(sorted(ERRANDS, key=repr)).flatmap(ERRANDS.get)
 
@@ -193,6 +203,7 @@ MESSAGES = {
     m.Resend: st.builds(m.Resend, numbers, st.integers(0, codec.DELIVERED_MAX)),
     m.Interest: st.builds(m.Interest, filters(), st.booleans()),
     m.NoResponders: st.builds(m.NoResponders, numbers),
+    m.Enlist: enlistings,
     m.Update: st.builds(m.Update, ads, subs, subs, ads, st.lists(errand, max_size=2).map(tuple)),
     m.Echo: st.builds(m.Echo, numbers, numbers, st.lists(names, max_size=2).map(tuple)),
     m.Join: st.builds(m.Join, numbers.map(lambda n: n or 1), numbers, numbers, numbers),
@@ -338,6 +349,10 @@ LAYOUT = [
     (m.Interest(X, True), [25, [ON_WIRE], True]),
     (m.NoResponders(7), [85, 7]),
     (
+        m.Enlist("workers", X, "a1", 3, 16, 10**9),
+        [86, "workers", [ON_WIRE], "a1", 3, 16, 10**9],
+    ),
+    (
         m.Update((m.Entry(X),), (m.Entry(X, "anna"),), repairs=True),
         [30, [[[ON_WIRE], "", []]], [[[ON_WIRE], "anna", []]], [], [], [], True, None, None, []],
     ),
@@ -435,6 +450,10 @@ LAYOUT = [
                 [43, "porto", "anna", 3, True, False],
             ),
             (m.Prepare("porto", "anna", 3, (X,)), [46, "porto", "anna", 3, [[ON_WIRE]]]),
+            (
+                m.Convene("porto", m.Enlist("w", X, "a1", 3, 16, 10**9)),
+                [87, "porto", [86, "w", [ON_WIRE], "a1", 3, 16, 10**9]],
+            ),
             (
                 m.Ask("porto", "anna", 3, (("faro", 2),), 77),
                 [44, "porto", "anna", 3, [["faro", 2]], 77],

@@ -15,6 +15,7 @@ from wayfare.core import messages as m
 from wayfare.core import requests as r
 from wayfare.core.filters import Filter
 from wayfare.core.requests import Answered, Ask, Listen, Requests
+from wayfare.core.reserved import INBOX, REPLY_TO, REQUEST, is_address
 from wayfare.errors import (
     InvalidNotification,
     NoReply,
@@ -38,12 +39,12 @@ QUESTION = {"service": "parking", "place": "A1"}
 
 def reply(request, attributes, publisher="garage", number=1, payload=b""):
     return m.Notification(
-        publisher, number, {r.INBOX: "i", r.REQUEST: request}, r.packed(attributes, payload)
+        publisher, number, {INBOX: "i", REQUEST: request}, r.packed(attributes, payload)
     )
 
 
 def ask(request, attributes=QUESTION, payload=b""):
-    return Ask(request, {**attributes, r.REPLY_TO: "i", r.REQUEST: request}, payload)
+    return Ask(request, {**attributes, REPLY_TO: "i", REQUEST: request}, payload)
 
 
 def listening():
@@ -128,7 +129,7 @@ def test_nobody_subscribes_to_it():
 def test_a_reply_that_is_none_is_dropped(payload):
     machine = listening()
     number, _ = machine.begin(QUESTION, b"", 100, 0)
-    hostile = m.Notification("eve", 1, {r.INBOX: "i", r.REQUEST: number}, payload)
+    hostile = m.Notification("eve", 1, {INBOX: "i", REQUEST: number}, payload)
     assert machine.on_reply(hostile, 1) == []
     assert machine.dropped == 1 and number in machine.pending
 
@@ -344,7 +345,7 @@ async def test_a_client_with_a_store_forgets_its_reply_address(tmp_path):
                 await anna.advertise(PARKING)
                 assert (await anna.request(QUESTION, timeout=10))["free"] == 3
                 (address,) = anna._core.subscriptions
-                assert r.is_address(address)
+                assert is_address(address)
                 assert anna._core.held().subscriptions == []
         serving.cancel()
 

@@ -84,6 +84,11 @@ def test_attributes_read_as_they_are_written():
         (m.Resend(3), "Resend(epoch 3)"),
         (m.NoResponders(7), "NoResponders(7)"),
         (m.Resend(3, 9), "Resend(epoch 3, above 9)"),
+        (m.Enlist("w", WIDE, "a1", 3, 16, 10**9), "Enlist(w: price > 10)"),
+        (
+            m.Convene("porto", m.Enlist("w", WIDE, "a1", 3, 16, 10**9)),
+            "Convene(at porto, w: price > 10)",
+        ),
         (m.Interest(WIDE, wanted=True), "Interest(price > 10 is wanted)"),
         (m.Interest(WIDE, wanted=False), "Interest(price > 10 is unwanted)"),
         (m.Advertise(WIDE, watch=True), "Advertise(price > 10, watched)"),

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack
 
 from wayfare.core.filters import Filter
+from wayfare.core.membership import AWAY_NS, PREFETCH
 from wayfare.core.messages import Terms
 from wayfare.core.predicates import Value
 from wayfare.core.templates import Template
@@ -351,6 +352,9 @@ class Client:
         policy: str | None = None,
         ack: bool = False,
         retained: bool = True,
+        group: str | None = None,
+        prefetch: int = PREFETCH,
+        away: float = AWAY_NS / 1e9,
     ) -> Subscription:
         """Notifications that match. Begins with `with`, or the first `get`; see the other twin."""
         subscription = self._live.subscribe(
@@ -365,6 +369,9 @@ class Client:
             policy=policy,
             ack=ack,
             retained=retained,
+            group=group,
+            prefetch=prefetch,
+            away=away,
         )
         return Subscription(self._background, subscription)
 

@@ -25,6 +25,7 @@ EXAMPLES = """examples:
   wayfare sub 127.0.0.1:7410 "exists(kmh)" -C 10 --json     ten of them, as JSON, then stop
   wayfare sub 127.0.0.1:7410 "kmh > 120" -C 1 -W 30         exit code 1 if none comes in 30 s
   wayfare sub a.example,b.example "free > 0"                b, when a is gone
+  wayfare sub 127.0.0.1:7410 "free > 0" --group workers     each to one of all who say so
   wayfare sub 127.0.0.1 "location in myloc" --at R12        what follows a client that is there
   wayfare sub 127.0.0.1 "near(myloc, 500) and free >= my.need" --at 52.5163,13.3777 --state need=2
 
@@ -63,6 +64,7 @@ def add_parser(commands: Any) -> None:
     one.add_argument(
         "--no-retained", action="store_true", help="without the current values, which come first"
     )
+    one.add_argument("--group", metavar="NAME", help="share notifications in this queue group")
     one.add_argument("--json", action="store_true", help="one JSON object a line")
     identity.add_options(one)
     identity.add_events(one)
@@ -120,7 +122,8 @@ class _Subscribing:
             ) as client,
             AsyncExitStack() as stack,
         ):
-            some = client.subscribe(self.wanted, retained=not a.no_retained)
+            retained = not a.no_retained
+            some = client.subscribe(self.wanted, retained=retained, group=a.group)
             stack.push_async_exit(some)
             ends = None if a.wait is None else asyncio.get_running_loop().time() + a.wait
             try:

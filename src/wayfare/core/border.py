@@ -40,7 +40,7 @@ from wayfare.core.matching import FilterIndex
 from wayfare.core.memory import Memory
 from wayfare.core.messages import BrokerId, ClientId, LinkId, Notification
 from wayfare.core.reduction import STRATEGIES
-from wayfare.core.requests import REPLY_TO
+from wayfare.core.reserved import REPLY_TO
 from wayfare.core.retained import Table, batches
 from wayfare.core.routing import NOWHERE, Routing, near_and_here
 from wayfare.core.sessions import (
@@ -244,6 +244,14 @@ class Border:
         session.wait = Wait({}, 0)
         self._by_place[session.place] = session
         return session
+
+    def seat(self, session: Session) -> None:
+        """A session of nobody gets its place: what it subscribes to is held for whoever reads it."""
+        self._by_place[session.place] = session
+
+    def unseat(self, session: Session) -> None:
+        """It has subscribed to nothing any more."""
+        del self._by_place[session.place]
 
     def renew(self, session: Session, message: m.Attach, link: LinkId) -> None:
         """The same client again, at a later epoch: what the session has is still good."""
@@ -560,7 +568,7 @@ class Border:
         wait.held.append((stored, now))
         wait.bytes += stored.size
         self.memory.keep(stored)
-        if session.place != LISTENING_PLACE:
+        if session.place < LISTENING_PLACE:
             self.memory.note(session)
         if self.is_full(wait):  # it waits no longer
             self.deadlines.arm(ANSWER, session.place, now)

@@ -45,6 +45,7 @@ from wayfare.core.effects import (
     Tick,
 )
 from wayfare.core.grants import Grants
+from wayfare.core.groups import GROUP_PLACE, Groups, coordinator, group_id
 from wayfare.core.handoff import Handoff
 from wayfare.core.history import SECOND_NS, Limits
 from wayfare.core.home import Home
@@ -152,6 +153,8 @@ class Broker:
         self.replicator = Replicator(name, self.border, ahead)
         self._shedding = Shedding(self.border, self.replicator, self.relocation)
         self._heard = self.replicator.ear.heard  # what is there for virtual clients
+        self.groups = Groups(name, self.border)
+        self._shared = self.groups.heard  # what is there for queue groups
         self._route = self.border.route
         self._tunnels = relocation == "home"
         if self._tunnels:
@@ -176,15 +179,15 @@ class Broker:
                 and (not self._queued or BrokerId(event.link) not in self._queued)
             ):
                 effects = self._route(message, event.link, now)
-                return effects + self._hear(now) if self._heard else effects
+                return effects + self._hear(now) if self._heard or self._shared else effects
             if type(message) is Publish:
                 session = self.border.by_link.get(event.link)
                 if session is not None and self._is_ready(session, event.link):
                     effects = self.border.accept(session, message, now)
-                    return effects + self._hear(now) if self._heard else effects
+                    return effects + self._hear(now) if self._heard or self._shared else effects
         self._now = now
         effects = EVENTS[type(event)](self, event, now)
-        if self._heard:
+        if self._heard or self._shared:
             effects += self._hear(now)
         if self.grants:
             for effect in effects:
@@ -193,7 +196,11 @@ class Broker:
         return effects
 
     def _hear(self, now: int) -> list[Effect]:
-        return self.relocation.outward(self.replicator.hear(now))
+        """Take what came for virtual clients, and for queue groups: what these send may come here, too."""
+        effects: list[Effect] = []
+        while self._heard or self._shared:
+            effects += self.replicator.hear(now) if self._heard else self.groups.hear(now)
+        return self.relocation.outward(effects)
 
     def memory_bytes(self) -> int:
         """Everything that is kept, as an estimate of resident memory."""
@@ -331,6 +338,7 @@ class Broker:
         effects: list[Effect] = [Send(LinkId(one), gap) for one in self.neighbours]
         effects += self.replicator.lose(ROLLED_BACK)
         effects += self.border.roll_back(ROLLED_BACK)
+        self.groups.roll_back(now)
         unclaimed = self._unclaimed()
         for neighbour in self.neighbours:
             effects += [Send(LinkId(neighbour), one) for one in unclaimed]
@@ -432,6 +440,7 @@ class Broker:
         self.profiles.extend_waits(event.for_ns, now)
         self.replicator.extend_waits(event.for_ns, now)
         self.backpressure.extend(event.for_ns)
+        self.groups.extend_waits(event.for_ns, now)
         return []
 
     # Timers: each handler looks at what is due, and arms the timer again if that is later
@@ -467,6 +476,9 @@ class Broker:
 
     def on_slowed_due(self, publisher: m.ClientId, now: int) -> list[Effect]:
         return self.backpressure.on_due(publisher, now)
+
+    def on_group_due(self, group: str, now: int) -> list[Effect]:
+        return self.groups.on_due(group, now)
 
     def on_update_due(self, neighbour: BrokerId, now: int) -> list[Effect]:
         until = self._owed.get(neighbour)
@@ -578,6 +590,8 @@ class Broker:
         """Tell a client what has spread."""
         if not self.convergence.waits(place):
             self.border.deadlines.disarm(CONFIRM, place)
+        if place == GROUP_PLACE:
+            return self.groups.on_confirmed(echo.subs, self._now)
         session = self.border.at_place(place)
         if session is None:
             return []
@@ -630,6 +644,7 @@ class Broker:
             self.profiles,
             self.grants,
             virtual,
+            self.groups.save(),
         )
 
     def load(self, saved: bytes) -> None:
@@ -642,6 +657,7 @@ class Broker:
             self.profiles,
             self.grants,
             lambda virtual: saving_virtual.load(virtual, self.replicator),
+            self.groups.load,
         )
 
     # Messages from brokers
@@ -823,6 +839,8 @@ class Broker:
                 effects += self._take(self.profiles.on_profile(errand, now), now)
             elif isinstance(errand, m.Reply) and errand.above and not errand.found:
                 effects += self.relocation.on_above(errand, now)
+            elif isinstance(errand, m.Convene):
+                effects += self._convene(errand, now)
             else:
                 effects += self.relocation.on_errand(neighbour, errand, now)
         if any(
@@ -833,6 +851,13 @@ class Broker:
         ):
             self._put_off(neighbour, now)
         return effects
+
+    def _convene(self, errand: m.Convene, now: int) -> list[Effect]:
+        """Coordinate a queue group, or send the errand on; the member says it again if it gets lost."""
+        if errand.broker == self.name:
+            return self.groups.on_convene(errand.enlist, now)
+        self.paths.send(errand)
+        return []
 
     def _put_off(self, neighbour: BrokerId, now: int) -> None:
         """Subscriptions that match the advertisements of a publisher go to it with the reply.
@@ -1012,6 +1037,11 @@ class Broker:
     def on_unfollow(self, session: Session, message: m.Unfollow, now: int) -> list[Effect]:
         return self.replicator.on_unfollow(session, message, now)
 
+    def on_enlist(self, session: Session, message: m.Enlist, now: int) -> list[Effect]:
+        group = group_id(message.group, message.filter)
+        there = coordinator(group, [self.name, *self.paths.known()])
+        return self._convene(m.Convene(there, message), now)
+
     def on_state(self, session: Session, message: m.State, now: int) -> list[Effect]:
         return self.replicator.on_state(session, message, now)
 
@@ -1077,6 +1107,7 @@ TIMERS: dict[int, Callable[[Broker, Any, int], list[Effect]]] = {
     deadlines.CONFIRM: Broker.on_confirm_due,
     deadlines.RETAINED: Broker.on_retained_due,
     deadlines.SLOWED: Broker.on_slowed_due,
+    deadlines.GROUP: Broker.on_group_due,
 }
 
 FROM_BROKER: dict[type, Callable[[Broker, BrokerId, Any, int], list[Effect]]] = {
@@ -1102,4 +1133,5 @@ FROM_CLIENT: dict[type, Callable[[Broker, Session, Any, int], list[Effect]]] = {
     m.Unfollow: Broker.on_unfollow,
     m.State: Broker.on_state,
     m.HereAck: Broker.on_here_ack,
+    m.Enlist: Broker.on_enlist,
 }

@@ -48,7 +48,7 @@ from wayfare.core.messages import (
 )
 from wayfare.core.predicates import Value
 from wayfare.core.profiles import digest
-from wayfare.core.requests import is_address
+from wayfare.core.reserved import is_address
 from wayfare.core.sessions import places
 from wayfare.core.templates import Template, parse
 from wayfare.errors import (
@@ -457,6 +457,10 @@ class Client:
             asked.ads if asked.ads > confirmed.ads else 0,
             asked.subs if asked.subs > confirmed.subs else 0,
         )
+
+    def enlist(self, message: m.Enlist) -> list[Effect]:
+        """Say that it is a member of a queue group: see membership.py, which says it again until it is answered."""
+        return self._say(message)
 
     def watch(self, filter: Filter) -> list[Effect]:
         """Be told whether anybody wants what it advertised by this, now and when that changes."""

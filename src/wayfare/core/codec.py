@@ -531,6 +531,11 @@ def _check_echo(message: m.Echo) -> None:
         _check_name(name)
 
 
+def _check_convene(message: m.Convene) -> None:
+    _check_name(message.broker)
+    _check_filter(message.enlist)
+
+
 def _check_resend(message: m.Resend) -> None:
     _check_number(message.epoch)
     _require(message.above <= DELIVERED_MAX, "more attachments than there can be")
@@ -611,6 +616,8 @@ CHECKS: dict[type, Callable[[Any], None]] = {
     m.Resend: _check_resend,
     m.Interest: _check_filter,
     m.NoResponders: _check_nothing,
+    m.Enlist: _check_filter,
+    m.Convene: _check_convene,
     m.Follow: _check_follow,
     m.Unfollow: _check_unfollow,
     m.State: _check_state,

@@ -33,7 +33,8 @@ from heapq import heapify, heappop, heappush
     CONFIRM,  # what a client wants to have confirmed
     RETAINED,  # current values that were cleared
     SLOWED,  # a publisher that is slowed: its leases
-) = range(13)
+    GROUP,  # a queue group: members that are silent, or none at all
+) = range(14)
 
 SLACK = 64  # entries of disarmed timers that the heap may always hold
 ORDER_BITS = 40  # of an entry, below its time: in which order it was armed

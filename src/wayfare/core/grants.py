@@ -17,7 +17,8 @@ import msgspec
 
 from wayfare.core import messages as m
 from wayfare.core.filters import Filter
-from wayfare.core.requests import REPLIES, is_address, is_reply, mentions
+from wayfare.core.requests import REPLIES
+from wayfare.core.reserved import is_address, is_addressed, mentions
 
 Granted = tuple[Filter, ...] | None  # None: everything
 
@@ -47,7 +48,7 @@ class Grants(msgspec.Struct, frozen=True):
         """Why the client may not say this; None if it may."""
         if isinstance(message, m.Publish):
             return self._unpublishable(message)
-        if isinstance(message, m.Subscribe):
+        if isinstance(message, m.Subscribe | m.Enlist):
             return self.unsubscribable((message.filter,))
         if isinstance(message, m.Advertise):
             return self.unadvertisable((message.filter,))
@@ -65,7 +66,8 @@ class Grants(msgspec.Struct, frozen=True):
 
     def unadvertisable(self, asked: Iterable[Filter]) -> str | None:
         rules = "advertise", self.advertise, self.deny_advertise
-        others = [one for one in asked if one != REPLIES or _is_denied(one, rules[2])]
+        own = [one for one in asked if one == REPLIES or is_address(one)]
+        others = [one for one in asked if one not in own or _is_denied(one, rules[2])]
         return self._exceeded(*rules, others)
 
     def checks_publications(self) -> bool:
@@ -76,7 +78,7 @@ class Grants(msgspec.Struct, frozen=True):
         # Only names of attributes: this text goes into logs, and values do not.
         named = ", ".join(attributes) or "no attributes"
         what = f"a notification with {named}"
-        reply = is_reply(attributes)
+        reply = is_addressed(attributes)
         for denied in self.deny_publish:
             if denied.matches(attributes) and (mentions(denied) or not reply):
                 return self._denied("publish", denied, what)

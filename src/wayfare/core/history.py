@@ -74,6 +74,7 @@ class Limits(msgspec.Struct, frozen=True):
     sessions: int = 100_000  # of clients, attached or away; then the longest away is evicted
     memory_bytes: int = 0  # that a broker keeps in sum; then the largest consumer loses; 0: any
     account_memory_bytes: int = 0  # ... that the clients of one account keep; 0: any
+    group_ns: int = 3600 * SECOND_NS  # that a queue group without members keeps its queue
     slice_units: int = 5_000  # of work on tables in one event, about a microsecond each
     retained_count: int = 10_000  # current values of retained publications; then the oldest go
     retained_bytes: int = 64 * 1024 * 1024

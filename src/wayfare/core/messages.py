@@ -5,12 +5,12 @@ field goes last and has a default, a tag is never used again. `Hello` is the fir
 connection and never changes.
 
     client -> border broker   Attach  Detach  Subscribe  Unsubscribe  Advertise  Unadvertise
-                              Publish  Ack(Probe)  Follow  Unfollow  State  HereAck
+                              Publish  Ack(Probe)  Follow  Unfollow  State  HereAck  Enlist
     border broker -> client   Welcome  Deliver  Current  Gap  Published  Resend  Interest  Here  HereGap
                               Echo  NoResponders
     broker -> broker          Notification  Uncertain  Retained  Values  Gap  Announce  Tunnel
                               Update(Probe, Echo, Slow, Request, Reply, Fetch, Searched, Ask,
-                                         Profile, Prepare)
+                                         Profile, Prepare, Convene)
     replicator -> replicator  Shadow  Forget  Recall  Recalled
 """
 
@@ -432,6 +432,24 @@ class Unfollow(Message, frozen=True, tag=61):
     text: str
 
 
+GROUP_NAME_MAX = 256  # characters of the name of a queue group
+PREFETCH_MAX = (
+    10_000  # notifications that one member of a queue group may have without being done with them
+)
+AWAY_MIN_NS = 1_000_000  # that a member may be silent, at least
+
+
+class Enlist(Message, frozen=True, tag=86):
+    """The client is a member of a queue group: see groups.py. Said again, it changes nothing."""
+
+    group: Annotated[str, Meta(min_length=1, max_length=GROUP_NAME_MAX)]
+    filter: Filter
+    member: Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]  # its address
+    beat: Number  # of this message, as the member counts
+    prefetch: Annotated[int, Meta(ge=1, le=PREFETCH_MAX)]
+    away_ns: Annotated[int, Meta(ge=AWAY_MIN_NS, le=INT_MAX)]
+
+
 class HereAck(Message, frozen=True, tag=63):
     """All deliveries by `Here` up to this number have reached the application."""
 
@@ -726,7 +744,14 @@ class Prepare(Message, frozen=True, tag=46):
     advertisements: Filters
 
 
-Errand = Request | Reply | Fetch | Searched | Ask | Profile | Prepare
+class Convene(Message, frozen=True, tag=87):
+    """Coordinate a queue group, which has this member."""
+
+    broker: BrokerId
+    enlist: Enlist
+
+
+Errand = Request | Reply | Fetch | Searched | Ask | Profile | Prepare | Convene
 
 
 class Slow(Message, frozen=True, tag=95):
@@ -768,6 +793,7 @@ FromClient = (
     | Unfollow
     | State
     | HereAck
+    | Enlist
 )
 ToClient = (
     Welcome

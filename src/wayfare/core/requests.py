@@ -25,14 +25,9 @@ from wayfare.core.messages import (
     Notification,
     check_attributes,
 )
-from wayfare.core.predicates import OneOf, Value, names
+from wayfare.core.predicates import Value
+from wayfare.core.reserved import INBOX, REPLY_TO, REQUEST
 from wayfare.errors import InvalidNotification, OutboxFull
-
-# Attributes that applications may not publish themselves.
-REPLY_TO = "$reply_to"  # of a request: where replies go
-REQUEST = "$request"  # of a request and of its replies: its number
-INBOX = "$inbox"  # of a reply: the address of the requester
-RESERVED = frozenset((REPLY_TO, REQUEST, INBOX))
 
 REPLIES = Filter.where(attr(INBOX).exists())  # what responders advertise
 PENDING_MAX = 10_000  # requests of one client without an answer; then another one is refused
@@ -213,39 +208,3 @@ def unpacked(payload: bytes) -> _Content | None:
     except (msgspec.MsgspecError, UnicodeDecodeError, InvalidNotification, RecursionError):
         return None
     return content
-
-
-def without_reserved(attributes: Mapping[str, Value]) -> dict[str, Value]:
-    """What an application sees of a request."""
-    return {name: value for name, value in attributes.items() if name not in RESERVED}
-
-
-def check_unreserved(attributes: Mapping[str, Value]) -> None:
-    """Raise InvalidNotification if an attribute is one that only requests and replies have."""
-    if not RESERVED.isdisjoint(attributes):
-        name = next(name for name in attributes if name in RESERVED)
-        raise InvalidNotification(
-            f"{name} is reserved for requests and replies: give the attribute another name"
-        )
-
-
-def is_address(filter: Filter, name: str = INBOX) -> bool:
-    """Whether this subscription is to exactly one address."""
-    if len(filter.conjunctions) != 1 or len(filter.conjunctions[0]) != 1:
-        return False
-    (only,) = filter.conjunctions[0]
-    return (
-        isinstance(only, OneOf)
-        and only.name == name
-        and only.kind == "text"
-        and len(only.values) == 1
-    )
-
-
-def is_reply(attributes: Mapping[str, Value]) -> bool:
-    """Whether this is a reply and nothing else."""
-    return attributes.keys() == {INBOX, REQUEST}
-
-
-def mentions(filter: Filter, name: str = INBOX) -> bool:
-    return any(name in names(one) for conjunction in filter.conjunctions for one in conjunction)

@@ -181,6 +181,7 @@ class Saved(msgspec.Struct, array_like=True):
     retained: SavedRetained = SavedRetained()
     # Notifications that are current values of one client, by their places: for which request.
     asks: dict[int, int] = {}
+    groups: bytes = b""  # queue groups, by themselves: see groups.py
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -203,6 +204,7 @@ def save(
     profiles: Profiles,
     grants: dict[LinkId, Grants],
     virtual: bytes,
+    groups: bytes,
 ) -> bytes:
     places = Places()
     routing = border.routing
@@ -233,6 +235,7 @@ def save(
         [place for sessions in border.departed for place in sessions],
         border.retained.save(),
         places.asks,
+        groups=groups,
     )
     return _encoder.encode(saved)
 
@@ -245,6 +248,7 @@ def load(
     profiles: Profiles,
     grants: dict[LinkId, Grants],
     load_virtual: Callable[[bytes], None],
+    load_groups: Callable[[bytes], None],
 ) -> None:
     """Make the parts of a new broker what they were; UsageError if they are another one's."""
     saved = _decoder.decode(data)
@@ -293,6 +297,8 @@ def load(
         profiles.take_over(half.link, _asking(half))
     if saved.virtual:
         load_virtual(saved.virtual)
+    if saved.groups:
+        load_groups(saved.groups)
     routing.updates()  # the neighbours know
     routing.meter.limit = border.limits.slice_units
     routing.meter.reset()

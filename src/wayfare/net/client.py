@@ -18,9 +18,12 @@ from typing import Unpack
 from uuid import uuid4
 
 from wayfare.core import client as core
+from wayfare.core import messages as m
+from wayfare.core.effects import Lost
 from wayfare.core.filters import Filter
+from wayfare.core.membership import AWAY_NS, PREFETCH
 from wayfare.core.messages import ClientId
-from wayfare.core.requests import REPLY_TO
+from wayfare.core.reserved import GROUP, MEMBER, REPLY_TO, is_address
 from wayfare.core.templates import Template
 from wayfare.core.values import Payload, Publishable
 from wayfare.errors import Closed, UsageError
@@ -29,6 +32,7 @@ from wayfare.net.local_broker import LocalBroker, begun
 from wayfare.net.offer import Offer
 from wayfare.net.options import EXPIRES_S, Options, Settings, check_options
 from wayfare.net.requests import Replies, Requesting
+from wayfare.net.sharing import Sharing
 from wayfare.net.subscription import Notification, Subscription
 from wayfare.net.wanted import Wanted, asked, offered_as
 
@@ -59,6 +63,18 @@ class Client(LocalBroker):
         self._requesting = Requesting(
             mine, self._life, self._profile, self._intake, self._confirmations, self._publish
         )
+        self._sharing = Sharing(
+            mine,
+            self._life,
+            self._profile,
+            self._intake,
+            self._confirmations,
+            settings.confirm,
+            self._publish,
+            self._conversation.perform,
+            self._requesting.mark,
+            super()._tell_lost,
+        )
 
     def subscribe(
         self,
@@ -74,6 +90,9 @@ class Client(LocalBroker):
         policy: str | None = None,
         ack: bool = False,
         retained: bool = True,
+        group: str | None = None,
+        prefetch: int = PREFETCH,
+        away: float = AWAY_NS / 1e9,
     ) -> Subscription:
         """Notifications that match. Begins with `async with`, `await`, or the first `get`.
 
@@ -95,11 +114,25 @@ class Client(LocalBroker):
                              drop_newest
         ack                  each notification is done when the application calls its `ack()`; else, when
                              the next one is asked for, or the subscription is closed
-        retained             the current values that match come first; not of what follows the client
+        retained             the current values that match come first; not of what follows the client, nor for groups
+        group                the name of a queue group: subscriptions with the same name and filter share the
+                             notifications, each goes to one of them, wherever their clients are
+        prefetch             so many the member of a group may have without being done with them
+        away                 seconds after which another member gets what a silent one has: it died, or is away
         """
         queue = self._settings.queue if queue is None else queue
         policy = self._settings.policy if policy is None else policy
         check_options(queue=queue, policy=policy, ack=ack, retained=retained)
+        check_options(group=group, prefetch=prefetch, away=away)
+        if group is not None:
+            if last is not None or younger is not None or key is not None or local or since:
+                raise UsageError(
+                    "a queue group keeps everything: leave last, younger, key, local, since"
+                )
+            away_ns = int(away * 1e9)
+            return self._sharing.subscription(
+                group, offered_as(wanted), queue, prefetch=prefetch, away_ns=away_ns, ack=ack
+            )
         one = asked(
             wanted,
             last=last,
@@ -165,7 +198,13 @@ class Client(LocalBroker):
         """Replies that came when nobody waited for them any more."""
         return self._requesting.machine.dropped
 
+    async def _close(self, timeout: float, *, failed: bool) -> int:
+        if not self._life.closed:
+            await self._sharing.leave(timeout, failed=failed)
+        return await super()._close(timeout, failed=failed)
+
     async def _end(self) -> None:
+        self._sharing.stop()
         self._requesting.stop()
         await super()._end()
 
@@ -176,9 +215,24 @@ class Client(LocalBroker):
         return not self._intake.full
 
     def _hand_out(self, notification: Notification, matching: Sequence[Filter | Template]) -> None:
-        if REPLY_TO in notification.attributes:
+        attributes = notification.attributes
+        if REPLY_TO in attributes:
             self._requesting.mark(notification)
+        elif MEMBER in attributes or GROUP in attributes:  # for the library, whoever matches it
+            matching = [one for one in matching if isinstance(one, Filter) and is_address(one)]
+            if not matching:
+                self._intake.skip(notification)
+                return
         self._intake.hand_out(notification, matching)
+
+    def _heard(self, message: m.AnyMessage) -> None:
+        super()._heard(message)
+        if type(message) is m.Welcome:
+            self._sharing.on_connected()
+
+    def _tell_lost(self, effect: Lost) -> None:
+        super()._tell_lost(effect)
+        self._sharing.on_lost()
 
     def _be_unheard(self, publication: int) -> None:
         self._requesting.on_unheard(publication)

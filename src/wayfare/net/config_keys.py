@@ -99,6 +99,7 @@ LIMITS = {
             "until a client is told which neighbours have not confirmed its filters, and whether"
             " anybody wants what it offers",
         ),
+        ("group_ns", "that a queue group without members keeps its queue"),
         ("marks_age_ns", "that a copy of a notification may be under way"),
         ("tombstone_ns", "that an attachment may be under way"),
         ("past_count", "notifications that came by last, for who subscribes with `since`"),

@@ -58,6 +58,13 @@ class Intake:
         for one in takers:
             one.put(notification)
 
+    def skip(self, notification: Notification) -> None:
+        """It is for nobody here."""
+        publisher, number = ClientId(notification.publisher), notification.number
+        if self._keeping is not None and self._core.has_in_hand(publisher, number):
+            self._conversation.perform(self._core.confirm(publisher, number, time.monotonic_ns()))
+            self._conversation.flush_soon()
+
     def stay_behind(self, wanted: Filter) -> None:
         """The client is somewhere else now, and what was local there ends."""
         for one in self._subscriptions.pop(wanted, []):

@@ -30,7 +30,7 @@ from wayfare.core.effects import Confirmed, Effect, Ended, Interested, Lost, Not
 from wayfare.core.filters import Filter
 from wayfare.core.messages import ClientId
 from wayfare.core.predicates import Value
-from wayfare.core.requests import check_unreserved
+from wayfare.core.reserved import check_unreserved
 from wayfare.core.templates import Template
 from wayfare.core.values import Payload, Publishable, plain_attributes, plain_payload
 from wayfare.errors import InvalidNotification, NotConfirmed, StoreError, UsageError

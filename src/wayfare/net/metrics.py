@@ -154,6 +154,14 @@ METRICS = (
         ],
     ),
     Row(
+        "wayfare_queue_groups",
+        "gauge",
+        "kind",
+        "queue groups that this broker coordinates: groups, members, notifications that are queued or assigned, how"
+        " many were assigned again, and groups refused beyond the limit",
+        lambda one: [((kind,), count) for kind, count in one.groups.items()],
+    ),
+    Row(
         "wayfare_half_attached",
         "gauge",
         "",

@@ -18,6 +18,7 @@ import msgspec
 
 from wayfare.core.client import OUTBOX_BYTES_MAX, OUTBOX_MAX
 from wayfare.core.codec import NAME_MAX
+from wayfare.core.messages import GROUP_NAME_MAX, PREFETCH_MAX
 from wayfare.core.places import Places
 from wayfare.errors import UsageError
 from wayfare.net.being import Areas, Map, is_areas
@@ -170,6 +171,15 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "slow_publishers": (_seconds, "a number of seconds"),
     "ack": (lambda value: type(value) is bool, "True or False"),
     "retained": (lambda value: type(value) is bool, "True or False"),
+    "group": (
+        lambda value: _text(value) and 0 < len(value) <= GROUP_NAME_MAX,
+        f"a text of 1 to {GROUP_NAME_MAX} characters",
+    ),
+    "prefetch": (
+        lambda value: _count(value) and value <= PREFETCH_MAX,
+        f"a whole number from 1 to {PREFETCH_MAX}",
+    ),
+    "away": (lambda value: _seconds(value) and value >= 0.1, "a number of seconds, at least 0.1"),
 }
 
 

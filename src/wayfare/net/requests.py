@@ -13,6 +13,7 @@ from wayfare.core import messages as m
 from wayfare.core import requests as core
 from wayfare.core.predicates import Value
 from wayfare.core.requests import Answered, Ask, Listen, Requests
+from wayfare.core.reserved import check_unreserved, without_reserved
 from wayfare.core.values import Payload, Publishable, plain_attributes, plain_payload
 from wayfare.errors import (
     Closed,
@@ -27,10 +28,11 @@ from wayfare.net.alarm import Alarm
 from wayfare.net.confirmations import Confirmations
 from wayfare.net.intake import Intake
 from wayfare.net.life import Life
-from wayfare.net.options import QUEUE_MAX, check_options
+from wayfare.net.mailbox import Mailbox
+from wayfare.net.options import check_options
 from wayfare.net.profile import Profile
 from wayfare.net.stream import Stream
-from wayfare.net.subscription import Notification, Subscription
+from wayfare.net.subscription import Notification
 
 if TYPE_CHECKING:
     from wayfare.core.client import Client
@@ -38,19 +40,6 @@ if TYPE_CHECKING:
 LISTEN_S = core.LISTEN_NS / 1e9
 
 Publish = Callable[[Mapping[str, Value], bytes], Coroutine[Any, Any, int]]
-
-
-class _Inbox(Subscription):
-    """The subscription to the reply address."""
-
-    def __init__(self, intake: Intake, requests: Requesting) -> None:
-        super().__init__(intake, requests.machine.filter, None, 0, QUEUE_MAX, "wait")
-        self._requests = requests
-        self._used = True
-
-    def put(self, notification: Notification) -> None:
-        self._requests.on_reply(notification)
-        self._client.done(notification)
 
 
 class Requesting:
@@ -87,7 +76,7 @@ class Requesting:
     ) -> int:
         self._life.check()
         plain, content = plain_attributes(attributes), plain_payload(payload)
-        core.check_unreserved(plain)
+        check_unreserved(plain)
         self._client.check_publication(plain, content)
         now = time.monotonic_ns()
         request, actions = self.machine.begin(plain, content, int(timeout * 1e9), now, many=many)
@@ -136,7 +125,7 @@ class Requesting:
         self._alarm.set(self.machine.next_deadline(), time.monotonic_ns())
 
     async def _listen(self) -> None:
-        inbox = _Inbox(self._intake, self)
+        inbox = Mailbox(self._intake, self.machine.filter, self.on_reply)
         self._intake.begin(inbox)
         confirmed = True
         try:
@@ -178,7 +167,7 @@ class Requesting:
     def mark(self, notification: Notification) -> None:
         """It is a request: the application may reply to it, and does not see what is only for that."""
         address = core.reply_to(notification.attributes)
-        notification.attributes = core.without_reserved(notification.attributes)
+        notification.attributes = without_reserved(notification.attributes)
         if address is not None:
             notification.set_reply(lambda content, payload: self._reply(address, content, payload))
 

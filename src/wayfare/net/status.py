@@ -127,6 +127,7 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     slow_leases: int = 0  # publishers, here or behind neighbours, that are slowed
     congested_clients: int = 0  # that are connected and read too slowly
     congestions: int = 0  # times that a client was, since the start
+    groups: dict[str, int] = {}  # queue groups that it coordinates
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -251,6 +252,7 @@ def status_of(host: BrokerHost) -> BrokerStatus:
         slow_leases=len(host.core.backpressure.slowed),
         congested_clients=len(host.core.backpressure.episodes),
         congestions=host.core.backpressure.begun,
+        groups=host.core.groups.facts(),
     )
 
 

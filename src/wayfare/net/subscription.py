@@ -312,6 +312,11 @@ class Subscription(Stream[Notification]):
         self._queue.appendleft(notification)
         self._ready.set()
 
+    def discard(self) -> None:
+        """What waits is not for this application any more."""
+        self._queue.clear()
+        self._unacknowledged.clear()
+
     def wake(self) -> None:
         """Something is to be known: whoever waits looks again."""
         self._ready.set()

@@ -61,3 +61,4 @@ def _kept(core: Broker) -> Iterator[Stored]:
         if session.wait is not None:
             yield from session.wait.kept()
     yield from (one.stored for one in core.replicator.ear.store.kept.values())
+    yield from core.groups.kept()

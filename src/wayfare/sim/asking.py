@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from wayfare.core.requests import INBOX, NO_RESPONDERS, REQUEST
+from wayfare.core.requests import NO_RESPONDERS
+from wayfare.core.reserved import INBOX, REQUEST
 from wayfare.eventlog import Event
 from wayfare.sim.hosts import ClientHost
 from wayfare.sim.verdict import Violation

@@ -17,10 +17,11 @@ from wayfare.core.effects import Exceeded
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
 from wayfare.core.home import Home
+from wayfare.core.membership import Membership, Work
 from wayfare.core.messages import PROFILE_CHARACTERS_MAX, SLOWS, Notification, Terms
 from wayfare.core.predicates import Value
 from wayfare.core.relocation import NO_SESSION, ROUTES_LOST
-from wayfare.core.requests import mentions
+from wayfare.core.reserved import mentions
 from wayfare.sim import topology
 from wayfare.sim.expiry import unexpired
 from wayfare.sim.faults import Cut, Faults, Rollback, Stall
@@ -216,6 +217,11 @@ class Fuzz:
             for _ in range(self.flow.choice([1, 3, 5])):
                 self.world.agenda.at(self.flow.randrange(self.until_ns), self._burst)
                 self.world.agenda.at(self.flow.randrange(self.until_ns), self._stop_reading)
+        self.sharing = Random(f"groups {job.seed}")  # likewise
+        self.away_ns = 0  # the longest that a member of a queue group may be silent
+        may_share = not (job.rollbacks or self.congested) and bool(self.publishers)
+        if self.sharing.random() < 0.25 and may_share:
+            self._plan_groups()
         if job.faults:
             names = [client.name for client in self.clients]
             edges = self.world.edges
@@ -232,6 +238,38 @@ class Fuzz:
         self.world.responder = self._respond
         for _ in range(self.requests.choice([3, 10, 30])):
             self.world.agenda.at(self.requests.randrange(self.until_ns), self._ask)
+
+    def _plan_groups(self) -> None:
+        """Queue groups, whose members come, move, vanish and leave, and work for a while."""
+        random = self.sharing
+        self.world.worker = self._work
+        groups = [(f"g{number}", random_filter(random)) for number in range(random.randint(1, 3))]
+        slow_ns = (len(self.brokers) * 60 + 500) * MS_NS  # longer than any answer takes
+        self.away_ns = 2 * random.choice([slow_ns, 4 * slow_ns, 60_000 * MS_NS])
+        for _ in range(random.choice([2, 4, 10])):
+            at_ns = random.randrange(max(1, self.until_ns // 2))
+            self.world.agenda.at(at_ns, self._join, random.choice(groups))
+        for _ in range(random.choice([0, 2, 5])):
+            self.world.agenda.at(random.randrange(self.until_ns), self._quit)
+
+    def _join(self, group: tuple[str, Filter]) -> None:
+        random = self.sharing
+        client = self._latest(random.choice(self.publishers))
+        client.join(*group, prefetch=random.choice([1, 4, 16]), away_ns=self.away_ns)
+
+    def _quit(self, _: None) -> None:
+        client = self._latest(self.sharing.choice(self.publishers))
+        members = [one for one, _ in client.memberships.values() if not one.left]
+        if members:
+            client.quit(self.sharing.choice(members))
+
+    def _work(self, client: ClientHost, member: Membership, work: Work) -> None:
+        for_ns = self.sharing.choice([0, 0, 10, 300, 5_000]) * MS_NS
+        self.world.agenda.at(self.world.now + for_ns, self._be_done, (client, member, work))
+
+    def _be_done(self, given: tuple[ClientHost, Membership, Work]) -> None:
+        client, member, work = given
+        client.done(member, work.number)
 
     def _ask(self, _: None) -> None:
         random = self.requests
@@ -367,13 +405,24 @@ class Fuzz:
         self._attach_all()
         if self.short:  # who published more than there was room for was told to attach again
             self._attach_all()
+        for _ in range(3 if self.away_ns else 0):  # until what silent members had is done by others
+            self.world.run_until(self.world.now + 2 * self.away_ns)
+            self.world.settle()
         if any(event.kind == "left" for event in self.world.events):
             # A goodbye may have been lost; then the session ends when it has been away for too long.
             self.world.run_until(self.world.now + 2 * self.world.limits.away_ns)
+            if (
+                self.away_ns
+            ):  # members of queue groups may just have been asked whether they are there
+                self.world.settle()
         for client in self.world.clients.values():
             if client.connection is None and not client.left:
                 self.world.broken.append(f"{client.name} could not stay attached")
         verdict = check(self.world)
+        for client in self.world.clients.values():
+            for one, _ in client.memberships.values():
+                client.quit(one)
+        self.world.settle()
         self.world.outlive()
         more = [*self.watch.found, *self._unexpected_losses(), *check_outlived(self.world)]
         return msgspec.structs.replace(verdict, violations=(*verdict.violations, *more))

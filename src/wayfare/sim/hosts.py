@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from wayfare.core import membership as ms
 from wayfare.core.broker import Broker
 from wayfare.core.client import Client
 from wayfare.core.conditions import Condition
@@ -37,6 +38,7 @@ from wayfare.core.effects import (
     Unheard,
 )
 from wayfare.core.filters import Filter
+from wayfare.core.membership import Membership
 from wayfare.core.messages import (
     Ack,
     Attach,
@@ -57,9 +59,7 @@ from wayfare.core.messages import (
 )
 from wayfare.core.predicates import Value
 from wayfare.core.requests import (
-    INBOX,
     REPLIES,
-    REPLY_TO,
     Action,
     Answered,
     Ask,
@@ -68,6 +68,7 @@ from wayfare.core.requests import (
     packed,
     reply_to,
 )
+from wayfare.core.reserved import INBOX, MEMBER, REPLY_TO
 from wayfare.core.saving import SAVABLE
 from wayfare.core.templates import Template, parse
 from wayfare.errors import UsageError
@@ -453,6 +454,7 @@ class ClientHost(Host):
         "home",
         "left",
         "link",
+        "memberships",
         "process",
         "reading",
         "received",
@@ -483,6 +485,7 @@ class ClientHost(Host):
         self._listening = 0  # the probe for its reply address
         self.reading = True  # its application does: else what comes waits, unacknowledged
         self.unread: deque[Received] = deque()
+        self.memberships: dict[str, tuple[Membership, int]] = {}  # by address, and a probe
 
     @property
     def name(self) -> str:
@@ -510,6 +513,8 @@ class ClientHost(Host):
         world.digests += type(attach) is Attach and attach.digest > 0
         self.log("attached")
         self.perform(effects)
+        for one, _ in list(self.memberships.values()):
+            self._belong(one, one.on_connected(world.now))
 
     def detach(self, *, leave: bool = False) -> None:
         """Say goodbye; with `leave`, for good."""
@@ -696,6 +701,68 @@ class ClientHost(Host):
             else:
                 self.answers.append((self.world.now, action))
 
+    def join(
+        self,
+        group: str,
+        filter: str | Filter | Condition,
+        *,
+        prefetch: int = ms.PREFETCH,
+        away_ns: int = ms.AWAY_NS,
+    ) -> Membership:
+        """Be a member of a queue group; `world.handed` has what it gets."""
+        address = f"{self.name}/{self.core.epoch}/{len(self.memberships)}"
+        one = Membership(group, as_filter(filter), address, prefetch, away_ns)
+        one.connected = self.connection is not None
+        self.memberships[address] = one, 0
+        self._belong(one, one.begin())
+        return one
+
+    def quit(self, one: Membership) -> None:
+        """Be no member any more."""
+        if one.left:
+            return
+        self.world.quits[one.address] = self.world.now
+        self._belong(one, one.leave(self.world.now))
+        self.unsubscribe(one.wanted)
+        self.unadvertise(one.offered)
+
+    def done(self, one: Membership, number: tuple[int, int]) -> None:
+        """The application is done with something that it got as a member."""
+        if one.done(number) and not self.replaced and not one.left:
+            self.world.done.append((self.world.now, one, number))
+            self._belong(one, one.flush(self.world.now))
+
+    def _belong(self, one: Membership, actions: list[ms.Action]) -> None:
+        world = self.world
+        for action in actions:
+            if isinstance(action, ms.Listen):
+                self.subscribe(action.wanted)
+                self.advertise(action.offered)
+                self.confirm()
+                self.memberships[one.address] = one, self.core.probes
+            elif isinstance(action, ms.Enrol):
+                self.perform(self.core.enlist(action.message))
+            elif isinstance(action, ms.Tell):
+                self.publish(action.attributes, action.payload)
+            elif isinstance(action, ms.Work):
+                world.handed.append((world.now, self.name, one, action))
+                if world.worker is None:
+                    self.done(one, action.number)
+                else:
+                    world.worker(self, one, action)
+            elif isinstance(action, ms.Joined):
+                world.joined.setdefault(one.group, world.now)
+            else:
+                world.lacking[one.group] = world.lacking.get(one.group, 0) + (action.count or 10**9)
+        due = one.next_deadline()
+        if due is not None:
+            self.agenda.at(max(due, world.now), self._mind, one)
+
+    def _mind(self, one: Membership) -> None:
+        due = one.next_deadline()
+        if due is not None and due <= self.world.now and not self.replaced:
+            self._belong(one, one.tick(self.world.now))
+
     def unheard(self, effect: Unheard) -> None:
         if self.requests is not None:
             self._request(self.requests.on_no_responders(effect.publication))
@@ -733,6 +800,9 @@ class ClientHost(Host):
                     publish()
 
     def notified(self, effect: Notify) -> None:
+        if MEMBER in effect.notification.attributes:
+            self._on_assigned(effect)
+            return
         self.received.append(effect)
         notification, core = effect.notification, self.core
         # By position, which takes half the time: this is what a simulation does most.
@@ -763,8 +833,16 @@ class ClientHost(Host):
         elif world.responder is not None and REPLY_TO in notification.attributes:
             world.responder(self, notification)
 
+    def _on_assigned(self, effect: Notify) -> None:
+        """Something for a member: its application gets it by `Work`, and others do not want it."""
+        found = self.memberships.get(str(effect.notification.attributes[MEMBER]))
+        if found is not None:
+            self._belong(found[0], found[0].on_notified(effect.notification, self.world.now))
+
     def lost(self, effect: Lost) -> None:
         self.world.log("lost", client=self.name, count=effect.count, reason=effect.reason)
+        for one, _ in list(self.memberships.values()):
+            self._belong(one, one.on_lost(self.world.now))
 
     def ended(self, effect: Ended) -> None:
         self.world.log(
@@ -783,6 +861,11 @@ class ClientHost(Host):
             self._request(self.requests.on_listening(confirmed=not effect.missing))
         if effect.missing:
             return
+        known = self.core.confirmed
+        for address, (one, probe) in list(self.memberships.items()):
+            if probe and min(known.ads, known.subs) >= probe:
+                self.memberships[address] = one, 0
+                self._belong(one, one.on_listening(self.world.now))
         for number in [one for one in self._asked if one <= effect.subs]:
             asked_ns, filters = self._asked.pop(number)
             for filter in filters:
@@ -796,6 +879,8 @@ class ClientHost(Host):
     def gone(self, connection: Connection, reason: str | None = None) -> None:
         if self.connection is connection:
             self.connection = None
+            for one, _ in self.memberships.values():
+                one.on_disconnected()
             self.log("detached", reason)
 
     def log(self, kind: str, reason: str | None = None) -> None:

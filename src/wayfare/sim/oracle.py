@@ -9,7 +9,7 @@ delivered or not, but then too at most once and in order. What is left behind is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from math import inf
 
 import msgspec
@@ -26,6 +26,7 @@ from wayfare.sim.gap_places import Stream
 from wayfare.sim.histories import History, Span, histories, matches
 from wayfare.sim.quiet import check_quiet
 from wayfare.sim.reach import Reach, reach
+from wayfare.sim.sharing import check_groups
 from wayfare.sim.verdict import Verdict, Violation
 from wayfare.sim.world import World
 
@@ -42,11 +43,14 @@ NEVER_TOLD = Forgotten(-1)
 
 def check(world: World) -> Verdict:
     """Everything about a run that has become quiet."""
-    deliveries = check_deliveries(world.events, reach(world))
+    # Who subscribes to what is not there, like `x is null`, gets what is said in groups, too.
+    members = {*world.clients} if world.joined else ()
+    deliveries = check_deliveries(world.events, reach(world), members)
     violations = (
         *deliveries.violations,
         *_check_early(world),
         *_check_requests(world),
+        *_check_groups(world),
         *check_quiet(world),
     )
     return msgspec.structs.replace(deliveries, violations=violations)
@@ -74,7 +78,21 @@ def _check_requests(world: World) -> Iterator[Violation]:
     yield from check_requests(world.clients, world.events, has_responder)
 
 
-def check_deliveries(events: list[Event], reach: Reach) -> Verdict:
+def _check_groups(world: World) -> Iterator[Violation]:
+    if not world.joined:
+        return
+    clients, within = histories(world.events), reach(world)
+    published = sum(len(client.published) for client in clients.values())
+    yield from check_groups(
+        world,
+        clients,
+        within,
+        lambda event, client, publisher: _required(event, client, publisher, within, published),
+    )
+
+
+def check_deliveries(events: list[Event], reach: Reach, members: Container[str] = ()) -> Verdict:
+    """Members of queue groups are told of losses among what they were assigned, too: sharing.py judges that."""
     clients = histories(events)
     streams = {name: [Stream()] for name in clients}  # one for each process of the client
     forgotten: dict[str, Forgotten] = {}  # when a client was last told of an unknown number
@@ -135,7 +153,7 @@ def check_deliveries(events: list[Event], reach: Reach) -> Verdict:
         possible += values.possible(name)
         violations += _check_reported(name, client, streams[name], missing)
         told = lost.get(name, 0)
-        if told > possible:
+        if told > possible and name not in members:
             violations.append(
                 Violation("gap", f"{name} was told of {told} lost, but misses {possible} at most")
             )

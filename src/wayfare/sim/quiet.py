@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from wayfare.core.broker import Broker
 from wayfare.core.filters import Filter
+from wayfare.core.groups import ASSIGNMENTS, GROUP_PLACE
 from wayfare.core.home import Home, tunnelled
 from wayfare.core.junction import Junction
 from wayfare.core.messages import BrokerId, ClientId, Entry
@@ -19,6 +20,7 @@ from wayfare.sim import interest
 from wayfare.sim.accounting import check_accounting
 from wayfare.sim.hosts import ClientHost
 from wayfare.sim.links import SECOND_NS
+from wayfare.sim.sharing import check_groups_quiet
 from wayfare.sim.tables import Places, Tables, add_place, differences, faults
 from wayfare.sim.verdict import Violation
 from wayfare.sim.world import World
@@ -35,6 +37,7 @@ def check_quiet(world: World) -> list[Violation]:
             found.append(Violation("tidy", f"{client.name} still has publications to send"))
     for link in world.paused:
         found.append(Violation("tidy", f"the publications of {link} are still paused"))
+    found += check_groups_quiet(world)
     for broker in world.brokers.values():
         found += [Violation("accounting", what) for what in check_accounting(broker.core)]
         found += [Violation("tidy", what) for what in _unconfirmed(broker.core)]
@@ -107,6 +110,8 @@ def check_outlived(world: World) -> Iterator[Violation]:
             yield Violation(
                 "tidy", f"{name} still slows {', '.join(host.core.backpressure.slowed)}"
             )
+        if host.core.groups.groups:
+            yield Violation("tidy", f"{name} still coordinates queue groups")
         if host.core.border.tombstones:
             yield Violation("tidy", f"{name} still has tombstones")
         if isinstance(host.core.relocation, Junction) and host.core.relocation.searches:
@@ -154,6 +159,10 @@ def tables_of(world: World) -> Tables:
             if not chains:
                 subs[name] += _entries(strategy, ear.session.client, [filter])
             subs[name] += [Entry(first, owner, tuple(rest)) for first, *rest in chains]
+        groups = host.core.groups
+        if groups.groups:
+            ads[name] += _entries(strategy, groups.session.client, [ASSIGNMENTS])
+            subs[name] += _entries(strategy, groups.session.client, groups.subscriptions())
     return Tables(strategy, world.edges, ads, subs)
 
 
@@ -180,6 +189,9 @@ def _check_tables(world: World) -> Iterator[Violation]:
         for filter, _ in ear.subscriptions():
             for part in filter.parts():
                 add_place(here, part, ear.session.place)
+        for filter in host.core.groups.subscriptions():
+            for part in filter.parts():
+                add_place(here, part, GROUP_PLACE)
         checked = differences(name, host.core.routing, tables, here)
         if not is_exact(world):
             checked = faults(name, routings, tables)
@@ -193,6 +205,9 @@ def _check_told(world: World) -> Iterator[Violation]:
     here = {name: host for name, host in world.clients.items() if not host.left}
     for name, host in here.items():
         others = [filter for one in here if one != name for filter in here[one].core.subscriptions]
+        others += [
+            one for broker in world.brokers.values() for one in broker.core.groups.subscriptions()
+        ]
         near = tables.near.get(session_at(world, host), [])
         words = [
             entry.filter

@@ -130,6 +130,8 @@ TEXTS: dict[type, Callable[[Any], str]] = {
     ),
     m.Resend: lambda one: f"Resend(epoch {one.epoch}{f', above {one.above}' if one.above else ''})",
     m.Interest: lambda one: f"Interest({one.filter} is {'wanted' if one.wanted else 'unwanted'})",
+    m.Enlist: lambda one: f"Enlist({one.group}: {one.filter})",
+    m.Convene: lambda one: f"Convene(at {one.broker}, {one.enlist.group}: {one.enlist.filter})",
     m.NoResponders: lambda one: f"NoResponders({one.number})",
     m.Searched: lambda one: f"Searched({one.client}, epoch {one.epoch})",
     m.Tunnel: lambda one: (

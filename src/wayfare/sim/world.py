@@ -22,6 +22,7 @@ from wayfare.core.client import DIGEST_FROM, OUTBOX_MAX, Client
 from wayfare.core.codec import NAME_MAX, encode
 from wayfare.core.effects import LinkUp, Post, Posted, Received, Send, SessionEnded
 from wayfare.core.history import Limits
+from wayfare.core.membership import Membership, Work
 from wayfare.core.messages import (
     Announce,
     AnyMessage,
@@ -98,6 +99,13 @@ class World:
         # What clients do with a request that they get.
         self.responder: Callable[[ClientHost, Notification], None] | None = None
         self.ended: list[SessionEnded] = []  # by themselves
+        # What members of queue groups do with what they get; what they got, and were done with, and when.
+        self.worker: Callable[[ClientHost, Membership, Work], None] | None = None
+        self.handed: list[tuple[int, str, Membership, Work]] = []
+        self.done: list[tuple[int, Membership, tuple[int, int]]] = []
+        self.joined: dict[str, int] = {}  # groups, and since when they are in effect
+        self.quits: dict[str, int] = {}  # addresses of members, and when they left
+        self.lacking: dict[str, int] = {}  # how many each group was told are lost
         self.stopped: set[str] = set()  # crashed brokers, for membership only
         self.broken: list[str] = []  # faults that peers found with each other
         self.closed_messages = 0  # of connections that are no more

@@ -1,0 +1,298 @@
+"""A member of a queue group: the client's side as a state machine. What it is about is in groups.py.
+
+    begin ---- Listen ---->  the host subscribes to the member's address and advertises that of the group
+    on_listening ---- Enrol ---->  Enlist, to the broker of the client, until the coordinator answers
+    on_notified ---- Work ---->  the application, which says `done`
+    done, tick, on_connected, leave ---- Tell ---->  the coordinator: the host publishes it
+
+A notification is handed to the application only while the lease holds; else the lease is renewed first.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from wayfare.core.conditions import attr
+from wayfare.core.filters import Filter
+from wayfare.core.groups import (
+    Assign,
+    Done,
+    Expelled,
+    Leave,
+    Missed,
+    Poll,
+    encoded,
+    group_id,
+    to_member,
+)
+from wayfare.core.messages import ClientId, Enlist, Notification
+from wayfare.core.predicates import Value
+from wayfare.core.reserved import GROUP, MEMBER
+
+PREFETCH = 16  # notifications that a member may have without being done with them, unless it says otherwise
+AWAY_NS = 10_000_000_000  # that a member may be silent, unless it says otherwise
+SEEN_MIN = 64  # assignments of which a member knows that it had them, beside four prefetches
+RENEWALS = 3  # in that time, as long as it has something
+
+
+class Listen(msgspec.Struct, frozen=True):
+    """Subscribe to the first, advertise the second, and report when both are in effect."""
+
+    wanted: Filter
+    offered: Filter
+
+
+class Enrol(msgspec.Struct, frozen=True):
+    """Send this to the broker, if the client is connected; it is repeated."""
+
+    message: Enlist
+
+
+class Tell(msgspec.Struct, frozen=True):
+    """Publish this."""
+
+    attributes: dict[str, Value]
+    payload: bytes
+
+
+class Work(msgspec.Struct, frozen=True):
+    """Hand this to the application, and report when it is done with it."""
+
+    number: tuple[int, int]  # term and number of the assignment
+    notification: Notification
+    redelivered: int  # how often another member may have had it
+
+
+class Joined(msgspec.Struct, frozen=True):
+    """The group is in effect: what is published from now on goes to one of its members."""
+
+
+class Lacking(msgspec.Struct, frozen=True):
+    """Tell the application that notifications are lost to the group."""
+
+    count: int  # 0: nobody knows how many
+    reason: str
+
+
+Action = Listen | Enrol | Tell | Work | Joined | Lacking
+
+
+class Membership:
+    """One member of one group."""
+
+    def __init__(
+        self,
+        name: str,
+        filter: Filter,
+        address: str,
+        prefetch: int = PREFETCH,
+        away_ns: int = AWAY_NS,
+    ) -> None:
+        self.name, self.filter, self.address = name, filter, address
+        self.prefetch, self.away_ns = prefetch, away_ns
+        self.group = group_id(name, filter)
+        self.wanted = Filter.where(attr(MEMBER) == address)
+        self.offered = Filter.where(attr(GROUP) == self.group)
+        self.term = 0  # 0: no member, or not known to be one
+        self.joined = False  # it has been a member at some time
+        self.left = False
+        self.connected = True
+        self.held: dict[int, Assign] = {}  # assigned, but the lease is over
+        self.hand: dict[tuple[int, int], None] = {}  # what the application is not done with
+        self._done: list[int] = []  # of this term, and not told yet
+        self._lease_until = 0
+        self._beat = 0  # counts what is sent
+        self._seen: dict[int, None] = {}  # numbers that came in this term: one may be sent again
+        self._sent: dict[int, int] = {}  # when, of what may still be answered
+        self._listening = False
+        self._coordinator = ClientId(
+            ""
+        )  # as it publishes; another one has forgotten what was before
+        self._enrolled = (
+            0  # a coordinator that has not heard this, or a later beat, has forgotten this member
+        )
+        self._asked_ns: int | None = None  # when something was last sent that is answered
+        self._due: int | None = None  # when to enlist, or to renew, again
+
+    def begin(self) -> list[Action]:
+        return [Listen(self.wanted, self.offered)]
+
+    def on_listening(self, now: int) -> list[Action]:
+        """Its address is in effect, and all brokers know each other."""
+        self._listening = True
+        return self._enrol(now, first=True)
+
+    def on_notified(self, notification: Notification, now: int) -> list[Action]:
+        """Something has come to its address."""
+        said = to_member(notification.payload)
+        if said is None or self.left:
+            return []
+        if notification.publisher != self._coordinator:
+            if isinstance(said, Missed | Expelled) or said.beat < self._enrolled:
+                return []  # it does not know of the last time that this member came
+            self._coordinator = notification.publisher
+            self._begin_term(0)
+        if isinstance(said, Missed):
+            return [Lacking(said.count, said.reason)]
+        if isinstance(said, Expelled):
+            if said.term != self.term:
+                return []
+            self._begin_term(0)
+            return self._enrol(now, first=True)
+        actions: list[Action] = []
+        if said.term < self.term:
+            return []  # void
+        if said.term > self.term:
+            self._begin_term(said.term)
+        if not self.joined:
+            self.joined = True
+            actions.append(Joined())
+        self._extend(said.beat)
+        if isinstance(said, Poll):
+            actions += self._tell(now)
+        elif isinstance(said, Assign) and said.number not in self._seen:
+            self.held[said.number] = said
+            self._seen[said.number] = None
+            while len(self._seen) > SEEN_MIN + 4 * self.prefetch:
+                del self._seen[next(iter(self._seen))]
+        return [*actions, *self._hand_out(now)]
+
+    def done(self, number: tuple[int, int]) -> bool:
+        """The application is done with this; whether there is something to `flush`."""
+        if number in self.hand:
+            del self.hand[number]
+            if number[0] == self.term:
+                self._done.append(number[1])
+        return bool(self._done)
+
+    def flush(self, now: int) -> list[Action]:
+        """Tell the coordinator what is done."""
+        return self._tell(now) if self._done else []
+
+    def leave(self, now: int) -> list[Action]:
+        """Be no member any more: what is not done is for others."""
+        if self.left:
+            return []
+        told = self.flush(now)
+        self.left, self._due = True, None
+        self.held.clear()
+        if not self._listening:
+            return []
+        return [*told, Tell({GROUP: self.group}, encoded(Leave(self.address)))]
+
+    def on_lost(self, now: int) -> list[Action]:
+        """The client was told of a loss: maybe of an assignment, or the coordinator has forgotten its members."""
+        if not self._listening or self.left:
+            return []
+        checked = self._tell(now, check=True) if self.term and self.connected else []
+        return [*checked, *self._enrol(now, first=True)]
+
+    def on_disconnected(self) -> None:
+        """Nothing is said to anybody until the client is connected again."""
+        self.connected, self._due = False, None
+
+    def on_connected(self, now: int) -> list[Action]:
+        """The client is back, or somewhere else: renew the lease, or enlist again."""
+        self.connected = True
+        if self.left or not self._listening:
+            return []
+        return self._tell(now) if self.term else self._enrol(now)
+
+    def tick(self, now: int) -> list[Action]:
+        if self._due is None or now < self._due or self.left:
+            return []
+        self._due = None
+        if not self.term:
+            return self._enrol(now)
+        if self._has_something():
+            return self._tell(now)
+        return []
+
+    def next_deadline(self) -> int | None:
+        return self._due
+
+    def _has_something(self) -> bool:
+        return bool(self.held) or any(term == self.term for term, _ in self.hand)
+
+    def _begin_term(self, term: int) -> None:
+        """What was assigned before is void; what the application has, it has."""
+        self.term = term
+        self.held.clear()
+        self._seen.clear()
+        self._done.clear()
+        self._lease_until = 0
+
+    def _extend(self, beat: int) -> None:
+        """The coordinator has heard this, after it was sent."""
+        sent = self._sent.get(beat)
+        if sent is not None:
+            self._lease_until = max(self._lease_until, sent + self.away_ns)
+            self._sent = {one: at for one, at in self._sent.items() if one >= beat}
+
+    def _hand_out(self, now: int) -> list[Action]:
+        if not self.held:
+            return []
+        if now >= self._lease_until:
+            if self._asked_ns is not None and now - self._asked_ns < self.away_ns // RENEWALS:
+                self._arm(now)  # the answer is on its way
+                return []
+            return [*self.flush(now), *self._tell(now)]
+        out: list[Action] = []
+        for number in list(self.held):
+            one = self.held.pop(number)
+            self.hand[one.term, number] = None
+            out.append(Work((one.term, number), one.notification, one.redelivered))
+        self._arm(now)
+        return out
+
+    def _arm(self, now: int, for_ns: int = 0) -> None:
+        if not self.connected:
+            return
+        due = now + (for_ns or self.away_ns // RENEWALS)
+        self._due = due if self._due is None else min(due, self._due)
+
+    def _enrol(self, now: int, *, first: bool = False) -> list[Action]:
+        """Say that it is there; again after a while, until that is answered."""
+        if first:
+            self._enrolled = self._beat + 1
+        if not self.connected or self.left:
+            return []
+        self._arm(now, self.away_ns)
+        self._asked_ns = now
+        return [
+            Enrol(
+                Enlist(
+                    self.name,
+                    self.filter,
+                    self.address,
+                    self._next_beat(now),
+                    self.prefetch,
+                    self.away_ns,
+                )
+            )
+        ]
+
+    def _tell(self, now: int, *, check: bool = False) -> list[Action]:
+        """What is done by now; if that is nothing, it renews the lease."""
+        has = (*self.held, *(number for term, number in self.hand if term == self.term))
+        done = Done(
+            self.address,
+            self.term,
+            tuple(self._done),
+            self._next_beat(now),
+            has if check else None,
+        )
+        if not self._done:
+            self._asked_ns = now
+        self._done.clear()
+        self._due = None
+        if self._has_something():
+            self._arm(now)
+        return [Tell({GROUP: self.group}, encoded(done))]
+
+    def _next_beat(self, now: int) -> int:
+        self._beat += 1
+        self._sent[self._beat] = now
+        while len(self._sent) > self.prefetch + RENEWALS:
+            del self._sent[next(iter(self._sent))]
+        return self._beat

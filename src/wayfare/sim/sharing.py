@@ -1,0 +1,116 @@
+"""The oracle's rules for queue groups: each notification to one member, and to another one only if that fell silent.
+
+What members got, and were done with, is in the world's records (`handed`, `done`), which their hosts write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+from wayfare.core.membership import RENEWALS, Membership, Work
+from wayfare.eventlog import Event
+from wayfare.sim.histories import History, Span
+from wayfare.sim.reach import Reach
+from wayfare.sim.verdict import Violation
+from wayfare.sim.world import World
+
+Handed = tuple[int, str, Membership, Work]
+
+
+def check_groups(
+    world: World,
+    clients: dict[str, History],
+    reach: Reach,
+    required: Callable[[Event, History, History], bool],
+) -> Iterator[Violation]:
+    """`required` says whether a client with a history has to get a publication of another one."""
+    for group, since in world.joined.items():
+        of: dict[tuple[str, int], list[Handed]] = {}
+        for one in world.handed:
+            if one[2].group == group:
+                key = one[3].notification.publisher, one[3].notification.number
+                of.setdefault(key, []).append(one)
+        for (publisher, number), handed in of.items():
+            what = f"{publisher} {number} of the queue group {group}"
+            yield from _check_sequence(what, handed, world, clients, reach)
+        yield from _check_complete(group, since, set(of), world, clients, required)
+
+
+def _check_sequence(
+    what: str, handed: list[Handed], world: World, clients: dict[str, History], reach: Reach
+) -> Iterator[Violation]:
+    for before, after in pairwise(handed):
+        if after[3].redelivered <= before[3].redelivered:
+            # It was assigned to somebody else meanwhile, and so was void.
+            yield Violation("shared", f"{after[1]} got {what}, which {before[1]} had got")
+        elif not _fell_silent(before, after[0], world, clients[before[1]], reach):
+            yield Violation("shared", f"{after[1]} got {what}, but {before[1]} was there")
+
+
+def _fell_silent(handed: Handed, until: int, world: World, history: History, reach: Reach) -> bool:
+    """Whether a member may have been silent for too long, or left, before somebody else got what it had."""
+    time, _, member, _ = handed
+    slow_ns = 2 * (reach.tree_ns + reach.client_ns) + reach.outage_ns
+    patience_ns = member.away_ns - member.away_ns // RENEWALS - slow_ns
+    if patience_ns <= 0 or world.quits.get(member.address, until + 1) <= until:
+        return True
+    if any(time - member.away_ns <= one <= until for one in (*history.left, *history.replaced)):
+        return True
+    ends = sorted((span.start, span.end) for span in history.attached)
+    gone = time - member.away_ns
+    for start, end in ends:
+        if start > until:
+            break
+        if start - max(gone, time - member.away_ns) > patience_ns:
+            return True
+        gone = max(gone, int(min(end, until)))
+    return until - gone > patience_ns
+
+
+def _check_complete(
+    group: str,
+    since: int,
+    got: set[tuple[str, int]],
+    world: World,
+    clients: dict[str, History],
+    required: Callable[[Event, History, History], bool],
+) -> Iterator[Violation]:
+    """Everything that was published since the group began was given to a member, if there is one in the end."""
+    there = [
+        member
+        for client in world.clients.values()
+        for member, _ in client.memberships.values()
+        if member.group == group and member.term and not member.left and client.connection
+    ]
+    if not there:
+        return
+    session, span = History(), Span(since, there[0].filter)
+    span.confirmed = since
+    session.subscribed, session.attached = [span], [Span(since)]
+    missing = [
+        event
+        for name, publisher in clients.items()
+        for number, event in publisher.published.items()
+        if (name, number) not in got
+        and not any(attribute.startswith("$") for attribute in event.attributes or ())
+        and required(event, session, publisher)
+    ]
+    if len(missing) > world.lacking.get(group, 0):
+        listed = ", ".join(f"{one.client} {one.number}" for one in missing[:5])
+        yield Violation("shared", f"nobody in the queue group {group} got {listed}")
+
+
+def check_groups_quiet(world: World) -> Iterator[Violation]:
+    """When all is quiet, nothing waits for a member that is there."""
+    for name, host in world.brokers.items():
+        for group in host.core.groups.groups.values():
+            there = [
+                member
+                for client in world.clients.values()
+                for member, _ in client.memberships.values()
+                if member.group == group.id and not member.left and client.connection
+            ]
+            if there and any(True for _ in group.items()):
+                kept = sum(1 for _ in group.items())
+                yield Violation("tidy", f"{name} keeps {kept} for the queue group {group.name}")

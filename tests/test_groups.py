@@ -1,0 +1,358 @@
+"""Queue groups: the coordinator, the member, and both in the simulator."""
+
+import pytest
+
+from wayfare.core import groups as g
+from wayfare.core import membership as ms
+from wayfare.core.filters import Filter
+from wayfare.core.groups import Assign, Done, Expelled, Group, Lease, Leave, Member, Missed, Poll
+from wayfare.core.history import Limits, Stored
+from wayfare.core.membership import Enrol, Joined, Lacking, Listen, Membership, Tell, Work
+from wayfare.core.messages import Enlist, Notification
+from wayfare.sim import World, check
+from wayfare.sim.faults import Crash, Cut, Faults
+from wayfare.sim.links import MS_NS
+
+F = Filter.parse("price > 0")
+AWAY = 9_000
+LIMITS = Limits(backlog_count=3, group_ns=100_000)
+
+
+def note(number):
+    return Notification("ticker", number, {"price": number})
+
+
+def stored(number):
+    return Stored(note(number), 10)
+
+
+def enlist(member, beat=1, prefetch=2):
+    return Enlist("workers", F, member, beat, prefetch, AWAY)
+
+
+@pytest.fixture
+def group():
+    one = Group("workers", F, 0)
+    one.confirm()
+    return one
+
+
+# The coordinator
+
+
+def test_members_get_notifications_in_turn_as_many_as_they_may_have(group):
+    for name in "ab":
+        assert group.enlist(enlist(name), 5) == [(name, Lease("ab".index(name) + 1, 1))]
+    for number in range(1, 6):
+        assert group.put(stored(number), Limits()) == []
+    said = [(name, one.number, one.redelivered) for name, one in group.assign(10)]
+    assert said == [("a", 1, 0), ("b", 2, 0), ("a", 3, 0), ("b", 4, 0)]
+    answers, done = group.on_done(Done("b", 2, (2,), 7), 20)
+    assert answers == [] and [one.notification.number for one in done] == [2]
+    assert group.assign(20) == [("b", Assign(2, 5, note(5), 0, 7))]
+
+
+def test_nothing_is_assigned_before_the_group_is_in_effect():
+    group = Group("workers", F, 0)
+    assert group.enlist(enlist("a"), 0) == []
+    group.put(stored(1), Limits())
+    assert group.assign(0) == []
+    assert group.confirm() == [("a", Lease(1, 1))]
+    assert len(group.assign(0)) == 1
+
+
+def test_what_a_silent_member_has_goes_to_another_one_and_it_begins_a_new_term(group):
+    group.enlist(enlist("a"), 0)
+    group.put(stored(1), Limits())
+    group.put(stored(2), Limits())
+    group.assign(1_000)
+    group.enlist(enlist("b"), 2_000)
+    assert group.next_deadline(100_000) == 1_000 + AWAY, "it has something since then"
+    group.on_done(Done("a", 1, (), 2), 5_000)
+    assert group.mind_silent(100_000, 5_000 + AWAY - 1) == []
+    assert [*group.members] == ["b", "a"] or "a" in group.members
+    assert group.mind_silent(100_000, 5_000 + AWAY) == [("a", Expelled(1))]
+    assert [*group.members] == ["b"]
+    assert [(one.number, one.redelivered) for _, one in group.assign(20_000)] == [(1, 1), (2, 1)]
+    answers, done = group.on_done(Done("a", 1, (1,), 3), 20_001)
+    assert (answers, done) == ([("a", Expelled(1))], []), "that was void"
+    assert group.enlist(enlist("a", 4), 20_002) == [("a", Lease(3, 4))]
+
+
+def test_who_leaves_gives_back_in_order(group):
+    group.enlist(enlist("a"), 0)
+    for number in (1, 2, 3):
+        group.put(stored(number), Limits())
+    group.assign(0)
+    group.remove("a", 7)
+    assert [one.number for one in group.queue] == [1, 2, 3]
+    assert group.empty_ns == 7 and group.next_deadline(100) == 107
+
+
+def test_an_idle_member_is_asked_whether_it_is_there(group):
+    group.enlist(enlist("a"), 0)
+    assert group.mind_silent(100_000, 99_999) == []
+    assert group.mind_silent(100_000, 100_000) == [("a", Poll(1, 1))]
+    group.on_done(Done("a", 1, (), 2), 100_500)
+    assert group.next_deadline(100_000) == 200_500
+    group.mind_silent(100_000, 200_500)
+    group.mind_silent(100_000, 200_500 + AWAY)
+    assert group.members == {}
+
+
+def test_a_queue_has_a_limit_and_a_member_is_told(group):
+    dropped = [one for number in range(1, 6) for one in group.put(stored(number), LIMITS)]
+    assert [one.notification.number for one in dropped] == [1, 2]
+    group.enlist(enlist("a"), 0)
+    said = group.assign(0)
+    assert said[0] == ("a", Missed(2, g.QUEUE_COUNT))
+    assert [one.number for _, one in said[1:]] == [3, 4]
+
+
+def test_what_may_be_lost_on_the_way_is_sent_again(group):
+    group.enlist(enlist("a"), 0)
+    group.put(stored(1), Limits())
+    group.put(stored(2), Limits())
+    group.assign(0)
+    answers, _ = group.on_done(Done("a", 1, (), 2, has=(1,)), 5)
+    assert answers == [("a", Lease(1, 2)), ("a", Assign(1, 2, note(2), 0, 2))]
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x91\x01", b"\x93\x09\x01\x02"], ids=repr)
+def test_nonsense_is_nothing(payload):
+    assert g.from_member(payload) is None and g.to_member(payload) is None
+
+
+def test_all_brokers_choose_the_same_coordinator():
+    brokers = ["porto", "lisbon", "faro", "evora"]
+    ids = [g.group_id(f"g{number}", F) for number in range(40)]
+    chosen = [g.coordinator(one, brokers) for one in ids]
+    assert chosen == [g.coordinator(one, brokers[::-1]) for one in ids]
+    assert {*chosen} == {*brokers}, "they share the work"
+
+
+# The member
+
+
+def member(prefetch=2):
+    one = Membership("workers", F, "a", prefetch, AWAY)
+    assert one.begin() == [Listen(Filter.parse("$member = 'a'"), one.offered)]
+    (enrol,) = one.on_listening(100)
+    assert enrol == Enrol(enlist("a", 1, prefetch))
+    return one
+
+
+def came(message, publisher="group:1"):
+    return Notification(publisher, 1, {"$member": "a"}, g.encoded(message))
+
+
+def told(actions):
+    (tell,) = actions
+    assert isinstance(tell, Tell)
+    return g.from_member(tell.payload)
+
+
+def test_a_member_hands_out_while_its_lease_holds():
+    one = member()
+    assert one.on_notified(came(Lease(1, 1)), 300) == [Joined()]
+    work = one.on_notified(came(Assign(1, 5, note(5), 0, 1)), 100 + AWAY - 1)
+    assert work == [Work((1, 5), note(5), 0)]
+    assert one.done((1, 5)) and told(one.flush(9_200)) == Done("a", 1, (5,), 2)
+    assert one.next_deadline() == 100 + AWAY or one.next_deadline() is None
+
+
+def test_a_member_asks_first_when_its_lease_is_over():
+    one = member()
+    one.on_notified(came(Lease(1, 1)), 300)
+    late = 100 + AWAY
+    assert told(one.on_notified(came(Assign(1, 5, note(5), 0, 1)), late)) == Done("a", 1, (), 2)
+    assert one.on_notified(came(Assign(1, 6, note(6), 0, 1)), late + 1) == [], "it has asked"
+    works = one.on_notified(came(Lease(1, 2)), late + 50)
+    assert [one.number for one in works] == [(1, 5), (1, 6)]
+
+
+def test_what_was_assigned_to_a_member_that_was_given_up_is_void():
+    one = member()
+    one.on_notified(came(Lease(1, 1)), 300)
+    late = 100 + AWAY
+    one.on_notified(came(Assign(1, 5, note(5), 0, 1)), late)
+    (enrol,) = one.on_notified(came(Expelled(1)), late + 50)
+    assert isinstance(enrol, Enrol)
+    assert one.on_notified(came(Lease(2, enrol.message.beat)), late + 100) == []
+    assert one.on_notified(came(Assign(1, 6, note(6), 0, 2)), late + 101) == []
+    (work,) = one.on_notified(came(Assign(2, 7, note(7), 1, enrol.message.beat)), late + 102)
+    assert work.number == (2, 7) and work.redelivered == 1
+
+
+def test_a_coordinator_that_has_forgotten_begins_anew():
+    one = member()
+    one.on_notified(came(Lease(7, 1)), 300)
+    check_has, enrol = one.on_lost(400)
+    assert told([check_has]).has == () and isinstance(enrol, Enrol)
+    assert one.on_notified(came(Lease(9, 1), "group:0"), 500) == [] and one.term == 7, "an old one"
+    one.on_notified(came(Lease(1, enrol.message.beat), "group:2"), 500)
+    assert one.term == 1
+
+
+def test_the_same_assignment_twice_is_one():
+    one = member()
+    one.on_notified(came(Lease(1, 1)), 300)
+    assert len(one.on_notified(came(Assign(1, 5, note(5), 0, 1)), 301)) == 1
+    assert one.on_notified(came(Assign(1, 5, note(5), 0, 1)), 302) == []
+
+
+def test_a_member_renews_while_it_has_something_and_is_connected():
+    one = member()
+    one.on_notified(came(Lease(1, 1)), 300)
+    one.on_notified(came(Assign(1, 5, note(5), 0, 1)), 300)
+    assert one.next_deadline() == 300 + AWAY // 3
+    assert told(one.tick(300 + AWAY // 3)) == Done("a", 1, (), 2)
+    one.on_disconnected()
+    assert one.next_deadline() is None
+    assert told(one.on_connected(20_000)) == Done("a", 1, (), 3)
+    assert told(one.leave(20_001)) == Leave("a")
+    assert one.next_deadline() is None and one.leave(20_002) == []
+
+
+def test_a_loss_is_told():
+    one = member()
+    one.on_notified(came(Lease(1, 1)), 300)
+    assert one.on_notified(came(Missed(3, "group_count")), 300) == [Lacking(3, "group_count")]
+
+
+# In the simulator
+
+
+@pytest.fixture
+def world():
+    one = World(seed=1)
+    one.add_brokers([("porto", "lisbon"), ("lisbon", "faro"), ("lisbon", "evora")])
+    one.add_client("ticker", "faro").advertise("price > 0")
+    one.settle()
+    return one
+
+
+def joined(world, *places, **options):
+    some = [world.add_client(f"m{number}", place) for number, place in enumerate(places)]
+    members = [one.join("workers", F, **options) for one in some]
+    world.settle()
+    assert all(one.term for one in members)
+    return some
+
+
+def publish(world, first, last):
+    for number in range(first, last + 1):
+        world.client("ticker").publish({"price": number})
+
+
+def handed(world):
+    return [(who, work.notification.attributes["price"]) for _, who, _, work in world.handed]
+
+
+def test_each_goes_to_one_member_while_members_move(world):
+    anna, bert = joined(world, "porto", "evora")
+    for first in range(1, 41, 10):
+        publish(world, first, first + 9)
+        anna.attach("faro" if anna.home == "porto" else "porto")
+        world.run_until(world.now + 20 * MS_NS)
+        bert.disconnect()
+        world.run_until(world.now + 20 * MS_NS)
+        bert.attach("lisbon")
+    world.settle()
+    assert sorted(price for _, price in handed(world)) == list(range(1, 41))
+    assert {who for who, _ in handed(world)} == {"m0", "m1"}
+    assert check(world).violations == ()
+
+
+def test_a_member_that_vanishes_has_its_part_done_by_another_one_and_not_by_itself(world):
+    anna, bert = joined(world, "porto", "evora")
+    anna.disconnect()
+    publish(world, 1, 4)
+    world.settle()
+    assert [who for who, _ in handed(world)] == ["m1", "m1"]
+    world.run_until(world.now + 15_000 * MS_NS)
+    anna.attach("faro")
+    world.settle()
+    assert sorted(price for _, price in handed(world)) == [1, 2, 3, 4]
+    assert {who for who, _ in handed(world)} == {"m1"}
+    assert {work.redelivered for *_, work in world.handed} == {0, 1}
+    del bert
+
+
+def test_a_coordinator_that_crashes_goes_on_where_it_was(world):
+    joined(world, "porto", "evora", prefetch=1)
+    (there,) = [name for name, one in world.brokers.items() if one.core.groups.groups]
+    publish(world, 1, 10)
+    world.run_until(world.now + 12 * MS_NS)
+    world.plan(Faults(crashes=(Crash(there, world.now, 500 * MS_NS),)))
+    publish(world, 11, 20)
+    world.settle()
+    world.run_until(world.now + 60_000 * MS_NS)
+    world.settle()
+    assert sorted(price for _, price in handed(world)) == list(range(1, 21))
+    assert check(world).violations == ()
+
+
+def test_a_cut_for_longer_than_a_lease(world):
+    joined(world, "porto", "evora", away_ns=1_000 * MS_NS)
+    publish(world, 1, 5)
+    world.plan(Faults(cuts=(Cut("porto", "lisbon", world.now + 15 * MS_NS, 5_000 * MS_NS),)))
+    publish(world, 6, 10)
+    world.settle()
+    world.run_until(world.now + 20_000 * MS_NS)
+    world.settle()
+    assert {price for _, price in handed(world)} == set(range(1, 11))
+    assert check(world).violations == ()
+
+
+def test_without_members_the_queue_is_kept_for_a_while_and_then_reported(world):
+    (anna,) = joined(world, "porto")
+    (member, _) = anna.memberships["m0/1/0"]
+    anna.quit(member)
+    publish(world, 1, 3)
+    world.settle()
+    anna.join("workers", F)
+    world.settle()
+    assert sorted(price for _, price in handed(world)) == [1, 2, 3]
+    (again,) = [one for one, _ in anna.memberships.values() if not one.left]
+    anna.quit(again)
+    publish(world, 4, 5)
+    world.settle()
+    world.run_until(world.now + 2 * world.limits.group_ns)
+    assert not any(one.core.groups.groups for one in world.brokers.values())
+    anna.join("workers", F)
+    world.settle()
+    assert [*world.lacking.values()] == [2]
+
+
+def test_the_oracle_sees_what_goes_wrong(world, monkeypatch):
+    """Without leases, a member that was given up hands out what somebody else has."""
+    monkeypatch.setattr(Membership, "_extend", lambda self, _: setattr(self, "_lease_until", 2**62))
+    anna, bert = joined(world, "porto", "evora")
+    anna.disconnect()
+    publish(world, 1, 4)
+    world.settle()
+    world.run_until(world.now + 15_000 * MS_NS)
+    anna.attach()
+    world.settle()
+    assert {one.rule for one in check(world).violations} == {"shared"}
+    world.handed.clear()
+    found = [str(one) for one in check(world).violations]
+    assert any("nobody in the queue group" in one for one in found)
+    del bert
+
+
+def test_the_oracle_sees_what_two_members_get(world, monkeypatch):
+    """A coordinator that gives up on members which are there."""
+    monkeypatch.setattr(Member, "silent_at", lambda self: self.busy_ns + 1_000 * MS_NS)
+    world.worker = lambda host, one, work: world.agenda.at(
+        world.now + 8_000 * MS_NS, lambda _: host.done(one, work.number)
+    )
+    joined(world, "porto", "evora")
+    publish(world, 1, 4)
+    world.run_until(world.now + 11_000 * MS_NS)
+    assert any("was there" in str(one) for one in check(world).violations)
+
+
+def test_ms_defaults_are_what_the_docs_say():
+    assert (ms.PREFETCH, ms.AWAY_NS) == (16, 10_000 * MS_NS)

@@ -1,0 +1,154 @@
+"""Queue groups on sockets."""
+
+import asyncio
+
+import pytest
+
+import wayfare
+import wayfare.sync
+from live import tree, until
+from test_client_api import live
+from wayfare.errors import UsageError
+from wayfare.testing import Tree
+
+LINE = ("porto-lisbon", "faro-lisbon")
+JOBS = "kind = 'job'"
+
+
+def job(number):
+    return {"kind": "job", "n": number}
+
+
+@live
+async def test_each_notification_goes_to_one_member_also_if_members_move():
+    async with (
+        tree(*LINE) as net,
+        wayfare.connect(net.url("faro"), client_id="boss") as boss,
+        wayfare.connect(net.url("porto"), client_id="anna") as anna,
+        wayfare.connect(net.url("lisbon"), client_id="bert") as bert,
+    ):
+        await boss.advertise(JOBS)
+        got = {"anna": [], "bert": []}
+
+        async def work(client, name):
+            async for n in client.subscribe(JOBS, group="workers", prefetch=4):
+                got[name].append(n["n"])
+                assert n.redelivered == 0
+
+        working = [asyncio.create_task(work(anna, "anna")), asyncio.create_task(work(bert, "bert"))]
+        groups = [one.core.groups.groups for one in net.brokers.values()]
+        await until(lambda: any(len(one.members) == 2 for some in groups for one in some.values()))
+        for number in range(100):
+            await boss.publish(job(number))
+            if number == 30:
+                await anna.move(net.url("faro"))
+            elif number == 60:
+                await bert.move(net.url("porto"))
+        await until(lambda: sum(map(len, got.values())) >= 100)
+        assert sorted([*got["anna"], *got["bert"]]) == list(range(100))
+        assert min(map(len, got.values())) > 20, "both had work"
+        for one in working:
+            one.cancel()
+
+
+@live
+async def test_what_a_member_is_not_done_with_goes_to_another_one():
+    async with (
+        tree(*LINE) as net,
+        wayfare.connect(net.url("faro"), client_id="boss") as boss,
+        wayfare.connect(net.url("lisbon"), client_id="bert") as bert,
+    ):
+        await boss.advertise(JOBS)
+        anna = await wayfare.connect(net.url("porto"), client_id="anna")
+        hers = await anna.subscribe(JOBS, group="workers", ack=True, away=1)
+        for number in range(3):
+            await boss.publish(job(number))
+        first = await hers.get(10)
+        await first.ack()
+        await hers.get(10)  # and is not done with it
+        his = await bert.subscribe(JOBS, group="workers", ack=True, away=1)
+        # A group whose member vanishes without a word.
+        anna._conversation.wire.abort("vanishes")
+        anna._conversation.detach()
+        again = [await his.get(20) for _ in range(2)]
+        assert [(one["n"], one.redelivered) for one in again] == [(1, 1), (2, 1)]
+        for one in again:
+            await one.ack()
+        # If it comes back, it does not get them again.
+        await anna.attach()
+        await boss.publish(job(3))
+        await boss.publish(job(4))
+        late = {(await hers.get(20))["n"], (await his.get(20))["n"]}
+        assert late <= {2, 3, 4}
+        await anna.close()
+
+
+@live
+async def test_a_member_that_closes_gives_back_at_once():
+    async with (
+        tree(*LINE) as net,
+        wayfare.connect(net.url("faro"), client_id="boss") as boss,
+        wayfare.connect(net.url("lisbon"), client_id="bert") as bert,
+    ):
+        await boss.advertise(JOBS)
+        anna = await wayfare.connect(net.url("porto"), client_id="anna")
+        hers = await anna.subscribe(JOBS, group="workers", away=600)
+        for number in range(5):
+            await boss.publish(job(number))
+        assert (await hers.get(10))["n"] == 0
+        assert (await hers.get(10))["n"] == 1  # so 0 is done
+        his = await bert.subscribe(JOBS, group="workers", away=600)
+        await anna.close()  # 1 is in hand, and done
+        again = [await his.get(20) for _ in range(3)]
+        assert [(one["n"], one.redelivered) for one in again] == [(2, 1), (3, 1), (4, 1)]
+        # The same for a subscription that is closed.
+        await his.close()
+        await until(lambda: not bert._core.subscriptions and not bert._core.advertisements)
+
+
+@live
+async def test_members_answer_requests_in_turn():
+    async with (
+        tree(*LINE) as net,
+        wayfare.connect(net.url("faro"), client_id="boss") as boss,
+        wayfare.connect(net.url("porto"), client_id="anna") as anna,
+        wayfare.connect(net.url("lisbon"), client_id="bert") as bert,
+    ):
+        await boss.advertise(JOBS)
+        some = [await one.subscribe(JOBS, group="workers") for one in (anna, bert)]
+
+        async def serve(subscription):
+            async for n in subscription:
+                await n.reply({"n": n["n"]})
+
+        serving = [asyncio.create_task(serve(one)) for one in some]
+        replies = [await boss.request(job(number), timeout=20) for number in range(4)]
+        assert [one["n"] for one in replies] == [0, 1, 2, 3]
+        assert {one.publisher for one in replies} == {"anna", "bert"}
+        for one in serving:
+            one.cancel()
+
+
+@live
+async def test_options_of_groups_are_checked():
+    async with tree("porto-lisbon") as net, wayfare.connect(net.url("porto")) as anna:
+        for wrong in (
+            {"group": ""},
+            {"group": "x", "prefetch": 0},
+            {"group": "x", "away": 0.01},
+            {"group": "x", "last": 2},
+        ):
+            with pytest.raises(UsageError):
+                anna.subscribe(JOBS, **wrong)
+
+
+def test_without_asyncio():
+    with (
+        Tree(*LINE) as net,
+        wayfare.sync.connect(net["porto"]) as anna,
+        wayfare.sync.connect(net["faro"]) as boss,
+        anna.subscribe(JOBS, group="workers") as jobs,
+    ):
+        boss.advertise(JOBS)
+        boss.publish(job(1))
+        assert jobs.get(20)["n"] == 1
