@@ -512,8 +512,8 @@ class Fuzz:
         draw = random.random()
         if draw < 0.12 or not subscriptions:
             since_ns = self._since_ns()
-            terms = self._paced(random_terms(random))
-            client.subscribe(random_filter(random), terms, since_ns)
+            wanted, terms = random_filter(random), self._paced(random_terms(random))
+            client.subscribe(wanted, terms, since_ns)
             if self.confirms.random() < (0.9 if self.rolled_back else 0.5):
                 client.confirm()
         elif draw < 0.20:
