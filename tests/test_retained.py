@@ -487,3 +487,22 @@ def test_values_survive_brokers_that_are_killed(tmp_path):
                 await process.wait()
 
     assert asyncio.run(main()) == 3
+
+
+def test_what_waits_for_a_neighbour_that_never_comes_is_bounded():
+    """Values that go, subscriptions that are withdrawn and sessions that end leave nothing behind."""
+    broker = Broker(m.BrokerId("porto"), [m.BrokerId("faro")], limits=Limits(retained_count=10))
+    offer, wanted = Filter.parse("road >= 0"), Filter.parse("road = 1")
+    link = m.LinkId("c")
+    broker.step(Received(link, m.Attach(m.ClientId("c"), 1, 0, advertisements=(offer,))), 0)
+    for number in range(1, 100):
+        publish = m.Publish(number, {"road": number}, retain=Retain(("road",)))
+        broker.step(Received(link, publish), 0)
+        broker.step(Received(link, m.Subscribe(wanted, None, 0, number, 0)), 0)
+        broker.step(Received(link, m.Unsubscribe(wanted)), 0)
+    broker.step(Received(link, m.Subscribe(wanted, None, 0, 100, 0)), 0)
+    saved = broker.border.retained.save()
+    assert len(saved.early) == 10
+    assert [ask for _, ask, _ in saved.asks] == [100]
+    broker.step(Received(link, m.Detach(leave=True)), 0)
+    assert broker.border.retained.save().asks == []

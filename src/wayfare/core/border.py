@@ -288,6 +288,7 @@ class Border:
         self._vacate(session.place)
         self._departed_like(session).pop(session.place, None)
         self.convergence.forget(session.place)
+        self.retained.forget(session.place)
         self.deadlines.disarm(AWAY, session.place)
         self.deadlines.disarm(CONFIRM, session.place)
         self.deadlines.disarm(CONFIRM, ~session.place)

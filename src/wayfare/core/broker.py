@@ -972,6 +972,7 @@ class Broker:
         if message.filter in session.subscriptions:
             del session.subscriptions[message.filter]
             self.routing.unsubscribe(session.client, message.filter, session.place)
+            self.border.retained.withdraw(session.place, message.filter)
             self.border.note(session)
         return []
 

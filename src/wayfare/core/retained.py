@@ -27,6 +27,7 @@ from wayfare.core.history import Limits, size_of
 from wayfare.core.matching import FilterIndex
 from wayfare.core.memory import BODY_BYTES
 from wayfare.core.messages import (
+    FILTERS_MAX,
     REPLY_BYTES_MAX,
     VALUES_MAX,
     BrokerId,
@@ -89,8 +90,8 @@ class Table:
         # Neighbours that have not told their values since their links began from nothing.
         self.unheard = dict.fromkeys(neighbours)
         self._early: dict[Key, Retained] = {}  # accepted here while somebody was unheard
-        # Requests that were answered meanwhile: by the place of the session, and their numbers.
-        self._asks: dict[tuple[int, int], Filter] = {}
+        # Requests that were answered meanwhile, with their numbers, by the place of the session.
+        self._asks: dict[int, dict[int, Filter]] = {}
         self._accounts: dict[str, Account] = {}
         self._limits, self._deadlines = limits, deadlines
 
@@ -159,6 +160,7 @@ class Table:
 
     def _evict(self, key: Key) -> None:
         self.evicted += key not in self.cleared
+        self._early.pop(key, None)
         self._drop(key)
 
     def expire(self, now: int) -> None:
@@ -186,16 +188,30 @@ class Table:
 
     def expect(self, place: int, asks: Mapping[int, Filter]) -> None:
         """A session at this place has asked: it may get more from neighbours that are unheard."""
-        if self.unheard:
-            self._asks.update({(place, ask): filter for ask, filter in asks.items()})
+        if self.unheard and asks:
+            known = self._asks.setdefault(place, {})
+            known.update(asks)
+            while len(known) > FILTERS_MAX:
+                del known[next(iter(known))]
+
+    def withdraw(self, place: int, filter: Filter) -> None:
+        """A session has no such subscription any more."""
+        known = self._asks.get(place)
+        if known is not None:
+            self._asks[place] = {ask: one for ask, one in known.items() if one != filter}
+
+    def forget(self, place: int) -> None:
+        """The session at this place has ended."""
+        self._asks.pop(place, None)
 
     def expected(self, values: Iterable[Retained]) -> Iterator[tuple[int, int, Retained]]:
         """Places and numbers of requests that these values, which a neighbour told, are for."""
         for value in values:
             if not value.retain.clear:
-                for (place, ask), filter in self._asks.items():
-                    if filter.matches(value.notification.attributes):
-                        yield place, ask, value
+                for place, asks in self._asks.items():
+                    for ask, filter in asks.items():
+                        if filter.matches(value.notification.attributes):
+                            yield place, ask, value
 
     # Neighbours
 
@@ -235,7 +251,7 @@ class Table:
 
     def save(self) -> Saved:
         cleared = [(at, self.cleared[k]) for at, k in enumerate(self.values) if k in self.cleared]
-        asks = [(place, ask, filter) for (place, ask), filter in self._asks.items()]
+        asks = [(place, *one) for place, asks in self._asks.items() for one in asks.items()]
         return Saved(
             self.clock,
             list(self.values.values()),
@@ -257,7 +273,8 @@ class Table:
         self.clock, self.evicted = saved.clock, saved.evicted
         self.unheard = dict.fromkeys(saved.unheard)
         self._early = {key_of(value): value for value in saved.early}
-        self._asks = {(place, ask): filter for place, ask, filter in saved.asks}
+        for place, ask, filter in saved.asks:
+            self._asks.setdefault(place, {})[ask] = filter
 
 
 def _finder(asks: Mapping[int, Filter]) -> Callable[[Attributes], Iterable[int]]:
