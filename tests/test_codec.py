@@ -294,10 +294,11 @@ LAYOUT = [
             ),
             anew=2,
             life=8,
+            failover_ns=9,
         ),
         [
             *(10, "anna", 3, 9, [[ON_WIRE]], [[[[]]], [[]]], [["faro", 2], ["porto", 1]], True),
-            *("beja", [[0, [5, 6, "key", True, 8]]], 77, 500, [1], None, 300, [[0, 4]], 2, 8),
+            *("beja", [[0, [5, 6, "key", True, 8]]], 77, 500, [1], None, 300, [[0, 4]], 2, 8, 9),
         ],
     ),
     (
@@ -390,7 +391,7 @@ LAYOUT = [
     ),
     (
         m.Announce((), sought=(m.Request("porto", "anna", 3, 9, ()),)),
-        [31, [], [], [], [[40, "porto", "anna", 3, 9, [], 0, False, False, False, False]]],
+        [31, [], [], [], [[40, "porto", "anna", 3, 9, [], 0, False, False, False, False, False]]],
     ),
     (
         m.Tunnel("porto", "faro", "anna#2", m.Ack(4)),
@@ -401,14 +402,14 @@ LAYOUT = [
         (m.Update(errands=(errand,)), [30, [], [], [], [], [array], False, None, None, []])
         for errand, array in (
             (
-                m.Request("porto", "anna", 3, 9, (("faro", 2),), 77, True),
-                [40, "porto", "anna", 3, 9, [["faro", 2]], 77, True, False, False, False],
+                m.Request("porto", "anna", 3, 9, (("faro", 2),), 77, True, failover=True),
+                [40, "porto", "anna", 3, 9, [["faro", 2]], 77, True, False, False, False, True],
             ),
             (
                 m.Reply("porto", "anna", 3, found=False),
                 [
                     *(41, "porto", "anna", 3, False, [], 0, "", True, 0, {}, 0, None, False, []),
-                    *([], False, False, 0, False, 0, 0, 0, 0),
+                    *([], False, False, 0, False, 0, 0, 0, 0, False),
                 ],
             ),
             (
@@ -424,6 +425,7 @@ LAYOUT = [
                     above=7,
                     doubt_ns=4,
                     doubt_since=5,
+                    unreachable=True,
                 ),
                 [
                     *(
@@ -438,7 +440,7 @@ LAYOUT = [
                         False,
                     ),
                     *(8, {"ticker": 7}, 2, [[ON_WIRE]], True, [[0, [3, None, None, False, None]]]),
-                    *([[1, 2, "backlog_age", False]], True, True, 9, True, 6, 7, 4, 5),
+                    *([[1, 2, "backlog_age", False]], True, True, 9, True, 6, 7, 4, 5, True),
                 ],
             ),
             (

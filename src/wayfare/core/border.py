@@ -232,7 +232,7 @@ class Border:
         self._sessions.setdefault(session.client, {})[session.epoch] = session
         session.home = message.home
         session.window = self._window(message)
-        session.expires_ns = message.expires_ns
+        session.expires_ns, session.failover_ns = message.expires_ns, message.failover_ns
         if link is not None:
             self.connect(session, link)
         self._take_profile(session, message)
@@ -260,7 +260,7 @@ class Border:
         session.epoch, session.home = message.epoch, message.home
         session.rolled_back = session.above = 0
         sessions[session.epoch] = session
-        session.window = self._window(message)
+        session.window, session.failover_ns = self._window(message), message.failover_ns
         self.convergence.forget(session.place)
         self.connect(session, link)
         session.expires_ns = message.expires_ns  # until here it counts as it departed

@@ -34,6 +34,7 @@ from wayfare.core.effects import (
     Forgotten,
     Granted,
     LinkDown,
+    LinkState,
     LinkUp,
     Posted,
     Pressed,
@@ -303,8 +304,17 @@ class Broker:
         grants = self.grants.get(link)
         return grants is None or not grants.checks_publications()
 
+    def on_link_state(self, event: LinkState, now: int) -> list[Effect]:
+        neighbour = BrokerId(event.link)
+        if event.up:
+            self.paths.down.discard(neighbour)
+            return []
+        self.paths.down.add(neighbour)
+        return self._with_updates(self.relocation.on_unlinked(neighbour, now))
+
     def on_link_up(self, event: LinkUp, now: int) -> list[Effect]:
         neighbour = BrokerId(event.link)
+        self.paths.down.discard(neighbour)
         self._begin(now)
         effects: list[Effect] = []
         again = self.convergence.has_begun(neighbour)  # whether or not anything came over it
@@ -1082,6 +1092,7 @@ EVENTS: dict[type, Callable[[Broker, Any, int], list[Effect]]] = {
     Received: Broker.on_received,
     Publications: Broker.on_publications,
     LinkUp: Broker.on_link_up,
+    LinkState: Broker.on_link_state,
     LinkDown: Broker.on_link_down,
     Granted: Broker.on_granted,
     Confined: Broker.on_confined,

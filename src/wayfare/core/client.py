@@ -117,13 +117,15 @@ class Client:
         digest_from: int = DIGEST_FROM,
         window: int = 0,
         expires_ns: int = 0,
+        failover_ns: int = 0,
     ) -> None:
         """Without `once`, duplicates reach the application: for clients that have no support.
 
         With `confirms`, a delivery is acknowledged when the application is done with it. That may take
         a while: a larger `window` lets more come meanwhile, as far as the broker allows it.
 
-        With `expires_ns`, its session ends when it has been away for that long; 0, or more than the
+        With `failover_ns`, it waits no longer than that for what is at a broker that cannot be reached; 0: as
+        long as brokers allow. With `expires_ns`, its session ends when it has been away for that long; 0, or more than the
         broker's limit: after that.
         """
         self.name = name
@@ -154,6 +156,7 @@ class Client:
         self._digest_from = digest_from
         self._window = window
         self.expires_ns = expires_ns
+        self.failover_ns = failover_ns
         self._local: dict[Filter, BrokerId] = {}  # local subscriptions, and where they were made
         self._recalls: dict[Filter, int] = {}  # how much of the past is still to be asked for
         self._characters = 0  # of all filters that are held
@@ -281,6 +284,7 @@ class Client:
             asks=self._asking(),
             anew=self.anew,
             life=self.life,
+            failover_ns=self.failover_ns,
         )
 
     def _asking(self) -> tuple[tuple[int, int], ...]:

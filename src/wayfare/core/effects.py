@@ -56,6 +56,13 @@ class LinkUp(msgspec.Struct, frozen=True, gc=False):
     link: LinkId
 
 
+class LinkState(msgspec.Struct, frozen=True, gc=False):
+    """A neighbour can be reached now, or cannot; what is sent to it waits until it can."""
+
+    link: LinkId
+    up: bool
+
+
 class LinkDown(msgspec.Struct, frozen=True, gc=False):
     """The connection to a client is gone (or, for a client, the one to its broker)."""
 
@@ -129,6 +136,7 @@ Event = (
     Received
     | Publications
     | LinkUp
+    | LinkState
     | LinkDown
     | Granted
     | Confined

@@ -74,6 +74,7 @@ from wayfare.core.sessions import (
 
 SESSIONS_MAX = 100  # of one client at one broker, while it moves fast
 SOUGHT_MAX = 100  # requests in one Announce
+SENT_ON_MAX = 10_000  # requests that are watched; the oldest are forgotten
 ASTRAY_MAX = 1_000  # requests to brokers that nobody knows yet; the oldest are forgotten
 HELD_TOO_MUCH = (
     "it published more than is held back while it moves: attach again, and send the rest"
@@ -91,6 +92,8 @@ class Handoff(Relocation):
     def __init__(self, border: Border, paths: Paths) -> None:
         super().__init__(border, paths)
         self._astray: deque[Request] = deque(maxlen=ASTRAY_MAX)  # to brokers that nobody knows yet
+        # Where requests went whose senders want to know whether they can go on; until they are answered.
+        self._sent_on: dict[tuple[ClientId, int, BrokerId], BrokerId] = {}
 
     # At the new broker
 
@@ -136,6 +139,7 @@ class Handoff(Relocation):
             digest(session.subscriptions),
             bool(session.advertisements),
             welcomed=message.welcomed,
+            failover=session.failover_ns > 0,
         )
         assert session.wait is not None
         session.wait.request = request
@@ -174,7 +178,7 @@ class Handoff(Relocation):
         self.border.renew(session, message, link)
         self.border.memory.publications -= wait.publications_bytes()
         wait.forget_publications()  # they are sent again
-        wait.until = now + self.border.limits.answer_ns
+        wait.until = now + self._patience_ns(session, wait)
         self.border.deadlines.arm(ANSWER, session.place, wait.until)
         return [*effects, Send(link, m.Welcome(session.epoch, session.published))]
 
@@ -182,6 +186,9 @@ class Handoff(Relocation):
         session = self.border.at(reply.client, reply.epoch)
         if session is None:
             return self._send_after(reply, now)
+        if reply.unreachable:
+            self._wait_less(session, now)
+            return []
         session.above = max(session.above, reply.above)
         effects = self._take_over(session, reply, now)
         return effects + self._have_exceed(session, now) if session.above else effects
@@ -318,8 +325,15 @@ class Handoff(Relocation):
         return self._release(session, now, loss)
 
     def _give_up(self, session: Session, why: str, now: int) -> list[Effect]:
-        """Wait no longer, and say that something may be missing."""
-        return self._release(session, now, Loss(1, why, exact=False))
+        """Wait no longer, and say that something may be missing, if it may."""
+        wait = session.wait
+        assert wait is not None
+        wanted = session.subscriptions
+        may_miss = any(
+            one in wanted and not (terms and (terms.local or terms.last == 0))
+            for one, terms in wait.asked.items()
+        )
+        return self._release(session, now, Loss(1, why, exact=False) if may_miss else None)
 
     def _release(self, session: Session, now: int, loss: Loss | None = None) -> list[Effect]:
         """Open a session: first what was held back, then live; then whoever asked for it.
@@ -333,7 +347,7 @@ class Handoff(Relocation):
         if wait.repeated:
             session.miss_sessions()
         if not wait.returning:
-            self.border.handovers.add(now - (wait.until - self.border.limits.answer_ns))
+            self.border.handovers.add(now - (wait.until - self._patience_ns(session, wait)))
         olds = wait.old.values()
         session.backlog.may_repeat = loss is not None or any(is_unsure(old.kept) for old in olds)
         queue = self._merged(session, wait, [] if loss is None else [(loss, NEVER)], now)
@@ -411,7 +425,7 @@ class Handoff(Relocation):
             if broker != self.paths.name:
                 if not self.paths.send_to(broker, request):
                     self._astray.append(request)
-                return effects
+                return effects + self._watch(request, broker, now) if request.failover else effects
             certain = request.departed or (request.welcomed and len(request.previous) == 1)
             forgotten = request.forgotten or border.forgot(request.client, epoch, certain, now)
             border.bury(request.client, request.epoch - 1, now, partial=forgotten)
@@ -436,6 +450,43 @@ class Handoff(Relocation):
                 departed=bool(stops),
             )
         return effects + self._refuse(request, now, superseded=superseded)
+
+    def _watch(self, request: Request, broker: BrokerId, now: int) -> list[Effect]:
+        """Tell whoever sent a request if it cannot go on to this broker, now or later."""
+        key = request.client, request.epoch, request.broker
+        self._sent_on.pop(key, None)
+        if not self.paths.reaches(broker):
+            return self._report_unreachable(*key, now)
+        if len(self._sent_on) >= SENT_ON_MAX:
+            del self._sent_on[next(iter(self._sent_on))]
+        hop = self.paths.towards(broker)
+        assert hop is not None
+        self._sent_on[key] = hop
+        return []
+
+    def _report_unreachable(
+        self, client: ClientId, epoch: int, broker: BrokerId, now: int
+    ) -> list[Effect]:
+        return self._answer(Reply(broker, client, epoch, False, unreachable=True), now)
+
+    def on_unlinked(self, neighbour: BrokerId, now: int) -> list[Effect]:
+        effects: list[Effect] = []
+        for key in [key for key, hop in self._sent_on.items() if hop == neighbour]:
+            del self._sent_on[key]
+            effects += self._report_unreachable(*key, now)
+        return effects
+
+    def _wait_less(self, session: Session, now: int) -> None:
+        """The old broker cannot be reached: its client waits no longer than it wants to."""
+        wait = session.wait
+        if wait is not None and not wait.returning and session.failover_ns:
+            wait.unreachable = True
+            wait.until = min(wait.until, now + session.failover_ns)
+            self.border.deadlines.arm(ANSWER, session.place, wait.until)
+
+    def _patience_ns(self, session: Session, wait: Wait) -> int:
+        limit = self.border.limits.answer_ns
+        return min(session.failover_ns, limit) if wait.unreachable else limit
 
     def _went_on(self, request: Request, epoch: int) -> tuple[tuple[BrokerId, int], ...]:
         """Where a session went from here, for a client that has forgotten its last attachments."""
@@ -501,6 +552,8 @@ class Handoff(Relocation):
         return effects
 
     def _answer(self, reply: Reply, now: int) -> list[Effect]:
+        if self._sent_on and not (reply.unreachable or reply.more):
+            self._sent_on.pop((reply.client, reply.epoch, reply.broker), None)
         if reply.broker == self.paths.name:
             return self.on_reply(reply, now)
         self.paths.send(reply)

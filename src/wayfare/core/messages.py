@@ -348,6 +348,8 @@ class Attach(Message, frozen=True, tag=10):
     life: Number = (
         0  # tells it from other processes of its name; goes on with its store; 0: unknown
     )
+    # That it waits for what an old broker has which cannot be reached; 0: as long as the new broker allows.
+    failover_ns: Number = 0
 
 
 class Detach(Message, frozen=True, tag=11):
@@ -632,6 +634,8 @@ class Request(Message, frozen=True, tag=40):
     # Of those in `previous`, these certainly took place; the others may never have reached their broker.
     welcomed: bool = False  # the last one
     departed: bool = False  # the first one: a session went there
+    # Whoever cannot send it on says so by a `Reply`, and sends it on later all the same.
+    failover: bool = False
 
 
 class Kept(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -684,6 +688,7 @@ class Reply(Message, frozen=True, tag=41):
     # What the client published before may still be on its way for so long, behind later ones from this one on.
     doubt_ns: Number = 0
     doubt_since: Number = 0
+    unreachable: bool = False  # no answer: a link on the way to the old broker is down
 
 
 class Fetch(Message, frozen=True, tag=42):

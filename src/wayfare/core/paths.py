@@ -17,12 +17,13 @@ BROKERS_MAX = 100_000  # of the tree
 class Paths:
     """What one broker knows of the others."""
 
-    __slots__ = ("_hops", "mail", "name", "neighbours")
+    __slots__ = ("_hops", "down", "mail", "name", "neighbours")
 
     def __init__(self, name: BrokerId, neighbours: Sequence[BrokerId]) -> None:
         self.name = name
         self.neighbours = tuple(neighbours)
         self._hops: dict[BrokerId, BrokerId] = {}
+        self.down: set[BrokerId] = set()  # neighbours that cannot be reached, for membership only
         self.mail: dict[BrokerId, list[Errand]] = {}  # errands that have not left yet
 
     def known_beyond(self, neighbour: BrokerId) -> list[Announce]:
@@ -54,6 +55,11 @@ class Paths:
     def towards(self, broker: BrokerId) -> BrokerId | None:
         """The next hop; None if nobody knows where that broker is."""
         return self._hops.get(broker)
+
+    def reaches(self, broker: BrokerId) -> bool:
+        """Whether the next hop to this broker is known, and can be reached."""
+        hop = self._hops.get(broker)
+        return hop is not None and hop not in self.down
 
     def send(self, errand: Errand) -> bool:
         """Put an errand on its way to its broker."""

@@ -84,7 +84,9 @@ class Profiles:
         for session in self._border.of(message.client):
             if _digest_of(session) == message.digest:
                 return [Received(link, _filled(message, _profile_of(session)))]
-        self.take_over(link, Asking(message, now + self._border.limits.answer_ns))
+        limit = self._border.limits.answer_ns
+        until = now + min(message.failover_ns or limit, limit)
+        self.take_over(link, Asking(message, until))
         return self._ask(message, now)
 
     def _ask(self, message: Attach, now: int) -> list[Step]:
@@ -210,7 +212,8 @@ class Profiles:
                 if session is not None and _digest_of(session) == ask.digest:
                     profile = replace(_profile_of(session), broker=ask.broker, epoch=ask.epoch)
                     return self.on_profile(profile, now)
-            elif self._paths.send_to(broker, ask):
+            elif self._paths.reaches(broker):
+                self._paths.send_to(broker, ask)
                 return []
             ask = replace(ask, previous=ask.previous[1:])
         return self.on_profile(Profile(ask.broker, ask.client, ask.epoch, False), now)

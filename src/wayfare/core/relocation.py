@@ -148,6 +148,10 @@ class Relocation:
     def on_publish(self, session: Session, message: m.Publish, now: int) -> list[Effect]:
         return self.border.accept(session, message, now)
 
+    def on_unlinked(self, neighbour: BrokerId, now: int) -> list[Effect]:
+        """A neighbour cannot be reached any more."""
+        return []
+
     def on_sought(self, sought: Sequence[m.Request], now: int) -> list[Effect]:
         """Hand older sessions of these clients over."""
         return []

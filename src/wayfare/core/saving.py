@@ -101,6 +101,7 @@ class SavedWait(msgspec.Struct, array_like=True):
     unclaimed: list[Unclaimed] = []
     returning: bool = False
     echo: Echo | None = None
+    unreachable: bool = False
 
 
 class SavedSession(msgspec.Struct, array_like=True):
@@ -135,6 +136,7 @@ class SavedSession(msgspec.Struct, array_like=True):
     asked: int = 0
     above: int = 0
     life: int = 0
+    failover_ns: int = 0
 
 
 class SavedAsking(msgspec.Struct, array_like=True):
@@ -387,6 +389,7 @@ def _saved_session(session: Session, places: Places) -> SavedSession:
         session.asked,
         session.above,
         session.life,
+        session.failover_ns,
     )
 
 
@@ -459,6 +462,7 @@ def _saved_wait(wait: Wait, places: Places) -> SavedWait:
         wait.unclaimed,
         wait.returning,
         wait.echo,
+        wait.unreachable,
     )
 
 
@@ -480,6 +484,7 @@ def _load_session(border: Border, saved: SavedSession, stored: list[Stored]) -> 
     session.partial, session.sought_since = saved.partial, saved.sought_since
     session.asked = saved.asked
     session.above, session.life = saved.above, saved.life
+    session.failover_ns = saved.failover_ns
     if saved.sought and saved.sought_since is None:
         session.sought_since = border.since
     session.doubt = None if saved.doubt is None else Doubt(*saved.doubt)
@@ -526,4 +531,5 @@ def _wait(saved: SavedWait, stored: list[Stored]) -> Wait:
     wait.refused, wait.superseded, wait.pending = saved.refused, saved.superseded, saved.pending
     wait.request, wait.repeated, wait.unclaimed = saved.request, saved.repeated, saved.unclaimed
     wait.returning, wait.echo = saved.returning, saved.echo
+    wait.unreachable = saved.unreachable
     return wait

@@ -80,6 +80,7 @@ class Wait:
         "returning",
         "superseded",
         "unclaimed",
+        "unreachable",
         "until",
     )
 
@@ -99,6 +100,7 @@ class Wait:
         self.echo: Echo | None = None  # what has spread: its client is told when the session opens
         # There is no older session, or it is here: the session waits until its filters are in effect again.
         self.returning = False
+        self.unreachable = False  # the old broker is, so the client waits for `failover_ns` only
         self.repeated = False  # because the request, or its reply, may have been lost
         # Other sessions of the client to request afterwards: the stores of their brokers were rolled back.
         self.unclaimed: list[Unclaimed] = []
@@ -239,6 +241,7 @@ class Session:
         "episode",
         "epoch",
         "expires_ns",
+        "failover_ns",
         "home",
         "leaving",
         "life",
@@ -306,6 +309,7 @@ class Session:
         self.doubt: Doubt | None = None  # what it published before may still be on its way
         # An earlier process of its client, elsewhere, reached this number, and the client is to exceed it.
         self.above = 0
+        self.failover_ns = 0  # that it waits for an old broker which cannot be reached; 0: any time
         self.life = 0  # of the process of its client; 0: unknown
         self.episode: Episode | None = None  # publishers may be slowed for it
 

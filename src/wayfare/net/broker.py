@@ -28,6 +28,7 @@ from wayfare.core.effects import (
     Exceeded,
     Granted,
     LinkDown,
+    LinkState,
     LinkUp,
     Pause,
     Post,
@@ -221,6 +222,8 @@ class BrokerHost:
         loop = asyncio.get_running_loop()
         if self._store is not None:
             self._recover(self._store)
+        for neighbour in self.links:
+            self._step(LinkState(LinkId(neighbour), up=False), self.now())
         self._server = await loop.create_server(
             self._connection,
             address.host,
@@ -446,6 +449,7 @@ class BrokerHost:
                     peer=link,
                     reason=connection.reason or "the connection was closed",
                 )
+                self._step(LinkState(LinkId(link), up=False), self.now())
         elif self.connections.pop(link, None) is not None:
             if connection.how in ("closed", "lost"):  # else by us: then the client sends it again
                 self._take_last(LinkId(link), held)
@@ -580,6 +584,7 @@ class BrokerHost:
                 self._store.append(Resumed(self.now(), link.name))
                 self._turn.ask()
             self._tell_linked(link, "as before")
+            self._step(LinkState(LinkId(link.name), up=True), self.now())
             return True
         self._tell_linked(link, "from nothing")
         self._step(LinkUp(LinkId(link.name)), self.now())

@@ -276,6 +276,8 @@ def connect(
                     {"R1": ["R1", "R2"]}
     places          a map, or the file of one (.json or .toml), that says where named locations are:
                     for `near(myloc, metres)`
+    failover        seconds that live notifications wait for what is at a broker that cannot be reached; None:
+                    as long as the new broker allows (its limit `answer`)
     expires         seconds that the client may be away: then its session ends, and what waited in it is
                     reported as lost when the client is back. By default, and at most, what the broker
                     allows (`limits.away`); without a client_id, 5 minutes

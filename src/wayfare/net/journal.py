@@ -13,6 +13,7 @@ from wayfare.core.effects import (
     Forgotten,
     Granted,
     LinkDown,
+    LinkState,
     LinkUp,
     Posted,
     Pressed,
@@ -34,6 +35,7 @@ from wayfare.net.store import (
     Grant,
     Heard,
     In,
+    Linked,
     Out,
     Resumed,
     Shed,
@@ -58,6 +60,8 @@ def records_of(event: Event, now: int, links: Links) -> list[AnyRecord]:
         return [In(now, event.link, encode(one)) for one in event.messages]
     if isinstance(event, LinkUp):
         return [Up(now, event.link, links[BrokerId(event.link)].known)]
+    if isinstance(event, LinkState):
+        return [Linked(now, event.link, event.up)]
     if isinstance(event, Granted):
         return [Grant(now, event.link, event.grants)]
     if isinstance(event, Confined):
@@ -167,6 +171,8 @@ def _replay(record: AnyRecord, core: Broker, links: Links) -> None:
         assert neighbour is not None
         neighbour.begin(record.known)
         core.step(LinkUp(link), record.now)
+    elif isinstance(record, Linked):
+        core.step(LinkState(link, record.up), record.now)
     elif isinstance(record, Grant):
         core.step(Granted(link, record.grants), record.now)
     elif isinstance(record, Confine):

@@ -76,6 +76,8 @@ class LocalBroker:
         self._core = mine
         if settings.expires is not None:
             mine.expires_ns = max(1, int(settings.expires * 1e9))
+        if settings.failover is not None:
+            mine.failover_ns = max(1, int(settings.failover * 1e9))
         self._settings = settings
         self._leaves = leaves and settings.store is None
         self._life = Life(self.name)

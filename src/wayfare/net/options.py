@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 CONFIRM_S = 10.0  # until `subscribe` and `advertise` go on without a confirmation
 EXPIRES_S = 300.0  # that a client without a name of its own may be away, unless it says otherwise
 CONNECT_S = 10.0  # until `connect` gives up
+FAILOVER_S = 2.0  # that a client waits for what is at a broker that cannot be reached
 QUEUE_MAX = 1_000  # notifications that wait for the application, of one subscription
 POLICIES = ("wait", "drop_oldest", "drop_newest")
 SECONDS_MAX = 1e9  # 31 years
@@ -61,6 +62,7 @@ class Options(TypedDict, total=False):
     areas: Areas | None
     places: Map | None
     expires: float | None
+    failover: float | None
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +90,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     areas: Areas | None = None
     places: Map | None = None
     expires: float | None = None
+    failover: float | None = FAILOVER_S
 
     def __post_init__(self) -> None:
         check_options(**{name: getattr(self, name) for name in self.__struct_fields__})
@@ -162,6 +165,7 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: isinstance(value, Places) or _path(value),
         "a map, or the path of its file",
     ),
+    "failover": (_seconds, "a number of seconds"),
     "expires": (lambda value: _seconds(value) and value > 0, "a number of seconds, above 0"),
     "last": (lambda value: type(value) is int and value >= 0, "a whole number, at least 0"),
     "younger": (_seconds, "a number of seconds"),

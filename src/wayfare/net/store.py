@@ -89,6 +89,12 @@ class Resumed(Record, frozen=True, tag=10):
     """A neighbour is back, and its link goes on as before."""
 
 
+class Linked(Record, frozen=True, tag=12):
+    """A neighbour can be reached now, or cannot."""
+
+    up: bool
+
+
 class WentBack(Record, frozen=True, tag=11):
     """The store turned out to be older than what was promised."""
 
@@ -120,7 +126,9 @@ class Shed(Record, frozen=True, tag=27):
 
 
 OfBroker = Started | Resumed | WentBack | Stall | Shed
-AnyRecord = In | Up | Down | Ticked | Out | Grant | GaveUp | Heard | Confine | Forget | OfBroker
+AnyRecord = (
+    Linked | In | Up | Down | Ticked | Out | Grant | GaveUp | Heard | Confine | Forget | OfBroker
+)
 
 
 class SavedLink(msgspec.Struct, frozen=True, array_like=True):

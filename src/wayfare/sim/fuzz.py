@@ -24,7 +24,8 @@ from wayfare.core.relocation import NO_SESSION, ROUTES_LOST
 from wayfare.core.reserved import mentions
 from wayfare.sim import topology
 from wayfare.sim.expiry import unexpired
-from wayfare.sim.faults import Cut, Faults, Rollback, Stall
+from wayfare.sim.failover import Waits
+from wayfare.sim.faults import Crash, Cut, Faults, Rollback, Stall
 from wayfare.sim.hosts import ClientHost
 from wayfare.sim.links import MS_NS, SECOND_NS, LinkSpec
 from wayfare.sim.migrations import Migrations
@@ -165,6 +166,11 @@ class Fuzz:
         # any of them is then a reason to lose anything.
         self.stalls = Random(f"stalls {job.seed}")  # likewise
         self.suspended = job.faults and self.stalls.random() < 0.2
+        # Or a broker is down for long, its clients fail over, and nothing else goes wrong.
+        self.failovers = Random(f"failovers {job.seed}")  # likewise
+        self.failing = (
+            job.faults and self.failovers.random() < 0.3 and not (self.suspended or self.expiring)
+        )
         self.world = World(
             job.seed,
             job.routing,
@@ -187,10 +193,15 @@ class Fuzz:
         hop_ns = size * 60 * MS_NS
         self.until_ns = random.choice([hop_ns, 3 * hop_ns, 10 * hop_ns, 300_000 * MS_NS])
         self.brokers = brokers = list(self.world.brokers)
+        self.waits = Waits(self.world, 4 * hop_ns + 1000 * MS_NS)
         most = 70 if random.random() < 0.05 else 10
         self.clients = [
             self.world.add_client(
-                f"c{i}", random.choice(brokers), attach=False, expires_ns=self._expires_ns()
+                f"c{i}",
+                random.choice(brokers),
+                attach=False,
+                expires_ns=self._expires_ns(),
+                failover_ns=self.failovers.choice([0, 500, 2000]) * MS_NS,
             )
             for i in range(random.randint(2, most))
         ]
@@ -226,7 +237,7 @@ class Fuzz:
             names = [client.name for client in self.clients]
             edges = self.world.edges
             faults = Faults.random(random, brokers, edges, names, self.until_ns)
-            self.world.plan(self._with_stalls(faults, brokers))
+            self.world.plan(self._failing() if self.failing else self._with_stalls(faults, brokers))
         if job.rollbacks:
             self._plan_rollbacks(Random(f"rollbacks {job.seed}"))
         if self.attempts.random() < 0.5:
@@ -318,12 +329,28 @@ class Fuzz:
         play(self.world, client.name, failed_attempts(random, places, start))
         near = [edge for edge in self.world.edges if not {*edge}.isdisjoint(places)]
         # So that later requests overtake earlier ones.
-        if self.with_faults and near and not self.suspended:
+        if self.with_faults and near and not (self.suspended or self.failing):
             cuts = [
                 Cut(*edge, start, random.choice([20, 100, 500]) * MS_NS)
                 for edge in random.sample(near, k=min(len(near), random.randint(0, 3)))
             ]
             self.world.plan(Faults(cuts=tuple(cuts)))
+
+    def _failing(self) -> Faults:
+        """A broker is down for long, and its clients go elsewhere."""
+        random = self.failovers
+        broker, at_ns = random.choice(self.brokers), random.randrange(self.until_ns)
+        crash = Crash(broker, at_ns, random.choice([1, 5, 30]) * 1000 * MS_NS)
+        later = random.choice([0, 100, 700]) * MS_NS
+        self.world.agenda.at(at_ns + later, self._fail_over, crash)
+        return Faults(crashes=(crash,))
+
+    def _fail_over(self, crash: Crash) -> None:
+        others = [one for one in self.brokers if one != crash.broker]
+        for client in map(self._latest, self.clients):
+            waits = client.home == crash.broker and client.connection is None and not client.left
+            if waits and client.name in self.movers and others:
+                client.attach(self.failovers.choice(others))
 
     def _with_stalls(self, faults: Faults, brokers: list[str]) -> Faults:
         random, at_ns = self.stalls, self.stalls.randrange(self.until_ns)
@@ -341,6 +368,8 @@ class Fuzz:
         answer_ns = 3600 * 1000 * MS_NS  # nobody waits in vain, unless something is broken
         if self.with_faults:
             answer_ns = random.choice([300 * MS_NS, answer_ns])
+        if self.failing:
+            answer_ns = 3600 * 1000 * MS_NS
         if self.suspended:
             answer_ns = SUSPENDED_ANSWER_NS
         if random.random() < 0.2:
@@ -424,7 +453,12 @@ class Fuzz:
                 client.quit(one)
         self.world.settle()
         self.world.outlive()
-        more = [*self.watch.found, *self._unexpected_losses(), *check_outlived(self.world)]
+        more = [
+            *self.watch.found,
+            *(self.waits.found if self.failing else ()),
+            *self._unexpected_losses(),
+            *check_outlived(self.world),
+        ]
         return msgspec.structs.replace(verdict, violations=(*verdict.violations, *more))
 
     def _make_room(self) -> None:

@@ -22,6 +22,7 @@ from wayfare.core.effects import (
     Exceeded,
     Interested,
     LinkDown,
+    LinkState,
     LinkUp,
     Lost,
     Notify,
@@ -101,7 +102,7 @@ class Host:
         self.pipes: dict[LinkId, Pipe] = {}
         self._armed: int | None = None  # Invariant: a tick is on the agenda for this time
 
-    def receive(self, event: Received | LinkDown | Posted | Exceeded | Tick) -> None:
+    def receive(self, event: Received | LinkDown | LinkState | Posted | Exceeded | Tick) -> None:
         self.perform(self.step(event, self.agenda.now))
 
     def perform(self, effects: list[Effect]) -> None:
@@ -214,7 +215,7 @@ class BrokerHost(Host):
         self.paused = world.paused  # connections of publishers
         self.held_ns = 0  # the longest that a publication waited in one of those
 
-    def receive(self, event: Received | LinkDown | Posted | Exceeded | Tick) -> None:
+    def receive(self, event: Received | LinkDown | LinkState | Posted | Exceeded | Tick) -> None:
         """As `Host.receive`; what a broker mostly does is to send notifications on."""
         if self._queueing:
             self._queue(event)
@@ -316,7 +317,7 @@ class BrokerHost(Host):
         self.perform(self.step(Stalled(for_ns), self.agenda.now))
         self.perform(self.step(TICK, self.agenda.now))
 
-    def _queue(self, event: Received | LinkDown | Posted | Exceeded | Tick) -> None:
+    def _queue(self, event: Received | LinkDown | LinkState | Posted | Exceeded | Tick) -> None:
         agenda = self.world.agenda
         if not self._slow_ns and self._busy_until < agenda.now:
             self._queueing = False
@@ -326,7 +327,9 @@ class BrokerHost(Host):
         self.worst_ns = max(self.worst_ns, self._busy_until - agenda.now)
         agenda.at(self._busy_until, self._leave_queue, event)
 
-    def _leave_queue(self, event: Received | LinkDown | Posted | Exceeded | Tick) -> None:
+    def _leave_queue(
+        self, event: Received | LinkDown | LinkState | Posted | Exceeded | Tick
+    ) -> None:
         """What came on a link that was closed while it waited does not count."""
         if (type(event) is not Received or event.link in self.pipes) and not self._holds(event):
             Host.receive(self, event)
@@ -340,7 +343,7 @@ class BrokerHost(Host):
             self.paused[effect.link].resumed = True
             self.agenda.at(self.agenda.now, self._go_on_with, effect.link)
 
-    def _holds(self, event: Received | LinkDown | Posted | Exceeded | Tick) -> bool:
+    def _holds(self, event: Received | LinkDown | LinkState | Posted | Exceeded | Tick) -> bool:
         """Whether this waits, because its client is paused; what waits is taken before its connection ends."""
         if not isinstance(event, Received | LinkDown) or event.link not in self.paused:
             return False
@@ -780,7 +783,7 @@ class ClientHost(Host):
 
     # Host
 
-    def receive(self, event: Received | LinkDown | Posted | Exceeded | Tick) -> None:
+    def receive(self, event: Received | LinkDown | LinkState | Posted | Exceeded | Tick) -> None:
         """As `Host.receive`; what a client mostly does is to be notified."""
         if not self.reading and type(event) is Received and type(event.message) in NOTIFYING:
             self.unread.append(event)

@@ -402,6 +402,10 @@ class Pipe:
         self._careful = True
         self._held += self._recall()
 
+    @property
+    def is_down(self) -> bool:
+        return self._down > 0
+
     def heal(self) -> None:
         """Come up again, and send what did not arrive, in order."""
         if not self._down:

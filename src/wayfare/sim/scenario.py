@@ -289,6 +289,10 @@ class Stage:
         name, broker = _words(who, 2)
         self.world.begin_anew(name, broker, int(clock) if by_clock else None)
 
+    def failover(self, rest: str) -> None:
+        name, time = _words(rest, 2)
+        self.world.client(name).core.failover_ns = _time_ns(time)
+
     def detach(self, rest: str) -> None:
         self.world.client(rest).detach()
 
@@ -423,8 +427,9 @@ STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {
     "trace": ("all", Stage.trace_all),
     "places": ("porto - lisbon - faro, lisbon - braga", Stage.places),
     "brokers": ("porto - lisbon - faro, lisbon - braga", Stage.brokers),
+    "failover": ("anna 2s", Stage.failover),
     "attach": ("anna porto [profile gprs] [expires 60s]", Stage.attach),
-    "begin": ("anna faro", Stage.begin),
+    "begin": ("anna faro [clock 3]", Stage.begin),
     "detach": ("anna", Stage.detach),
     "leave": ("anna", Stage.leave),
     "disconnect": ("anna", Stage.disconnect),

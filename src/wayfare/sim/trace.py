@@ -80,6 +80,8 @@ def _request(request: m.Request) -> str:
 def _reply(reply: m.Reply) -> str:
     if reply.above and not reply.found:
         return f"Reply(to {reply.broker}, {reply.client} is to exceed {reply.above})"
+    if reply.unreachable:
+        return f"Reply(to {reply.broker}, where {reply.client} was cannot be reached)"
     if not reply.found:
         return f"Reply(to {reply.broker}, {reply.client} is not here)"
     kept = [f"{one.notification.publisher} {one.notification.number}" for one in reply.kept]

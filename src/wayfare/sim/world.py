@@ -20,7 +20,7 @@ from wayfare.core.broker import (
 )
 from wayfare.core.client import DIGEST_FROM, OUTBOX_MAX, Client
 from wayfare.core.codec import NAME_MAX, encode
-from wayfare.core.effects import LinkUp, Post, Posted, Received, Send, SessionEnded
+from wayfare.core.effects import LinkState, LinkUp, Post, Posted, Received, Send, SessionEnded
 from wayfare.core.history import Limits
 from wayfare.core.membership import Membership, Work
 from wayfare.core.messages import (
@@ -193,15 +193,18 @@ class World:
         attach: bool = True,
         link: LinkSpec | None = None,
         expires_ns: int = 0,
+        failover_ns: int = 0,
     ) -> ClientHost:
         """A client at that broker, over a link of its own kind if one is given.
 
-        Its session ends when it has been away for `expires_ns`; 0: for as long as the brokers allow.
+        Its session ends when it has been away for `expires_ns`; 0: for as long as the brokers allow. For a
+        broker that cannot be reached it waits for `failover_ns`; likewise.
         """
         _check_name(name)
         if name in self.clients or name in self.brokers:
             raise UsageError(f"{name} is there already")
         client = self._add_process(name, broker, link or self.client_link, expires_ns)
+        client.core.failover_ns = failover_ns
         if attach:
             client.attach()
         return client
@@ -217,6 +220,7 @@ class World:
         new = self._add_process(name, broker, old.link, old.core.expires_ns).core
         latest = old.core.epoch + LIFE
         self.clients[name].process = old.process + 1
+        new.failover_ns = old.core.failover_ns
         new.begin(latest if clock is None else clock, old.process + 1)
         new.published = old.core.published + LIFE
         self.behind |= clock is not None
@@ -345,12 +349,14 @@ class World:
     def cut(self, cut: Cut) -> None:
         for pipe in self.link(cut.a, cut.b):
             pipe.cut()
+        self._report_links([(cut.a, cut.b)])
         if cut.for_ns is not None:
             self.agenda.at(self.now + cut.for_ns, self.heal, cut)
 
     def heal(self, cut: Cut) -> None:
         for pipe in self.link(cut.a, cut.b):
             pipe.heal()
+        self._report_links([(cut.a, cut.b)])
 
     def crash(self, crash: Crash, then: Callable[[Crash], None] | None = None) -> None:
         host = self.broker(crash.broker)
@@ -359,6 +365,7 @@ class World:
         self.stopped.add(crash.broker)
         for pipe in self._pipes_of(crash.broker):
             pipe.cut()
+        self._report_links(self._edges_of(crash.broker))
         for connection in list(self.connections.values()):
             if connection.broker is host:
                 self.paused.pop(connection.link, None)
@@ -373,6 +380,7 @@ class World:
         self.broker(crash.broker).reload()
         for pipe in self._pipes_of(crash.broker):
             pipe.heal()
+        self._report_links(self._edges_of(crash.broker))
 
     def _copy(self, rollback: Rollback) -> None:
         if rollback.broker not in self.stopped:
@@ -399,6 +407,18 @@ class World:
             self.broker(neighbour).begin_link(crash.broker)
         for pipe in self._pipes_of(crash.broker):
             pipe.heal()
+        self._report_links(self._edges_of(crash.broker))
+
+    def _report_links(self, edges: Sequence[tuple[str, str]]) -> None:
+        """Tell the brokers that run whether they reach each other."""
+        for a, b in edges:
+            up = not any(pipe.is_down for pipe in self.link(a, b))
+            for end, other in ((a, b), (b, a)):
+                if end not in self.stopped:
+                    self.brokers[end].receive(LinkState(LinkId(other), up))
+
+    def _edges_of(self, broker: str) -> list[tuple[str, str]]:
+        return [edge for edge in self.edges if broker in edge]
 
     def _pipes_of(self, broker: str) -> list[Pipe]:
         return [pipe for ends, pipe in self.pipes.items() if broker in ends]

@@ -1,0 +1,39 @@
+"""Whether nobody waits longer for a broker that cannot be reached than it wants to.
+
+Judges runs in which nothing goes wrong but that brokers are down: `slack_ns` is what requests and replies take.
+"""
+
+from __future__ import annotations
+
+from wayfare.core.messages import ClientId
+from wayfare.eventlog import Event
+from wayfare.sim.verdict import Violation
+from wayfare.sim.world import World
+
+
+class Waits:
+    """Looks at the session of every client that fails over, when it has to be open."""
+
+    def __init__(self, world: World, slack_ns: int) -> None:
+        self.found: list[Violation] = []
+        self._world, self._slack_ns = world, slack_ns
+        world.listeners.append(self._on_event)
+
+    def _on_event(self, event: Event) -> None:
+        if event.kind != "attached" or event.client is None:
+            return
+        core = self._world.clients[event.client].core
+        if core.failover_ns:
+            due = event.time_ns + core.failover_ns + self._slack_ns
+            self._world.agenda.at(due, self._look, event)
+
+    def _look(self, event: Event) -> None:
+        assert event.client and event.broker and event.epoch is not None
+        if event.broker in self._world.stopped:
+            return
+        border = self._world.brokers[event.broker].core.border
+        session = border.get(ClientId(event.client), event.epoch)
+        waits = session is not None and session.wait is not None and session.link is not None
+        if waits and session is not None and session.wait and not session.wait.returning:
+            what = f"{event.client} still waits at {event.broker} for a broker that is down"
+            self.found.append(Violation("failover", what))
