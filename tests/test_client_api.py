@@ -736,6 +736,7 @@ async def test_a_silent_one_does_not_keep_from_the_next():
 
 
 WRONG_OPTIONS = [
+    ("will", {"x": 1}, 'a wayfare.Will({"device": "d7", "state": "gone"})'),
     ("client_id", 5, "a text of at most 256 characters"),
     ("client_id", "\udcff", "a text of at most 256 characters"),  # a byte of a command line
     ("queue", 0, "a whole number, at least 1"),

@@ -295,10 +295,12 @@ LAYOUT = [
             anew=2,
             life=8,
             failover_ns=9,
+            will=m.Will({"x": 1}, b"!", 5, m.Retain(("x",))),
         ),
         [
             *(10, "anna", 3, 9, [[ON_WIRE]], [[[[]]], [[]]], [["faro", 2], ["porto", 1]], True),
             *("beja", [[0, [5, 6, "key", True, 8]]], 77, 500, [1], None, 300, [[0, 4]], 2, 8, 9),
+            [{"x": 1}, b"!", 5, [["x"], False]],
         ],
     ),
     (

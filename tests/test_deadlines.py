@@ -9,9 +9,9 @@ from wayfare.core.deadlines import (
     ANSWER,
     AWAY,
     BACKLOG,
-    GROUP,
     SLACK,
     TOMBSTONE,
+    WILL,
     Deadlines,
 )
 from wayfare.core.effects import LinkDown, Received, Tick
@@ -83,7 +83,7 @@ def test_disarmed_timers_do_not_pile_up():
 def test_it_is_as_a_table_that_is_searched(seed):
     chance, deadlines, table = random.Random(seed), Deadlines(), {}
     for now in range(500):
-        timer = chance.randrange(GROUP + 1), chance.randrange(20)
+        timer = chance.randrange(WILL + 1), chance.randrange(20)
         if chance.random() < 0.7:
             at = now + chance.randrange(100)
             deadlines.arm(*timer, at)
@@ -103,7 +103,7 @@ def test_it_is_as_a_table_that_is_searched(seed):
 
 
 def test_every_kind_of_timer_has_a_handler():
-    assert sorted(TIMERS) == list(range(GROUP + 1))
+    assert sorted(TIMERS) == list(range(WILL + 1))
 
 
 def test_a_tick_with_one_due_timer_among_thousands_looks_at_one(monkeypatch):

@@ -21,6 +21,7 @@ from wayfare.net.client import Client, connect
 from wayfare.net.connectivity import Change
 from wayfare.net.offer import Offer
 from wayfare.net.subscription import Notification, Subscription
+from wayfare.net.wills import Will
 
 __all__ = [
     "CannotConnect",
@@ -43,6 +44,7 @@ __all__ = [
     "Refused",
     "Subscription",
     "WayfareError",
+    "Will",
     "attr",
     "connect",
     "my",

@@ -7,8 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from wayfare.cli import running
+from wayfare.cli import notation, running
 from wayfare.errors import UsageError
+from wayfare.net.wills import Will
 
 PASSWORD = "WAYFARE_PASSWORD"
 
@@ -27,6 +28,25 @@ def add_options(parser: argparse._ActionsContainer) -> None:
         type=running.seconds,
         metavar="SECONDS",
         help="after this time away its session ends (default: as the broker allows; without --id, 300)",
+    )
+    parser.add_argument(
+        "--will",
+        metavar="'NAME=VALUE ...'",
+        help="what the broker publishes when this client is gone, and has not said goodbye",
+    )
+    parser.add_argument(
+        "--will-delay",
+        type=running.seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="... for longer than this (default 0)",
+    )
+    parser.add_argument(
+        "--will-retain",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="... as the current value of this attribute's value; may be repeated",
     )
     parser.add_argument(
         "--ca", default="", metavar="FILE", help="who signs the certificates of brokers"
@@ -55,6 +75,15 @@ def add_events(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _will(a: argparse.Namespace) -> Will | None:
+    if a.will is None:
+        if a.will_delay or a.will_retain:
+            raise UsageError("--will-delay and --will-retain say more of a will: give --will, too")
+        return None
+    attributes = notation.attributes_of(a.will)
+    return Will(attributes, delay=a.will_delay, retain=a.will_retain)
+
+
 def options(arguments: argparse.Namespace) -> dict[str, Any]:
     """For `connect`."""
     a = arguments
@@ -74,6 +103,7 @@ def options(arguments: argparse.Namespace) -> dict[str, Any]:
         "client_id": a.id,
         "timeout": a.timeout,
         "expires": a.expires,
+        "will": _will(a),
         "ca": a.ca,
         "crl": a.crl,
         "cert": tuple(a.cert) if a.cert else None,

@@ -17,12 +17,13 @@ from weakref import WeakValueDictionary
 from msgspec.structs import replace
 
 from wayfare.core import messages as m
+from wayfare.core import wills
 from wayfare.core.backpressure import Backpressure
 from wayfare.core.convergence import Convergence
 from wayfare.core.costs import Costs
 from wayfare.core.counts import MILLISECOND_NS, Histogram
-from wayfare.core.deadlines import ANSWER, AWAY, BACKLOG, CONFIRM, TOMBSTONE, WORK, Deadlines
-from wayfare.core.effects import Close, Effect, Send
+from wayfare.core.deadlines import ANSWER, AWAY, BACKLOG, CONFIRM, TOMBSTONE, WILL, WORK, Deadlines
+from wayfare.core.effects import Close, Effect, Send, WillPublished
 from wayfare.core.filters import Filter
 from wayfare.core.grants import Grants
 from wayfare.core.history import (
@@ -269,6 +270,7 @@ class Border:
     def _take_profile(self, session: Session, message: m.Attach) -> None:
         offered = message.advertisements
         watched = [offered[place] for place in message.watched]
+        session.will = message.will
         wanted = wanted_of(message.subscriptions, message.terms)
         self.set_profile(session, wanted, offered, watched)
 
@@ -290,6 +292,7 @@ class Border:
         self.convergence.forget(session.place)
         self.retained.forget(session.place)
         self.deadlines.disarm(AWAY, session.place)
+        self.deadlines.disarm(WILL, session.place)
         self.deadlines.disarm(CONFIRM, session.place)
         self.deadlines.disarm(CONFIRM, ~session.place)
         if session.ages:
@@ -432,6 +435,37 @@ class Border:
         self.depart(session)
         session.backlog.go_away(True)
         self.deadlines.arm(AWAY, session.place, session.away_until)
+        if session.will is not None:
+            session.will_at = now + session.will.delay_ns
+            self.arm_will(session)
+
+    def arm_will(self, session: Session) -> None:
+        """Publish the will of a session whose client is away, when its time has come."""
+        due = wills.due_at(session)
+        if due is not None:
+            self.deadlines.arm(WILL, session.place, due)
+
+    def on_will_due(self, session: Session, now: int) -> list[Effect]:
+        due = wills.due_at(session)
+        if due is None or due > now:
+            self.arm_will(session)
+            return []
+        return self.publish_will(session, now)
+
+    def publish_will(self, session: Session, now: int) -> list[Effect]:
+        """Publish the will of a session whose client is gone, unless a later attachment of it is here."""
+        will = session.will
+        later = any(one.epoch > session.epoch for one in self.of(session.client))
+        if will is None or later or not wills.is_gone(session):
+            return []
+        session.will = None
+        self.note(session)
+        notification = wills.notification_of(session, will)
+        published = WillPublished(session.client, notification, will.retain)
+        if will.retain is None:
+            return [published, *self.route(notification, None, now)]
+        value = self.retained.accept(notification, will.retain, session.account, 0)
+        return [published, *self.route_retained(value, None, now)]
 
     def depart(self, session: Session) -> None:
         """Its client is away: the last one so far."""
@@ -488,6 +522,8 @@ class Border:
             if grants.unsubscribable((one,)) is None
         }
         offered = [one for one in session.advertisements if grants.unadvertisable((one,)) is None]
+        if session.will is not None and grants.unpublishable(session.will) is not None:
+            session.will = None
         refused = next((one for one in session.subscriptions if one not in wanted), None)
         reason = grants.unsubscribable((refused,)) if refused is not None else None
         reason = reason or grants.unadvertisable(session.advertisements)
@@ -833,6 +869,7 @@ class Border:
                 self._time_backlog(session, session.backlog.oldest())
             if session.link is None:
                 self.deadlines.arm(AWAY, session.place, session.away_until)
+                self.arm_will(session)
             if session.wait is not None:
                 self.deadlines.arm(ANSWER, session.place, session.wait.until)
 
@@ -846,6 +883,9 @@ class Border:
             if session.link is None:
                 longest = now + self.away_ns(session)
                 session.away_until = min(session.away_until + by_ns, longest)
+                if session.will is not None:
+                    delay_ns = session.will.delay_ns
+                    session.will_at = min(session.will_at + by_ns, now + delay_ns)
             if session.wait is not None:
                 session.wait.until = min(session.wait.until + by_ns, latest)
 

@@ -748,6 +748,10 @@ class Broker:
     def on_values(self, neighbour: BrokerId, message: m.Values, now: int) -> list[Effect]:
         return self.border.merge(message.values, LinkId(neighbour), now)
 
+    def on_will_due(self, place: int, now: int) -> list[Effect]:
+        session = self.border.at_place(place)
+        return [] if session is None else self.border.on_will_due(session, now)
+
     def on_retained_due(self, _: None, now: int) -> list[Effect]:
         self.border.retained.expire(now)
         return []
@@ -1120,6 +1124,7 @@ TIMERS: dict[int, Callable[[Broker, Any, int], list[Effect]]] = {
     deadlines.RETAINED: Broker.on_retained_due,
     deadlines.SLOWED: Broker.on_slowed_due,
     deadlines.GROUP: Broker.on_group_due,
+    deadlines.WILL: Broker.on_will_due,
 }
 
 FROM_BROKER: dict[type, Callable[[Broker, BrokerId, Any, int], list[Effect]]] = {

@@ -51,6 +51,7 @@ from wayfare.core.profiles import digest
 from wayfare.core.reserved import is_address
 from wayfare.core.sessions import places
 from wayfare.core.templates import Template, parse
+from wayfare.core.wills import offer_of
 from wayfare.errors import (
     FilterError,
     InvalidNotification,
@@ -118,6 +119,7 @@ class Client:
         window: int = 0,
         expires_ns: int = 0,
         failover_ns: int = 0,
+        will: m.Will | None = None,
     ) -> None:
         """Without `once`, duplicates reach the application: for clients that have no support.
 
@@ -126,7 +128,7 @@ class Client:
 
         With `failover_ns`, it waits no longer than that for what is at a broker that cannot be reached; 0: as
         long as brokers allow. With `expires_ns`, its session ends when it has been away for that long; 0, or more than the
-        broker's limit: after that.
+        broker's limit: after that. A `will` is published when it is gone for longer than the will's delay.
         """
         self.name = name
         self.epoch = 0
@@ -174,7 +176,8 @@ class Client:
         self._asks_before = 0  # ... in earlier processes
         # For which subscriptions that are still there, and behind which delivery.
         self._asked: dict[int, tuple[Filter, int]] = {}
-        self._unanswered: dict[int, Filter] = {}  # no broker is known to have heard of these
+        # Those that a session may not have answered: it has when a value came, or what was said behind them is confirmed.
+        self._unanswered: dict[int, Filter] = {}
         self._asked_before = 0  # up to this one, it asked before the last attachment
         self._asked_here = False  # ... which says so; else it has to be said again
         # What came meanwhile as it was published: publisher, number -> delivery.
@@ -186,6 +189,10 @@ class Client:
         self.confirmed = m.Echo()  # the last one that was answered
         self.following = Following()
         self._follows = self.following.counts  # at hand, for `step`
+        self.will: m.Will | None = None
+        self._offer: Filter | None = None
+        if will is not None:
+            self.make_will(will)
 
     # What the application calls
 
@@ -197,6 +204,12 @@ class Client:
         """
         self.epoch = self.published = self.asks = at
         self.anew, self.life = at + 1, life
+
+    def make_will(self, will: m.Will) -> None:
+        """From the first attachment on, publish this when it is gone for longer than the delay."""
+        m.check_will(will, self.name)
+        self.will, self._offer = will, offer_of(will.attributes)
+        self._count_up(self.advertisements, self._offer)
 
     def may_attach_unseen(self) -> bool:
         """Whether it can attach before it knows where.
@@ -285,6 +298,7 @@ class Client:
             anew=self.anew,
             life=self.life,
             failover_ns=self.failover_ns,
+            will=self.will,
         )
 
     def _asking(self) -> tuple[tuple[int, int], ...]:
@@ -431,6 +445,8 @@ class Client:
         return self._say(m.Advertise(filter))
 
     def unadvertise(self, filter: Filter) -> list[Effect]:
+        if filter == self._offer and self.advertisements[filter] == 1:
+            return []  # its will needs it
         if not self._count_down(self.advertisements, filter):
             return []
         self._forget_watch(filter)
@@ -594,8 +610,6 @@ class Client:
                 effects: list[Effect] = []
                 # It may have been on its way when the last of them was withdrawn; or come twice, when
                 # a broker that was asked in vain did not know what had been delivered before.
-                if self._unanswered and len(self._came) < CAME_MAX:
-                    self._came[notification.publisher, notification.number] = message.number
                 if self._confirms:
                     return self._hand_out(message, subscriptions, now)
                 if subscriptions:
@@ -606,10 +620,19 @@ class Client:
                         effects.append(Notify(notification, subscriptions))
                     elif self._marks is None or self._marks.pass_on(notification, now):
                         effects.append(Notify(notification, subscriptions))
+                if self._unanswered and effects:
+                    self._note_came(message)
                 if self.deadline is None or message.number - self._acked >= ACK_EVERY:
                     effects += self._mind_ack(now)
                 return effects
         return EVENTS[type(event)](self, event, now)
+
+    def _note_came(self, message: Deliver) -> None:
+        """Remember that this came as it was published, while current values are asked for."""
+        notification, came = message.notification, self._came
+        came[notification.publisher, notification.number] = message.number
+        if len(came) > CAME_MAX:
+            del came[next(iter(came))]
 
     def next_deadline(self) -> int | None:
         return self.deadline
@@ -645,6 +668,8 @@ class Client:
             if self._marks is not None and not self._marks.pass_on(notification, now):
                 return self._mind_ack(now)
             told = [Notify(notification, subscriptions)]
+            if self._unanswered:
+                self._note_came(message)
         self._hand[key], self._open[message.number] = message.number, key
         return [*told, *self._mind_ack(now)]
 
@@ -717,7 +742,7 @@ class Client:
                 if self.asks_for(one) and not is_address(one)  # nobody waits for replies any more
             ],
             list(self._local.items()),
-            list(self.advertisements),
+            [one for one, count in self.advertisements.items() if one != self._offer or count > 1],
             [(one.text, following.terms.get(one)) for one in following.counts],
             following.state,
         )
@@ -788,14 +813,12 @@ class Client:
         self.previous = self.previous[:1]
         self.welcomed, self.anew, self._attached = True, 0, True
         self._forget_published(message.published)
-        if self._asked_here:
-            self._answered(self._asked_before)
         recalls, self._recalls = self._recalls, {}
         again = [m.Subscribe(one, self.terms.get(one), ns) for one, ns in recalls.items()]
         again += [
             m.Subscribe(one, self.terms.get(one), 0, ask, self.delivered)
             for ask, one in self._unanswered.items()
-            if ask <= self._asked_before
+            if ask <= self._asked_before and not self._asked_here
         ]
         return [effect for one in again for effect in self._say(one)]
 

@@ -21,7 +21,7 @@ from wayfare.core.syntax import FILTER_TEXT_MAX
 from wayfare.errors import CodecError, WayfareError
 
 FRAME_MAX = 8 * 1024 * 1024  # bytes of one message
-NAME_MAX = 256  # characters of a client's or broker's name
+NAME_MAX = m.CLIENT_NAME_MAX
 REASON_MAX = 1_000  # characters
 NUMBER_MAX = 2**63 - 1
 DELIVERED_MAX = 2**62  # the last delivery that an Attach may name: there is room for more
@@ -339,6 +339,9 @@ def _check_attach(message: m.Attach) -> None:
         _require(0 <= place < len(message.subscriptions), "current values of no subscription")
     if message.followed is not None:
         _check_followed(message.followed)
+    _require(not message.client.endswith(m.WILL_SUFFIX), "a name that only wills have")
+    if message.will is not None:
+        m.check_will(message.will, message.client)
 
 
 def _check_watched(message: m.Attach | m.Profile) -> None:

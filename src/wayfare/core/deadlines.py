@@ -34,7 +34,8 @@ from heapq import heapify, heappop, heappush
     RETAINED,  # current values that were cleared
     SLOWED,  # a publisher that is slowed: its leases
     GROUP,  # a queue group: members that are silent, or none at all
-) = range(14)
+    WILL,  # of a client that is away
+) = range(15)
 
 SLACK = 64  # entries of disarmed timers that the heap may always hold
 ORDER_BITS = 40  # of an entry, below its time: in which order it was armed

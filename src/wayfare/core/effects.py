@@ -8,7 +8,7 @@ A host turns what happens into events, calls `step(event, now)`, and performs th
     Confined, Forgotten, Exceeded,                  Interested, Confirmed,
                                                     Unheard           (client: to the application)
     Tick, Stalled, RolledBack, Posted,              Post              (broker: to another replicator)
-    Pressed                                         SessionEnded      (broker: to the operator)
+    Pressed                                         SessionEnded, WillPublished (broker: to the operator)
 
 `now` is an integer of nanoseconds that never goes back. Whenever `next_deadline()` is reached, the
 host steps a `Tick`; a tick too many does no harm.
@@ -30,6 +30,7 @@ from wayfare.core.messages import (
     Notification,
     Peers,
     Publish,
+    Retain,
 )
 from wayfare.core.templates import Template
 
@@ -251,6 +252,14 @@ class SessionEnded(msgspec.Struct, frozen=True, gc=False):
     waiting: int  # notifications that it had kept
 
 
+class WillPublished(msgspec.Struct, frozen=True, gc=False):
+    """Tell the operator that the will of a client that is gone was published."""
+
+    client: ClientId
+    notification: Notification
+    retain: Retain | None
+
+
 EXPIRED, EVICTED = "expired", "evicted"
 
 Effect = (
@@ -267,4 +276,5 @@ Effect = (
     | Unheard
     | Post
     | SessionEnded
+    | WillPublished
 )

@@ -47,14 +47,16 @@ class Grants(msgspec.Struct, frozen=True):
     def refusal(self, message: m.AnyMessage) -> str | None:
         """Why the client may not say this; None if it may."""
         if isinstance(message, m.Publish):
-            return self._unpublishable(message)
+            return self.unpublishable(message)
         if isinstance(message, m.Subscribe | m.Enlist):
             return self.unsubscribable((message.filter,))
         if isinstance(message, m.Advertise):
             return self.unadvertisable((message.filter,))
         if isinstance(message, m.Attach):
-            return self.unsubscribable(message.subscriptions) or self.unadvertisable(
-                message.advertisements
+            return (
+                self.unsubscribable(message.subscriptions)
+                or self.unadvertisable(message.advertisements)
+                or (self.unpublishable(message.will) if message.will is not None else None)
             )
         return None
 
@@ -73,7 +75,7 @@ class Grants(msgspec.Struct, frozen=True):
     def checks_publications(self) -> bool:
         return self.publish is not None or bool(self.deny_publish)
 
-    def _unpublishable(self, message: m.Publish) -> str | None:
+    def unpublishable(self, message: m.Publish | m.Will) -> str | None:
         attributes = message.attributes
         # Only names of attributes: this text goes into logs, and values do not.
         named = ", ".join(attributes) or "no attributes"

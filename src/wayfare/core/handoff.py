@@ -360,6 +360,7 @@ class Handoff(Relocation):
         for one, _ in kept:
             session.marks.raise_to({one.notification.publisher: one.notification.number})
         self.border.note(session)
+        self.border.arm_will(session)
         self.border.watches.review(session)  # the tables are complete now
         effects = self.border.push(session)
         if wait.pending is None and not session.rolled_back:  # else its client sends them again
@@ -380,21 +381,22 @@ class Handoff(Relocation):
 
     def _merged(self, session: Session, wait: Wait, lost: list[Queued], now: int) -> list[Queued]:
         """What older sessions had and what was held back, each once, in every publisher's order."""
+        is_last = self._is_last(session, wait)
         queue: list[Queued] = []
         there: set[tuple[ClientId, int, int]] = set()  # publisher, number, request
         for epoch in sorted(wait.old):
             kept = wait.old[epoch].kept
             if wait.old[epoch].known != wait.asked:
                 kept = thinned(kept, session.subscriptions, now, moved=True)
-            queue += _news(kept, session.subscriptions, there, [])
+            queue += _news(kept, session.subscriptions, there, [], is_last)
         earlier = list(wait.old.values())
         # What was lost there may be news here, and counted twice.
         counts = all(old.known == session.subscriptions for old in earlier)
-        if not self._is_last(session, wait):
+        if not is_last:
             earlier, counts = [], False  # what is dropped may be no loss
         asked = max((old.asked for old in wait.old.values()), default=0)
         held = self.border.without_old_values(wait.held, asked)
-        news = list(_news(held, session.subscriptions, there, earlier))
+        news = list(_news(held, session.subscriptions, there, earlier, is_last))
         merged = in_order_with_losses([*queue, *lost, *news])
         behind = _loss_behind(queue, news, wait.old.values(), session.subscriptions)
         if behind is not None:
@@ -733,11 +735,16 @@ def _queue_of(reply: Reply, now: int) -> list[Queued]:
 
 
 def _news(
-    kept: list[Queued], wanted: Wanted, there: set[tuple[ClientId, int, int]], earlier: list[Old]
+    kept: list[Queued],
+    wanted: Wanted,
+    there: set[tuple[ClientId, int, int]],
+    earlier: list[Old],
+    is_last: bool,
 ) -> Iterator[Queued]:
     """What is not there yet, and earlier sessions did not have; and what is lost.
 
-    A current value is for one subscription; if the same is there for all that match, that one gets it, too.
+    A current value is for one subscription; if the same is there for all that match, that one gets it, too. Unless
+    `is_last`, that may have come to the client before, and only the client knows.
     """
     for one in kept:
         if isinstance(one[0], Loss):
@@ -745,7 +752,7 @@ def _news(
             continue
         notification, ask = one[0].notification, one[0].ask
         publisher, number = notification.publisher, notification.number
-        if (publisher, number, 0) in there or (publisher, number, ask) in there:
+        if (publisher, number, ask) in there or (is_last and (publisher, number, 0) in there):
             continue
         if ask or not any(_came(notification, old, wanted) for old in earlier):
             there.add((publisher, number, ask))

@@ -22,7 +22,16 @@ from wayfare.core import messages as m
 from wayfare.core.filters import Filter
 from wayfare.core.matching import FilterIndex
 from wayfare.core.memory import BODY_BYTES, ENTRY_BYTES, Consumer, Memory
-from wayfare.core.messages import ClientId, Current, Deliver, Gap, Notification, Publish, Terms
+from wayfare.core.messages import (
+    ClientId,
+    Current,
+    Deliver,
+    Gap,
+    Notification,
+    Publish,
+    Terms,
+    Will,
+)
 from wayfare.errors import ProtocolError, UsageError
 
 SECOND_NS = 1_000_000_000
@@ -94,7 +103,7 @@ class Limits(msgspec.Struct, frozen=True):
                 )
 
 
-def size_of(notification: Notification | Publish) -> int:
+def size_of(notification: Notification | Publish | Will) -> int:
     """Roughly what a notification occupies: payload, texts, and something for every attribute."""
     size = len(notification.payload)
     for value in notification.attributes.values():

@@ -33,6 +33,7 @@ ClientId = NewType("ClientId", str)
 LinkId = NewType("LinkId", str)
 
 PROTOCOL_VERSION = 1
+CLIENT_NAME_MAX = 256  # characters of a client's or broker's name
 _LARGEST = float.fromhex("0x1.fffffffffffffp+1023")  # the last one before infinity
 ATTRIBUTES_MAX = 128  # of one notification
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -50,6 +51,10 @@ ANNOUNCE_MAX = 1_000  # brokers, or clients, in one Announce
 REPLY_BYTES_MAX = 1024 * 1024  # of notifications in one Reply; then the rest comes in another
 REPLY_KEPT_MAX = 10_000  # notifications in one Reply
 REPLY_MARKS_MAX = 1_000  # publishers of which one Reply says how far they were heard
+WILL_SUFFIX = (
+    " (will)"  # of the name that the will of a client is published under; no client has such a name
+)
+WILL_BYTES_MAX = 64 * 1024  # of payload and texts of a will
 RETAIN_NAMES_MAX = 8  # attributes that are the key of a retained publication
 VALUES_MAX = 1_000  # current values in one Values
 
@@ -182,6 +187,31 @@ class Values(Message, frozen=True, tag=81):
     """Current values that a neighbour may not know, because its link began from nothing."""
 
     values: Annotated[tuple[Retained, ...], Meta(max_length=VALUES_MAX)]
+
+
+class Will(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What to publish when a client is gone for longer than the delay."""
+
+    attributes: Attributes
+    payload: bytes = b""
+    delay_ns: Number = 0
+    retain: Retain | None = None
+
+
+def check_will(will: Will, client: str) -> None:
+    """Raise InvalidNotification unless this can be the will of a client of that name."""
+    if not will.attributes:
+        raise InvalidNotification("a will has at least one attribute: say what it is about")
+    check_publication(will.attributes, will.payload)
+    texts = [value for value in will.attributes.values() if isinstance(value, str)]
+    if len(will.payload) + sum(len(text.encode()) for text in texts) > WILL_BYTES_MAX:
+        raise InvalidNotification(f"a will has at most {WILL_BYTES_MAX} bytes")
+    if len(client) + len(WILL_SUFFIX) > CLIENT_NAME_MAX:
+        raise InvalidNotification(
+            f"a client with a will has a name of at most {CLIENT_NAME_MAX - len(WILL_SUFFIX)} characters"
+        )
+    if will.retain is not None:
+        check_retain(will.retain, will.attributes)
 
 
 def check_retain(retain: Retain, attributes: Mapping[str, Value]) -> None:
@@ -350,6 +380,7 @@ class Attach(Message, frozen=True, tag=10):
     )
     # That it waits for what an old broker has which cannot be reached; 0: as long as the new broker allows.
     failover_ns: Number = 0
+    will: Will | None = None
 
 
 class Detach(Message, frozen=True, tag=11):

@@ -192,7 +192,7 @@ class Relocation:
             until = max(until, session.wait.until)
         if until <= now:
             ended = session.ended(EXPIRED, now)
-            return [*self._end(session, now), ended]
+            return [*self.border.publish_will(session, now), *self._end(session, now), ended]
         self.border.deadlines.arm(AWAY, session.place, until)
         return []
 
@@ -205,7 +205,7 @@ class Relocation:
 
     def forget(self, session: Session, now: int) -> list[Effect]:
         """End a session because an operator says so."""
-        return self._end(session, now)
+        return [*self.border.publish_will(session, now), *self._end(session, now)]
 
     def _end(self, session: Session, now: int) -> list[Effect]:
         return self.border.end(session, now)

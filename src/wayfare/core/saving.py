@@ -48,6 +48,7 @@ from wayfare.core.messages import (
     Terms,
     Unclaimed,
     Update,
+    Will,
 )
 from wayfare.core.paths import Paths
 from wayfare.core.profiles import Asking, Profiles
@@ -137,6 +138,8 @@ class SavedSession(msgspec.Struct, array_like=True):
     above: int = 0
     life: int = 0
     failover_ns: int = 0
+    will: Will | None = None
+    will_at: int = 0
 
 
 class SavedAsking(msgspec.Struct, array_like=True):
@@ -390,6 +393,8 @@ def _saved_session(session: Session, places: Places) -> SavedSession:
         session.above,
         session.life,
         session.failover_ns,
+        session.will,
+        session.will_at,
     )
 
 
@@ -482,7 +487,7 @@ def _load_session(border: Border, saved: SavedSession, stored: list[Stored]) -> 
     session.orphan, session.leaving = saved.orphan, saved.leaving
     session.rolled_back = saved.rolled_back
     session.partial, session.sought_since = saved.partial, saved.sought_since
-    session.asked = saved.asked
+    session.asked, session.will, session.will_at = saved.asked, saved.will, saved.will_at
     session.above, session.life = saved.above, saved.life
     session.failover_ns = saved.failover_ns
     if saved.sought and saved.sought_since is None:

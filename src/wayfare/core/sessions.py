@@ -42,6 +42,7 @@ from wayfare.core.messages import (
     Request,
     Terms,
     Unclaimed,
+    Will,
 )
 
 Departure = tuple[BrokerId, int]  # which broker took a session over, at which epoch
@@ -261,6 +262,8 @@ class Session:
         "wait",
         "watched",
         "welcomed",
+        "will",
+        "will_at",
         "window",
     )
 
@@ -289,6 +292,8 @@ class Session:
         self.advertisements: dict[Filter, None] = {}
         # Advertisements of it that it watches, and whether it was told that somebody wants them.
         self.watched: dict[Filter, bool | None] = {}
+        self.will: Will | None = None  # None: its client has none, or it was published
+        self.will_at = 0  # then it is published, if its client is still away
         self.published = 0  # the last publication accepted from it
         self.asked = 0  # its last request for current values that was answered
         self.backlog = Backlog(delivered, memory, self)
@@ -342,7 +347,8 @@ class Session:
         """What it takes even if nothing waits for it."""
         filters = len(self.subscriptions) + len(self.advertisements)
         marks = len(self.marks.recent) + len(self.marks.older)
-        return SESSION_BYTES + filters * FILTER_BYTES + marks * MARK_BYTES
+        will = 0 if self.will is None else size_of(self.will)
+        return SESSION_BYTES + filters * FILTER_BYTES + marks * MARK_BYTES + will
 
     def is_partial(self) -> bool:
         """Whether older sessions of its client may be left elsewhere, to which nothing refers."""

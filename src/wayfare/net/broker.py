@@ -42,6 +42,7 @@ from wayfare.core.effects import (
     SessionEnded,
     Stalled,
     Tick,
+    WillPublished,
 )
 from wayfare.core.history import SECOND_NS, Limits
 from wayfare.core.messages import (
@@ -156,6 +157,7 @@ class BrokerHost:
         self.ended: Counter[tuple[str, str, str]] = Counter()  # connections: whose, how and why
         self.ended_sessions: Counter[str] = Counter()  # by themselves: why
         self.reloads: list[Callable[[], None]] = []  # of what goes by the same files
+        self.wills = 0  # that were published
         self.started_s = 0.0  # on the monotonic clock
         self.failed = asyncio.Event()
         self.failure: StoreError | None = None  # why it stopped by itself
@@ -712,6 +714,11 @@ class BrokerHost:
                 self._tell_ended(effect)
             elif type(effect) is Pause or type(effect) is Resume:
                 self._pace(effect)
+            elif type(effect) is WillPublished:
+                self.wills += 1
+                who = printable(effect.client)
+                what = "%(client)s is gone: its will was published"
+                self._tell(logging.INFO, "will_published", what, client=who)
 
     def _tell_ended(self, ended: SessionEnded) -> None:
         self.ended_sessions[ended.why] += 1

@@ -278,6 +278,7 @@ def connect(
                     for `near(myloc, metres)`
     failover        seconds that live notifications wait for what is at a broker that cannot be reached; None:
                     as long as the new broker allows (its limit `answer`)
+    will            what brokers publish when the client is gone for longer than a delay: `wayfare.Will`
     expires         seconds that the client may be away: then its session ends, and what waited in it is
                     reported as lost when the client is back. By default, and at most, what the broker
                     allows (`limits.away`); without a client_id, 5 minutes

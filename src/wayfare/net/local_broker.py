@@ -33,7 +33,7 @@ from wayfare.core.predicates import Value
 from wayfare.core.reserved import check_unreserved
 from wayfare.core.templates import Template
 from wayfare.core.values import Payload, Publishable, plain_attributes, plain_payload
-from wayfare.errors import InvalidNotification, NotConfirmed, StoreError, UsageError
+from wayfare.errors import InvalidNotification, NotConfirmed, StoreError
 from wayfare.net.addresses import Address, parse_all
 from wayfare.net.being import Being, Location
 from wayfare.net.client_store import ClientStore
@@ -48,6 +48,7 @@ from wayfare.net.rounds import Rounds
 from wayfare.net.subscription import Notification
 from wayfare.net.unrecorded import Unrecorded
 from wayfare.net.wanted import Wanted, offered_as
+from wayfare.net.wills import retained_by
 
 if TYPE_CHECKING:
     from wayfare.eventlog import Event
@@ -74,6 +75,8 @@ class LocalBroker:
         self.name: str = mine.name
         self.lost = 0  # notifications of which it was told that they are lost
         self._core = mine
+        if settings.will is not None:
+            mine.make_will(settings.will.message)
         if settings.expires is not None:
             mine.expires_ns = max(1, int(settings.expires * 1e9))
         if settings.failover is not None:
@@ -493,15 +496,6 @@ class LocalBroker:
     async def _go_round(self, rounds: Rounds) -> None:
         """Be at one of its addresses, as long as there is any use in it."""
         await rounds.go()
-
-
-def retained_by(names: str | Sequence[str]) -> m.Retain | None:
-    """What is to be retained, and by which attributes; None: it is not."""
-    if not isinstance(names, str | tuple | list) or not all(isinstance(one, str) for one in names):
-        raise UsageError(f"retain names attributes, one or several, not {names!r:.60}")
-    if not names:
-        return None
-    return m.Retain((names,) if isinstance(names, str) else tuple(names))
 
 
 def begun(mine: core.Client) -> core.Client:

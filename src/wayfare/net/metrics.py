@@ -183,6 +183,13 @@ METRICS = (
         _one(lambda one: one.backlog_bytes),
     ),
     Row(
+        "wayfare_wills_published_total",
+        "counter",
+        "",
+        "last wills of clients that were gone for longer than the delay",
+        _one(lambda one: one.wills),
+    ),
+    Row(
         "wayfare_retained_values",
         "gauge",
         "",

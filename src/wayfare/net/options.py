@@ -24,6 +24,7 @@ from wayfare.errors import UsageError
 from wayfare.net.being import Areas, Map, is_areas
 from wayfare.net.database import SYNCHRONOUS
 from wayfare.net.heartbeat import HEARTBEAT_S
+from wayfare.net.wills import Will
 
 if TYPE_CHECKING:
     from wayfare.eventlog import Event
@@ -63,6 +64,7 @@ class Options(TypedDict, total=False):
     places: Map | None
     expires: float | None
     failover: float | None
+    will: Will | None
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +93,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     places: Map | None = None
     expires: float | None = None
     failover: float | None = FAILOVER_S
+    will: Will | None = None
 
     def __post_init__(self) -> None:
         check_options(**{name: getattr(self, name) for name in self.__struct_fields__})
@@ -166,6 +169,10 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a map, or the path of its file",
     ),
     "failover": (_seconds, "a number of seconds"),
+    "will": (
+        lambda value: isinstance(value, Will),
+        'a wayfare.Will({"device": "d7", "state": "gone"})',
+    ),
     "expires": (lambda value: _seconds(value) and value > 0, "a number of seconds, above 0"),
     "last": (lambda value: type(value) is int and value >= 0, "a whole number, at least 0"),
     "younger": (_seconds, "a number of seconds"),

@@ -120,6 +120,7 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     ended_sessions: dict[
         str, int
     ] = {}  # of clients that are away: expired, evicted, or a limit of memory
+    wills: int = 0  # published since the start
     retained: int = 0  # current values
     retained_bytes: int = 0
     retained_evicted: int = 0  # that a limit dropped
@@ -245,6 +246,7 @@ def status_of(host: BrokerHost) -> BrokerStatus:
         slowed=host.slowed,
         audit_lines={"written": host.audit.written, "failed": host.audit.failed},
         logins=dict(host.logins),
+        wills=host.wills,
         retained=len(host.core.border.retained),
         retained_bytes=host.core.border.retained.bytes,
         retained_evicted=host.core.border.retained.evicted,

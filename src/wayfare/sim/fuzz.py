@@ -12,13 +12,20 @@ from random import Random
 import msgspec
 
 from wayfare.core.border import FORGOTTEN_PAST
-from wayfare.core.broker import MEMORY
+from wayfare.core.broker import MEMORY, PUBLISHER_RELOCATIONS
 from wayfare.core.effects import Exceeded
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
 from wayfare.core.home import Home
 from wayfare.core.membership import Membership, Work
-from wayfare.core.messages import PROFILE_CHARACTERS_MAX, SLOWS, Notification, Terms
+from wayfare.core.messages import (
+    PROFILE_CHARACTERS_MAX,
+    SLOWS,
+    Notification,
+    Retain,
+    Terms,
+    Will,
+)
 from wayfare.core.predicates import Value
 from wayfare.core.relocation import NO_SESSION, ROUTES_LOST
 from wayfare.core.reserved import mentions
@@ -151,6 +158,7 @@ class Fuzz:
         # After an expiry, home reports the loss before the subscriptions are in effect again.
         self.expiring = self.expiry.random() < 0.25 and job.relocation != Home.name
         self.crowded = self.expiring and self.expiry.random() < 0.4
+        self.wills = Random(f"wills {job.seed}")  # likewise
         self.values = Random(f"values {job.seed}")  # likewise
         self.retaining = self.values.choice([0.0, 0.2, 0.6])  # that part of publications
         self.clocks = Random(f"clocks {job.seed}")  # likewise
@@ -206,6 +214,7 @@ class Fuzz:
             for i in range(random.randint(2, most))
         ]
         self.movers = {one.name for one in self.clients if random.random() < 0.6}
+        self._make_wills(job)
         publishers = self.clients
         if job.mobile == "subscribers":  # who moves only subscribes, who stays may do everything
             publishers = [one for one in publishers if one.name not in self.movers]
@@ -531,6 +540,20 @@ class Fuzz:
         """An application does not read for a while, mostly not longer than publishers wait for it."""
         for_ns = self.flow.choice([100, 1_000, 3_000, 30_000]) * MS_NS
         self._latest(self.flow.choice(self.clients)).stop_reading(for_ns)
+
+    def _make_wills(self, job: Job) -> None:
+        """Now and then some clients have one; those that only subscribe have none."""
+        random = self.wills
+        if random.random() < 0.7 or job.relocation in PUBLISHER_RELOCATIONS:
+            return
+        for client in self.clients:
+            attributes = random_attributes(random)
+            may = job.mobile == "both" or client.name not in self.movers
+            if may and attributes and random.random() < 0.6:
+                delay_ns = random.choice([0, 5, 60, 1000, 60_000]) * MS_NS
+                names = tuple(one for one in ("topic",) if one in attributes)
+                retain = Retain(names) if names and random.random() < 0.3 else None
+                client.make_will(Will(attributes, b"", delay_ns, retain))
 
     def _run_short(self, _: None) -> None:
         """A broker has too little memory: its largest clients lose."""

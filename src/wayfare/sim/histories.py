@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from math import inf
 
 from wayfare.core.broker import NO_ROOM
-from wayfare.core.filters import Filter
+from wayfare.core.filters import EVERYTHING, Filter
 from wayfare.core.handoff import HELD_TOO_MUCH, NO_ANSWER
 from wayfare.core.messages import SLOWS
 from wayfare.core.predicates import Attributes, satisfied
@@ -148,7 +148,9 @@ def histories(events: Iterable[Event]) -> dict[str, History]:
         time, filter = event.time_ns, event.filter
         if event.kind == "published":
             assert event.number is not None
-            history.published[event.number] = event
+            history.published.setdefault(event.number, event)  # who forgot a will repeats it
+            if event.reason == "will":  # its publisher is the broker, and offers it since long
+                history.attached, history.advertised = [Span(0)], [Span(0, EVERYTHING)]
         elif event.kind == "attached":
             history.come(time, event.broker)
         elif event.kind == "detached":

@@ -37,6 +37,7 @@ from wayfare.core.effects import (
     Stalled,
     Tick,
     Unheard,
+    WillPublished,
 )
 from wayfare.core.filters import Filter
 from wayfare.core.membership import Membership
@@ -56,6 +57,7 @@ from wayfare.core.messages import (
     Retain,
     State,
     Terms,
+    Will,
     terms_text,
 )
 from wayfare.core.predicates import Value
@@ -72,6 +74,7 @@ from wayfare.core.requests import (
 from wayfare.core.reserved import INBOX, MEMBER, REPLY_TO
 from wayfare.core.saving import SAVABLE
 from wayfare.core.templates import Template, parse
+from wayfare.core.wills import offer_of
 from wayfare.errors import UsageError
 from wayfare.eventlog import Event
 from wayfare.sim.links import MS_NS, LinkSpec, Pipe
@@ -133,6 +136,8 @@ class Host:
                 self.world.ended.append(effect)
             elif type(effect) is Pause or type(effect) is Resume:
                 self.pace(effect)
+            elif type(effect) is WillPublished:
+                self.world.log_will(effect, self.core.name)
             else:
                 assert type(effect) is Close
                 self.close(effect)
@@ -495,6 +500,11 @@ class ClientHost(Host):
         return self.core.name
 
     # Application
+
+    def make_will(self, will: Will) -> None:
+        """To be published when it is gone for longer than the delay. Said before it attaches."""
+        self.core.make_will(will)
+        self.world.log("advertised", client=self.name, filter=offer_of(will.attributes))
 
     def attach(self, broker: str | None = None) -> None:
         """Attach at this broker, where it was before by default, leaving a connection behind."""

@@ -28,6 +28,7 @@ from wayfare.sim.quiet import check_quiet
 from wayfare.sim.reach import Reach, reach
 from wayfare.sim.sharing import check_groups
 from wayfare.sim.verdict import Verdict, Violation
+from wayfare.sim.wills import check_wills
 from wayfare.sim.world import World
 
 
@@ -52,6 +53,7 @@ def check(world: World) -> Verdict:
         *_check_requests(world),
         *_check_groups(world),
         *check_quiet(world),
+        *check_wills(world, reach(world)),
     )
     return msgspec.structs.replace(deliveries, violations=violations)
 
@@ -284,6 +286,8 @@ def _required(
     event: Event, client: History, publisher: History, reach: Reach, published: int
 ) -> bool:
     assert event.attributes is not None
+    if event.reason == "will" and reach.outage_ns:
+        return False  # its broker may have forgotten it, and nobody else knows
     leaves = next((time for time in publisher.left if time >= event.time_ns), inf)
     held_ns = _moving_ns(publisher, reach)  # for that long its broker may hold it back
     accepted = publisher.accepted(event.time_ns, reach.client_ns, held_ns, leaves)

@@ -20,7 +20,16 @@ from wayfare.core.broker import (
 )
 from wayfare.core.client import DIGEST_FROM, OUTBOX_MAX, Client
 from wayfare.core.codec import NAME_MAX, encode
-from wayfare.core.effects import LinkState, LinkUp, Post, Posted, Received, Send, SessionEnded
+from wayfare.core.effects import (
+    LinkState,
+    LinkUp,
+    Post,
+    Posted,
+    Received,
+    Send,
+    SessionEnded,
+    WillPublished,
+)
 from wayfare.core.history import Limits
 from wayfare.core.membership import Membership, Work
 from wayfare.core.messages import (
@@ -31,6 +40,7 @@ from wayfare.core.messages import (
     LinkId,
     Notification,
     Tunnel,
+    Will,
 )
 from wayfare.core.predicates import half_surrogate
 from wayfare.core.publishers import Forecast
@@ -106,6 +116,7 @@ class World:
         self.joined: dict[str, int] = {}  # groups, and since when they are in effect
         self.quits: dict[str, int] = {}  # addresses of members, and when they left
         self.lacking: dict[str, int] = {}  # how many each group was told are lost
+        self.faulty = False  # faults are planned
         self.stopped: set[str] = set()  # crashed brokers, for membership only
         self.broken: list[str] = []  # faults that peers found with each other
         self.closed_messages = 0  # of connections that are no more
@@ -194,6 +205,7 @@ class World:
         link: LinkSpec | None = None,
         expires_ns: int = 0,
         failover_ns: int = 0,
+        will: Will | None = None,
     ) -> ClientHost:
         """A client at that broker, over a link of its own kind if one is given.
 
@@ -205,6 +217,8 @@ class World:
             raise UsageError(f"{name} is there already")
         client = self._add_process(name, broker, link or self.client_link, expires_ns)
         client.core.failover_ns = failover_ns
+        if will is not None:
+            client.make_will(will)
         if attach:
             client.attach()
         return client
@@ -315,6 +329,7 @@ class World:
 
     def plan(self, faults: Faults) -> None:
         """Put these faults on the agenda, or none if one of them is for what is not there."""
+        self.faulty = True
         for cut in faults.cuts:
             self.link(cut.a, cut.b)
         for crash in faults.crashes:
@@ -452,6 +467,18 @@ class World:
             client.attach()
 
     # Watching
+
+    def log_will(self, effect: WillPublished, broker: str) -> None:
+        one = effect.notification
+        self.log(
+            "published",
+            client=one.publisher,
+            broker=broker,
+            number=one.number,
+            attributes=one.attributes,
+            reason="will",
+            path=None if effect.retain is None else list(effect.retain.names),
+        )
 
     def log(self, kind: str, **facts: object) -> None:
         event = Event(self.agenda.now, kind, **facts)  # type: ignore[arg-type]

@@ -1,0 +1,102 @@
+"""Whether last wills were published: once, if and only if a client was gone for longer than the delay.
+
+The broker that has the session judges, and it learns later than the client that the client is gone, or back. So there are
+absences after which a will has to be there, those after which it must not, and some in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+
+import msgspec
+
+from wayfare.core.broker import ALL_RELOCATIONS
+from wayfare.core.messages import WILL_SUFFIX, Will
+from wayfare.core.relocation import Naive
+from wayfare.eventlog import Event
+from wayfare.sim.hosts import NOTICE_NS
+from wayfare.sim.reach import Reach
+from wayfare.sim.verdict import Violation
+from wayfare.sim.world import World
+
+
+class Attachment(msgspec.Struct):
+    """Of a client: from when to when, and whether it said goodbye for good."""
+
+    epoch: int
+    start: int
+    end: float = inf
+    left: bool = False
+
+
+def check_wills(world: World, reach: Reach) -> Iterator[Violation]:
+    if issubclass(ALL_RELOCATIONS[world.relocation], Naive):
+        return  # a session ends with its connection, and nobody knows whether its client moves
+    replaced = {event.client for event in world.events if event.kind == "replaced"}
+    for name, host in world.clients.items():
+        if host.core.will is not None and name not in replaced:
+            yield from Judge(world, reach, name, host.core.will).violations()
+
+
+class Judge:
+    """Of the will of one client."""
+
+    def __init__(self, world: World, reach: Reach, name: str, will: Will) -> None:
+        self._world, self._reach, self._name, self._will = world, reach, name, will
+        self._attachments: list[Attachment] = []
+        self._published: dict[int, list[Event]] = {}  # by epoch
+        # A session that ended was published for at once; nobody else was there to judge.
+        self._ended = any(one.client == name for one in world.ended)
+        moves, broker = 0, None
+        for event in world.events:
+            if event.client == name + WILL_SUFFIX and event.kind == "published":
+                assert event.number is not None
+                self._published.setdefault(event.number, []).append(event)
+            elif event.client == name and event.kind == "attached":
+                moves += broker not in (None, event.broker)
+                broker = event.broker
+                self._attachments.append(Attachment(event.epoch or 0, event.time_ns))
+            elif event.client == name and event.kind in ("detached", "left"):
+                self._attachments[-1].end = event.time_ns
+                self._attachments[-1].left |= event.kind == "left"
+        self._moving_ns = 2 * reach.tree_ns * moves  # until a session is where its client is
+
+    def violations(self) -> Iterator[Violation]:
+        for epoch, events in self._published.items():
+            if len(events) > 1 and not self._reach.outage_ns:
+                yield Violation("will", f"the will of {self._name} {epoch} was published twice")
+            for event in events:
+                yield from self._check_published(epoch, event)
+        if not self._world.faulty and not self._ended:
+            yield from self._check_missing()
+
+    def _check_published(self, epoch: int, event: Event) -> Iterator[Violation]:
+        what = f"the will of {self._name} {epoch} was published at {event.time_ns}"
+        mine = next((one for one in self._attachments if one.epoch == epoch), None)
+        if mine is None or mine.end > event.time_ns:
+            yield Violation("will", f"{what}, but it was not gone")
+            return
+        if event.time_ns < mine.end + self._will.delay_ns and not self._ended:
+            yield Violation("will", f"{what}, but it was gone at {mine.end} only")
+        if mine.left and not self._world.faulty:
+            yield Violation("will", f"{what}, but it had left for good")
+        client_ns, tree_ns = self._reach.client_ns, self._reach.tree_ns
+        for later in self._attachments:
+            known = later.start + client_ns + tree_ns + self._moving_ns
+            arrived = later.end - later.start > client_ns  # its broker has heard of it
+            if later.epoch > epoch and arrived and known < event.time_ns and not self._world.faulty:
+                yield Violation("will", f"{what}, but it was back at {later.start}")
+
+    def _check_missing(self) -> Iterator[Violation]:
+        client_ns = self._reach.client_ns
+        slack_ns = 2 * NOTICE_NS + 3 * client_ns + self._moving_ns
+        for one, later in zip(self._attachments, [*self._attachments[1:], None], strict=True):
+            back = self._world.now if later is None else later.start
+            stayed = one.end - one.start > 2 * client_ns + self._moving_ns
+            gone = back - one.end > self._will.delay_ns + slack_ns
+            if stayed and gone and not one.left and one.epoch not in self._published:
+                yield Violation(
+                    "will",
+                    f"the will of {self._name} {one.epoch} was not published: gone from {one.end} to {back}",
+                )
