@@ -13,7 +13,7 @@ from test_kill import Processes
 from wayfare.core.border import ROOM
 from wayfare.core.broker import CLOCK_SLACK_NS, LATER, Broker
 from wayfare.core.client import Client
-from wayfare.core.effects import Close, Received, Send, Tick
+from wayfare.core.effects import Close, Forgotten, Received, Send, Tick
 from wayfare.core.filters import Filter
 from wayfare.core.messages import Announce, Attach, Began, Resend, Welcome
 from wayfare.core.relocation import BEGAN_ANEW
@@ -90,6 +90,25 @@ def test_so_it_is_when_it_has_moved_meanwhile():
     net.attach("anna", "braga")
     net.settle()
     assert homes(net) == [("braga", 5_002 + ROOM)]
+    assert_tidy(net)
+
+
+def test_so_it_is_when_its_session_has_ended_meanwhile():
+    """Its broker had no room for it, or it was away for too long; and it has not heard what to exceed."""
+    net = network()
+    begin(net, "porto", 5_000, 1)
+    net.settle()
+    for broker in net.brokers.values():
+        broker.border.tombstones.clear()
+    net.stop("porto", "lisbon")
+    begin(net, "faro", 7, 2)
+    net.settle()
+    net.cut("anna")
+    net.go()
+    net._event("faro", Forgotten("anna", "no room"))
+    net.attach("anna", "faro")
+    net.settle()
+    assert homes(net) == [("faro", 5_002 + ROOM)]
     assert_tidy(net)
 
 

@@ -212,6 +212,15 @@ class Border:
                     known += (one.number for one in session.wait.publications[-1:])
         return max(known) + ROOM if any(known) else 0
 
+    def contested(self, message: m.Attach) -> int:
+        """The number that another process of this client has reached, as it was told, or is to be told."""
+        known, tombstone = [one.above for one in self.of(message.client)], None
+        if message.life:
+            tombstone = self.tombstones.get(message.client)
+        if tombstone is not None and tombstone.life == message.life:
+            known.append(tombstone.above)
+        return max(known, default=0)
+
     def is_another(self, message: m.Attach) -> bool:
         """Whether a later process of this client has begun anew, as is known here."""
         tombstone = self.tombstones.get(message.client)
@@ -308,6 +317,7 @@ class Border:
             moved_to,
             partial=partial,
             opened=0 if session.rolled_back else session.opened,
+            above=0 if moved_to is not None else session.above,  # the next one knows
         )
         return effects
 
@@ -373,6 +383,7 @@ class Border:
         partial: bool = False,
         opened: int = 0,
         life: int = 0,
+        above: int = 0,
     ) -> None:
         """No attachment up to this epoch opens a session any more.
 
@@ -382,7 +393,7 @@ class Border:
         old, over, first = self.tombstones.pop(client, None), tuple[int, ...](), 0
         if old is not None:
             epoch, departures = max(epoch, old.epoch), old.departures_with(departures)
-            published = max(published, old.published)
+            published, above = max(published, old.published), max(above, old.above)
             over = old.over
             if began <= old.began:
                 began, life, first = old.began, old.life, old.first
@@ -395,7 +406,7 @@ class Border:
         until = now + self.limits.tombstone_ns
         last, earlier = (departures[0], departures[1:]) if departures else (None, ())
         self.tombstones[client] = Tombstone(
-            until, epoch, published, last, began, earlier, partial, opened, life, over, first
+            until, epoch, published, last, began, earlier, partial, opened, life, over, first, above
         )
         self.deadlines.arm(TOMBSTONE, client, until)
         if len(self.tombstones) > TOMBSTONES_MAX:

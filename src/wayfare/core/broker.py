@@ -907,7 +907,7 @@ class Broker:
             return self.profiles.on_behind(link, message, above, now)
         if self.border.is_stale(message.client, message.epoch):
             return [Close(link, self._why_stale(message))]
-        contested = max((one.above for one in self.border.of(message.client)), default=0)
+        contested = self.border.contested(message)
         if contested >= message.epoch:
             return self.profiles.on_behind(link, message, contested, now)
         if message.digest and not self.relocation.visits(message):

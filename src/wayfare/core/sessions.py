@@ -387,6 +387,7 @@ class Tombstone(msgspec.Struct, frozen=True, gc=False):
     first: int = (
         0  # where that process first began, if it had to exceed others since; 0: at `began`
     )
+    above: int = 0  # what the client of an ended session had to exceed, and may not have heard of
 
     def departures_with(self, more: tuple[Departure, ...]) -> tuple[Departure, ...]:
         """All departures by epoch, the latest first: requests overtake each other, and so do these."""
