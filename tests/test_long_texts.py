@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wayfare.core import long_texts
+from wayfare.core import long_texts, patterns
 from wayfare.core.filters import Filter
 from wayfare.core.long_texts import LONG, LONG_TEXTS, SCANS, LongText, LongTexts
 from wayfare.core.matching import FilterIndex
@@ -70,3 +70,47 @@ def test_texts_that_are_too_long_together_are_forgotten():
             assert not texts.contains(text, "x")
             assert texts.contains(text, text[:5])
             assert len(texts.known) == known
+
+
+characters = st.sampled_from("ab\u00e4\u20ac\U0001f697%_")
+pattern_texts = st.text("ab\u20ac%%__", min_size=1, max_size=30)
+
+
+@given(st.text(characters, max_size=120), st.lists(pattern_texts, min_size=1, max_size=20))
+@settings(max_examples=300)
+def test_a_long_text_matches_what_it_matches(text, given):
+    """However its pieces are looked for: by scans first, and then by their places."""
+    LONG_TEXTS.forget()
+    with mock.patch.object(patterns, "SCANS", 5), mock.patch.object(patterns, "PLACES", 2):
+        for one in map(patterns.canonical, given):
+            assert patterns.fits_long(one, text) == (patterns.expression(one)(text) is not None)
+    LONG_TEXTS.forget()
+
+
+@pytest.mark.parametrize("letters", ["ab", "abcdefgh"])
+@pytest.mark.parametrize("length", [3, 8, 14, 40])
+def test_pieces_that_are_frequent_take_few_operations_each(letters, length):
+    """Two thousand patterns once took 580 ms for a text of 100,000 characters: each was a scan by an expression."""
+    random = Random(1)
+
+    def word():
+        return "".join(random.choices(letters, k=length))
+
+    text = "".join(random.choices(letters, k=100_000))
+    given = [f"%{word()}_{word()}_{word()}%" for _ in range(500)]
+    LONG_TEXTS.forget()
+    with mock.patch.object(patterns, "expression", None):  # nothing is compiled
+        found = [one for one in given if patterns.fits_long(one, text)]
+    known = LONG_TEXTS.of(text)
+    assert known.places.operations <= 30 * len(given)
+    assert found == [one for one in given if patterns.expression(one)(text) is not None]
+    LONG_TEXTS.forget()
+
+
+def test_what_is_kept_of_places_is_bounded():
+    text = "".join(Random(1).choices("abcdefgh", k=LONG))
+    places = LongText(text, exact=True).places
+    for i in range(LONG - 20):
+        assert places.find([(0, text[i : i + 20])], 20, 0) == text.find(text[i : i + 20])
+    kept = len(places._known) * LONG // 8
+    assert kept <= long_texts.PLACES_PER_CHARACTER * LONG + LONG

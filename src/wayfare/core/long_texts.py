@@ -2,12 +2,17 @@
 
 A scan takes about a nanosecond for each character, so a few thousand patterns take long to look for in 100 KiB.
 After some scans for literals of one length, all pieces of that length are put into a set, which answers for
-literals of this length. Longer ones are scanned for only if their first, middle and last piece are in the
-set of the longest pieces that there is. So a text costs some sets, however many literals there are: a set
+literals of this length. Longer ones are looked for only if all of their pieces are in the set of the longest pieces
+that there is. So a text costs some sets, however many literals there are: a set
 takes as long as a hundred scans.
 
 Where the texts of a notification are too long for sets, a table of hashes takes their place. It may
 contain what the text does not, and never the other way round.
+
+After some scans more, and for a piece with wildcards that is frequent, places are found by numbers whose bits are the places of the text: bit i is set
+where a literal begins at place i. Those of short literals are kept, and the places of a piece are what the
+numbers of its literals have in common, each shifted by its offset. That takes some operations on numbers of as
+many bits as the text has characters for each literal, however often they occur.
 """
 
 from __future__ import annotations
@@ -20,6 +25,10 @@ SCANS = 48  # for literals of one length, before there is a set of such pieces
 EXACT_MAX = 2**18  # characters of all texts for which there are sets
 MARKS_PER_CHARACTER = 4
 MARKS_MAX = 2**23
+GRAM = 8  # characters of literals whose places are kept
+PLACES_PER_CHARACTER = 32  # bytes of the places that are kept: those of 256 literals
+FEW = 8  # places that are looked at one by one
+COUNTED = 4  # literals, until somebody counts how many places are left
 CHARACTERS_MAX = 4 * 2**20  # of all texts that are remembered: those of one notification
 
 
@@ -42,18 +51,100 @@ class _Marks:
         return bool(self._marks[hash(piece) & self._last])
 
 
+class Places:
+    """Where literals begin in a text: bit i of a number is set if one does at place i."""
+
+    __slots__ = ("_known", "_planes", "_room", "operations", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.operations = 0  # on numbers of as many bits as the text has characters
+        self._known: dict[str, int] = {}
+        # The bytes of each character, the first ones last: so that they become the bits of a number.
+        data = text.encode("utf-32-le", "surrogatepass")
+        self._planes = [data[plane::4][::-1] for plane in range(3)]
+        self._room = PLACES_PER_CHARACTER * len(text)
+
+    def find(self, literals: list[tuple[int, str]], length: int, at: int) -> int:
+        """The first place from there on of a piece of this length, with these literals at their offsets; -1: none."""
+        last = len(self.text) - length
+        if at > last:
+            return -1
+        found = (1 << (last + 1 - at)) - 1
+        count = 0
+        for offset, literal in literals:
+            for start in range(0, len(literal), GRAM):
+                gram = literal[start : start + GRAM]
+                found &= self._of(gram) >> (at + offset + start)
+                self.operations += 2
+                if not found:
+                    return -1
+                count += 1
+                if not count % COUNTED and found.bit_count() <= FEW:
+                    return self._first(found, literals, at)
+        return at + _lowest(found)
+
+    def _first(self, found: int, literals: list[tuple[int, str]], at: int) -> int:
+        """The first of few places at which all literals are."""
+        while found:
+            lowest = _lowest(found)
+            place = at + lowest
+            if all(self.text.startswith(literal, place + offset) for offset, literal in literals):
+                return place
+            found &= ~(1 << lowest)
+        return -1
+
+    def _of(self, gram: str) -> int:
+        found = self._known.get(gram)
+        if found is not None:
+            return found
+        if len(gram) == 1:
+            found = self._of_character(ord(gram))
+        else:
+            half = len(gram) // 2
+            found = self._of(gram[:half]) & (self._of(gram[half:]) >> half)
+        self.operations += 2
+        if self._room > 0:
+            self._known[gram] = found
+            self._room -= len(self.text) // 8
+        return found
+
+    def _of_character(self, code: int) -> int:
+        found = -1
+        for plane, data in enumerate(self._planes):
+            table = bytearray(b"0" * 256)
+            table[code >> 8 * plane & 255] = ord("1")
+            found &= int(data.translate(table), 2)
+        return found
+
+
+def _lowest(number: int) -> int:
+    first = number & 0xFFFF_FFFF_FFFF_FFFF  # where it mostly is
+    number = first or number
+    return (number & -number).bit_length() - 1
+
+
 class LongText:
     """A text, and which pieces it has."""
 
-    __slots__ = ("_exact", "_pieces", "_text", "scans")
+    __slots__ = ("_exact", "_pieces", "_places", "_text", "scans", "searches")
 
     def __init__(self, text: str, *, exact: bool) -> None:
         self._text = text
         self._exact = exact
+        self._places: Places | None = None
         self._pieces: dict[int, _Pieces] = {}  # by their length, the longest first
+        self.searches = 0  # for pieces with wildcards, by scans
         self.scans: dict[int, int] = {}  # by the length of a literal, or of the longest pieces
 
-    def contains(self, literal: str) -> bool:
+    @property
+    def places(self) -> Places:
+        if self._places is None:
+            self._places = Places(self._text)
+        return self._places
+
+    def contains(self, literal: str, *, surely: bool = True) -> bool:
+        """Unless it has to be sure, True may be wrong."""
         size = len(literal)
         if not size:
             return True
@@ -69,6 +160,10 @@ class LongText:
         if count == SCANS:
             self._pieces[length] = self._cut(length)
             self._pieces = dict(sorted(self._pieces.items(), reverse=True))
+        if count > SCANS and not surely:
+            return True
+        if count > SCANS:
+            return self.places.find([(0, literal)], size, 0) >= 0
         return literal in self._text
 
     def _cut(self, length: int) -> _Pieces:
@@ -79,12 +174,7 @@ class LongText:
 
 
 def _may_contain(pieces: _Pieces, literal: str, length: int) -> bool:
-    middle = (len(literal) - length) // 2
-    return (
-        literal[-length:] in pieces
-        and literal[:length] in pieces
-        and literal[middle : middle + length] in pieces
-    )
+    return all(literal[i : i + length] in pieces for i in range(len(literal) - length + 1))
 
 
 class LongTexts:
@@ -98,13 +188,20 @@ class LongTexts:
 
     def contains(self, text: str, literal: str) -> bool:
         """Whether the text contains the literal."""
+        return self.of(text).contains(literal)
+
+    def may_contain(self, text: str, literal: str) -> bool:
+        """False only if it does not, and soon."""
+        return self.of(text).contains(literal, surely=False)
+
+    def of(self, text: str) -> LongText:
         found = self.known.get(text)
         if found is None:
             if self._characters + len(text) > CHARACTERS_MAX:
                 self.forget()
             self._characters += len(text)
             found = self.known[text] = LongText(text, exact=self._characters <= EXACT_MAX)
-        return found.contains(literal)
+        return found
 
     def forget(self) -> None:
         self.known.clear()

@@ -16,12 +16,15 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
+from wayfare.core.long_texts import LONG_TEXTS, SCANS
+
 ANY = "%"
 
 # Wildcards among the characters of a pattern: halves of surrogate pairs, which no text contains.
 ONE = "\udc01"
 MANY = "\udc02"
 _WILD = re.compile(f"[{ONE}{MANY}]")
+_LITERAL = re.compile(f"[^{ONE}{MANY}]+")
 
 
 def literal(text: str) -> str:
@@ -108,20 +111,23 @@ def _regular(first: str, others: list[str]) -> Callable[[str], object]:
     return re.compile(f"{begin}{between}{end}", re.DOTALL).fullmatch
 
 
-PLACES = 32  # of a piece that are tried one by one
+PLACES = 4  # of a piece that are tried one by one
 
 
 def fits_long(pattern: str, text: str) -> bool:
-    """Whether a long text matches; it need not be compiled if no piece of the pattern is frequent there."""
+    """Whether a long text matches; nothing is compiled, and no piece is looked for twice."""
     first, *others = tokens(pattern).split(MANY)
-    if others and ONE in tokens(pattern):
-        at: int | None = len(first) if _is_at(first, text, 0) else -1
-        for piece in others[:-1]:
-            at = _find(piece, text, at) if at is not None and at >= 0 else at
-        if at is not None:
-            end = len(text) - len(others[-1])
-            return 0 <= at <= end and _is_at(others[-1], text, end)
-    return expression(pattern)(text) is not None
+    if not _is_at(first, text, 0):
+        return False
+    at = len(first)
+    if not others:
+        return at == len(text)
+    for piece in others[:-1]:
+        at = _find(piece, text, at)
+        if at < 0:
+            return False
+    end = len(text) - len(others[-1])
+    return at <= end and _is_at(others[-1], text, end)
 
 
 def _is_at(piece: str, text: str, start: int) -> bool:
@@ -133,18 +139,23 @@ def _is_at(piece: str, text: str, start: int) -> bool:
     return start - 1 <= len(text)
 
 
-def _find(piece: str, text: str, at: int) -> int | None:
-    """The end of the first place of the piece from there on; -1 if there is none, None if it takes long."""
+def _find(piece: str, text: str, at: int) -> int:
+    """The end of the first place of the piece from there on; -1 if there is none."""
     longest = max(piece.split(ONE), key=len)
     offset = piece.index(longest)
     found = at + offset - 1
-    for _ in range(PLACES):
+    known = LONG_TEXTS.of(text)
+    tries = PLACES if known.searches < SCANS else 0
+    known.searches += 1
+    for _ in range(tries):
         found = text.find(longest, found + 1)
         if found < 0:
             return -1
         if _is_at(piece, text, found - offset):
             return found - offset + len(piece)
-    return None
+    literals = [(part.start(), part[0]) for part in _LITERAL.finditer(piece)]
+    found = known.places.find(literals, len(piece), at)
+    return -1 if found < 0 else found + len(piece)
 
 
 def literals(pattern: str) -> list[str]:
