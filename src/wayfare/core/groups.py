@@ -309,8 +309,9 @@ class Group:
             return []
         out: list[Said] = []
         if self.lost:
-            first = next(iter(self.members))
-            out.append((first, Missed(self.lost if self.exact else 0, self.why)))
+            # To all members: one of them may be dead, and nobody knows yet.
+            missed = Missed(self.lost if self.exact else 0, self.why)
+            out += [(name, missed) for name in self.members]
             self.lost, self.exact = 0, True
         ready = [name for name, one in self.members.items() if len(one.assigned) < one.prefetch]
         turns = deque(ready)

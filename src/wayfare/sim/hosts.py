@@ -766,7 +766,9 @@ class ClientHost(Host):
             elif isinstance(action, ms.Joined):
                 world.joined.setdefault(one.group, world.now)
             else:
-                world.lacking[one.group] = world.lacking.get(one.group, 0) + (action.count or 10**9)
+                world.lacking[one.address] = world.lacking.get(one.address, 0) + (
+                    action.count or 10**9
+                )
         due = one.next_deadline()
         if due is not None:
             self.agenda.at(max(due, world.now), self._mind, one)

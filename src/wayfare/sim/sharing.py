@@ -96,7 +96,17 @@ def _check_complete(
         and not any(attribute.startswith("$") for attribute in event.attributes or ())
         and required(event, session, publisher)
     ]
-    if len(missing) > world.lacking.get(group, 0):
+    members = {
+        one.address: name
+        for name, client in world.clients.items()
+        for one, _ in client.memberships.values()
+        if one.group == group
+    }
+    # Members that came at different times are told of different losses. A report may itself be lost, beyond a
+    # limit: then its member is told of that.
+    told = sum(world.lacking.get(address, 0) for address in members)
+    reported = any(one.kind == "lost" and one.client in members.values() for one in world.events)
+    if len(missing) > told and not reported:
         listed = ", ".join(f"{one.client} {one.number}" for one in missing[:5])
         yield Violation("shared", f"nobody in the queue group {group} got {listed}")
 

@@ -115,7 +115,7 @@ class World:
         self.done: list[tuple[int, Membership, tuple[int, int]]] = []
         self.joined: dict[str, int] = {}  # groups, and since when they are in effect
         self.quits: dict[str, int] = {}  # addresses of members, and when they left
-        self.lacking: dict[str, int] = {}  # how many each group was told are lost
+        self.lacking: dict[str, int] = {}  # how many each member was told are lost, by its address
         self.faulty = False  # faults are planned
         self.stopped: set[str] = set()  # crashed brokers, for membership only
         self.broken: list[str] = []  # faults that peers found with each other
