@@ -72,6 +72,7 @@ from wayfare.core.requests import (
     reply_to,
 )
 from wayfare.core.reserved import INBOX, MEMBER, REPLY_TO
+from wayfare.core.relocation import EXCEED
 from wayfare.core.saving import SAVABLE
 from wayfare.core.templates import Template, parse
 from wayfare.core.wills import offer_of
@@ -385,7 +386,8 @@ class BrokerHost(Host):
         connection = self.world.connections.get(effect.link)
         if connection is not None:
             connection.break_off(noticed=True, reason=effect.reason)
-            if effect.again and not connection.client.replaced:
+            exceeds = effect.reason == EXCEED.format(connection.client.name)
+            if exceeds and not connection.client.replaced:
                 self.agenda.at(self.agenda.now + RETRY_NS, self.world.come_back, connection.client)
 
 
