@@ -61,6 +61,7 @@ from wayfare.core.messages import (
     terms_text,
 )
 from wayfare.core.predicates import Value
+from wayfare.core.relocation import EXCEED
 from wayfare.core.requests import (
     REPLIES,
     Action,
@@ -72,7 +73,6 @@ from wayfare.core.requests import (
     reply_to,
 )
 from wayfare.core.reserved import INBOX, MEMBER, REPLY_TO
-from wayfare.core.relocation import EXCEED
 from wayfare.core.saving import SAVABLE
 from wayfare.core.templates import Template, parse
 from wayfare.core.wills import offer_of
