@@ -10,6 +10,7 @@ from wayfare.core import messages as m
 from wayfare.core import predicates as ps
 from wayfare.core.broker import LATER, Broker
 from wayfare.core.effects import (
+    EXPIRED,
     Close,
     Granted,
     LinkDown,
@@ -19,6 +20,7 @@ from wayfare.core.effects import (
     Received,
     Resume,
     Send,
+    SessionEnded,
     Tick,
 )
 from wayfare.core.filters import NOTHING, Filter
@@ -675,7 +677,10 @@ def test_a_client_that_stays_away_is_forgotten():
     tell(here, "anna1", Detach(), now=5)
     tell(here, "faro", note("tom", 1, x=2), now=6)
     assert here.step(Tick(), 1_004) == []
-    assert here.step(Tick(), 1_005) == [Send("faro", Update(remove_subs=(Entry(X),)))]
+    assert here.step(Tick(), 1_005) == [
+        SessionEnded("anna", "", EXPIRED, 1_000, 1),
+        Send("faro", Update(remove_subs=(Entry(X),))),
+    ]
     assert (names(here), deadline_after_a_tick(here)) == (["bert"], None)
 
 

@@ -441,5 +441,5 @@ def test_random_runs_evict_sessions():
     for seed in (42, 71, 93):
         run = Fuzz(Job(seed))
         assert run.run().violations == ()
-        evicted += sum(one.why == EVICTED for one in run.world.ended)
+        evicted += sum(one.why == EVICTED for _, one in run.world.ended)
     assert evicted >= 3

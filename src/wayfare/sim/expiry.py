@@ -37,13 +37,22 @@ def overdue(world: World) -> Iterator[Violation]:
 def unexpired(world: World) -> Iterator[Event]:
     """Reports that a session has ended, to clients that were neither away for long enough nor evicted."""
     known, slowest = histories(world.events), reach(world)
-    evicted = {one.client for one in world.ended if one.why != EXPIRED}
+    evicted = {one.client for _, one in world.ended if one.why != EXPIRED}
     for event in world.events:
         if event.kind == "lost" and event.reason == NO_SESSION and event.client not in evicted:
             assert event.client
             history, most_ns = known[event.client], expires_ns(world, event.client)
             if not _was_away(history, event.time_ns, most_ns, slowest):
                 yield event
+
+
+def has_ended(world: World, client: str, history: History, time: int, reach: Reach) -> bool:
+    """Whether the session of this client had ended by itself, and the client was not back by then."""
+    over = [at for at, one in world.ended if one.client == client and at <= time + reach.client_ns]
+    return bool(over) and not any(
+        span.start <= time and (span.end >= time or span.start > over[-1])
+        for span in history.attached
+    )
 
 
 def _was_away(client: History, before: int, most_ns: int, reach: Reach) -> bool:

@@ -134,7 +134,7 @@ class Host:
             elif type(effect) is Post:
                 self.world.post(BrokerId(self.core.name), effect)
             elif type(effect) is SessionEnded:
-                self.world.ended.append(effect)
+                self.world.ended.append((self.world.now, effect))
             elif type(effect) is Pause or type(effect) is Resume:
                 self.pace(effect)
             elif type(effect) is WillPublished:

@@ -22,6 +22,7 @@ from wayfare.eventlog import Event
 from wayfare.sim import interest
 from wayfare.sim.asking import check_requests
 from wayfare.sim.current import Judge as Values
+from wayfare.sim.expiry import has_ended
 from wayfare.sim.gap_places import Stream
 from wayfare.sim.histories import History, Span, histories, matches
 from wayfare.sim.quiet import check_quiet
@@ -74,7 +75,8 @@ def _check_requests(world: World) -> Iterator[Violation]:
         event = clients[publisher].published[number]
         return any(
             _required(event, client, clients[publisher], within, published)
-            for client in clients.values()
+            and not has_ended(world, name, client, event.time_ns, within)
+            for name, client in clients.items()
         )
 
     yield from check_requests(world.clients, world.events, has_responder)

@@ -64,6 +64,6 @@ def reach(world: World) -> Reach:
     at_once = world.relocation not in PUBLISHER_RELOCATIONS
     limits = world.limits
     expires = any(one.core.expires_ns for one in world.clients.values())
-    expires |= any(one.why != EXPIRED for one in world.ended)
+    expires |= any(one.why != EXPIRED for _, one in world.ended)
     outage_ns, confirm_ns = world.outage_ns, limits.confirm_ns
     return Reach(tree_ns, client_ns, limits.window, outage_ns, at_once, confirm_ns, expires)

@@ -47,7 +47,7 @@ class Judge:
         self._attachments: list[Attachment] = []
         self._published: dict[int, list[Event]] = {}  # by epoch
         # A session that ended was published for at once; nobody else was there to judge.
-        self._ended = any(one.client == name for one in world.ended)
+        self._ended = any(one.client == name for _, one in world.ended)
         moves, broker = 0, None
         for event in world.events:
             if event.client == name + WILL_SUFFIX and event.kind == "published":

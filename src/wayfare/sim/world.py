@@ -108,7 +108,7 @@ class World:
         self.listeners: list[Callable[[Event], None]] = []  # of every event
         # What clients do with a request that they get.
         self.responder: Callable[[ClientHost, Notification], None] | None = None
-        self.ended: list[SessionEnded] = []  # by themselves
+        self.ended: list[tuple[int, SessionEnded]] = []  # by themselves, and when
         # What members of queue groups do with what they get; what they got, and were done with, and when.
         self.worker: Callable[[ClientHost, Membership, Work], None] | None = None
         self.handed: list[tuple[int, str, Membership, Work]] = []
