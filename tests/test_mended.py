@@ -454,3 +454,17 @@ def test_who_learns_late_that_its_session_is_gone_is_told_again():
     """Found at random; what was published between the time-out and the answer was lost without a report."""
     job = Job(9730075, "flooding", faults=True, mobile="both")
     assert fuzz(job).verdict.violations == ()
+
+
+def test_who_begins_anew_and_has_published_nothing_causes_no_gap():
+    """Found at random; subscribers were told of a loss whenever a client had to exceed an earlier process."""
+    assert fuzz(Job(1003, "covering", mobile="both")).verdict.violations == ()
+
+
+@pytest.mark.parametrize(
+    ("seed", "routing", "mobile"),
+    [(640283, "covering", "subscribers"), (9800212, "identity", "both")],
+)
+def test_sessions_that_expire_are_judged_as_ended(seed, routing, mobile):
+    """Found at random: of a requester whose only responder expired, and of a past that is asked for afterwards."""
+    assert fuzz(Job(seed, routing, mobile=mobile)).verdict.violations == ()

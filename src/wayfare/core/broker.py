@@ -924,10 +924,15 @@ class Broker:
             if not self.border.has_room(message.client):
                 return [*effects, Close(link, NO_ROOM.format(self.name), again=True)]
         effects += self.relocation.on_attach(link, message, now)
-        if message.anew and message.welcomed and link in self.border.by_link:
-            # What it published before it knew of higher numbers may count as repeated elsewhere.
+        session = self.border.by_link.get(link)
+        if (
+            session is not None
+            and message.anew
+            and message.welcomed
+            and session.may_have_published()
+        ):
             until = now + self.border.limits.marks_age_ns
-            self.border.by_link[link].doubt = Doubt(until, message.anew)
+            session.doubt = Doubt(until, message.anew)
         if link in self.grants and link in self.border.by_link:
             self._assign(link, self.grants[link])
         if message.asks and link in self.border.by_link:

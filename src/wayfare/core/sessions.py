@@ -364,6 +364,10 @@ class Session:
         away_ns = now - self.away_since
         return SessionEnded(self.client, self.account, why, away_ns, len(self.backlog))
 
+    def may_have_published(self) -> bool:
+        """Whether its client may have published before it knew of higher numbers: that may count as repeated."""
+        return self.published > 0 or self.wait is not None
+
     def is_awaited(self) -> bool:
         """Whether somebody waits for this session while it waits."""
         pending = self.wait is not None and self.wait.pending is not None

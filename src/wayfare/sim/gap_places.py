@@ -16,7 +16,7 @@ is dropped, with another gap. What is lost like that is missing anywhere between
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import inf
 
 import msgspec
@@ -71,9 +71,14 @@ class Stream:
         """What came from this publisher, in the order in which it came."""
         return [number for number, _ in self.delivered.get(publisher, [])]
 
-    def unreported(self, missing: Iterable[Event]) -> list[Missing]:
-        """Which of these publications, none of which came, no gap reports at its place."""
-        left = sorted(map(self._missing, missing), key=lambda one: one.before)
+    def unreported(
+        self, missing: Iterable[Event], is_past: Callable[[str, int], bool] = lambda *_: False
+    ) -> list[Missing]:
+        """Which of these publications, none of which came, no gap reports at its place.
+
+        What came because a later subscription asked for the past has no place.
+        """
+        left = sorted((self._missing(one, is_past) for one in missing), key=lambda one: one.before)
         for gap in self.gaps:
             # The first to be overdue go first, so no other assignment of losses to gaps reports more.
             reported = [one for one in left if one.is_reported_by(gap)]
@@ -81,10 +86,12 @@ class Stream:
             left = [one for one in left if one not in reported]
         return sorted(left, key=lambda one: (one.published_ns, one.publisher, one.number))
 
-    def _missing(self, published: Event) -> Missing:
+    def _missing(self, published: Event, is_past: Callable[[str, int], bool]) -> Missing:
         assert published.client and published.number
-        number = published.number
-        delivered = self.delivered.get(published.client, [])
+        publisher, number = published.client, published.number
+        delivered = [
+            one for one in self.delivered.get(publisher, []) if not is_past(publisher, one[0])
+        ]
         behind = max((place for one, place in delivered if one < number), default=-1)
         before = min((place for one, place in delivered if one > number), default=inf)
         return Missing(published.client, number, published.time_ns, behind, before)

@@ -155,7 +155,7 @@ def check_deliveries(events: list[Event], reach: Reach, members: Container[str] 
         # Who does not know what its client got does not know either what was reported as lost: it may come.
         possible += min(late.get(name, 0), forgotten.get(name, NEVER_TOLD).lost)
         possible += values.possible(name)
-        violations += _check_reported(name, client, streams[name], missing)
+        violations += _check_reported(name, clients, streams[name], missing)
         told = lost.get(name, 0)
         if told > possible and name not in members:
             violations.append(
@@ -179,16 +179,33 @@ def check_deliveries(events: list[Event], reach: Reach, members: Container[str] 
 
 
 def _check_reported(
-    name: str, client: History, streams: list[Stream], missing: list[Event]
+    name: str, clients: dict[str, History], streams: list[Stream], missing: list[Event]
 ) -> Iterator[Violation]:
     """Every loss has to be reported at its place, to the process that wanted the notification."""
+    client = clients[name]
+
+    def is_past(publisher: str, number: int) -> bool:
+        published = clients[publisher].published.get(number)
+        return published is not None and _is_past(published, client)
+
     for process, stream in enumerate(streams):
         its_own = [one for one in missing if client.process(one.time_ns) == process]
-        unreported = stream.unreported(its_own)
+        unreported = stream.unreported(its_own, is_past)
         if unreported:
             listed = ", ".join(f"{one.publisher} {one.number}" for one in unreported[:5])
             but = " (no gap is at its place)" if stream.gaps else ""
             yield Violation("complete", f"{name} did not get {listed}{but}")
+
+
+def _is_past(published: Event, client: History) -> bool:
+    """Whether a client did not subscribe to this before it was published."""
+    return not any(
+        span.start <= published.time_ns
+        and span.filter
+        and matches(span.filter, published.attributes)
+        for span in client.subscribed
+        if published.attributes is not None
+    )
 
 
 def _is_late(event: Event, clients: dict[str, History], told: Forgotten) -> bool:
