@@ -468,3 +468,9 @@ def test_who_begins_anew_and_has_published_nothing_causes_no_gap():
 def test_sessions_that_expire_are_judged_as_ended(seed, routing, mobile):
     """Found at random: of a requester whose only responder expired, and of a past that is asked for afterwards."""
     assert fuzz(Job(seed, routing, mobile=mobile)).verdict.violations == ()
+
+
+@pytest.mark.parametrize(("seed", "routing"), [(35, "covering"), (40130, "flooding")])
+def test_the_will_of_an_evicted_session_reports_that_an_earlier_one_may_be_missing(seed, routing):
+    """Found at random; the session still waited for its old broker, which had published the will before."""
+    assert fuzz(Job(seed, routing, mobile="both")).verdict.violations == ()

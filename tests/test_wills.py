@@ -13,6 +13,7 @@ from live import tree
 from test_kill import Processes
 from test_net import live
 from wayfare.core import messages as m
+from wayfare.core.border import OVERTAKEN
 from wayfare.core.broker import Broker
 from wayfare.core.codec import decode, encode
 from wayfare.core.effects import (
@@ -21,6 +22,7 @@ from wayfare.core.effects import (
     Granted,
     LinkDown,
     Received,
+    Send,
     Stalled,
     Tick,
     WillPublished,
@@ -226,6 +228,29 @@ def test_a_broker_that_could_not_listen_waits_longer():
 def test_an_operator_who_removes_a_session_has_its_will_published():
     broker = attached()
     assert wills(broker.step(Forgotten("d", "removed"), 5)) == [FIRED]
+
+
+@pytest.mark.parametrize("retain", [None, Retain(("device",))], ids=["passing", "retained"])
+@pytest.mark.parametrize("gives_up", [False, True], ids=["removed", "given-up"])
+def test_a_will_that_may_overtake_an_earlier_one_is_uncertain(gives_up, retain):
+    """The old broker has not answered: it may have published a will of the client that is still on its way."""
+    broker = Broker("porto", ("lisbon",))
+    broker.step(Received("lisbon", m.Announce(("lisbon",))), 0)
+    broker.step(Received("b", m.Attach("bert", 1, 0, (Filter.parse("exists state"),))), 0)
+    will = replace(WILL, retain=retain)
+    attach = m.Attach("d", 2, 0, (), (offer_of(GONE),), (("lisbon", 1),), welcomed=True, will=will)
+    broker.step(Received("a", attach), 0)
+    if gives_up:
+        broker.step(Tick(), Limits().answer_ns)
+        broker.step(LinkDown("a"), Limits().answer_ns)
+        effects = broker.step(Tick(), Limits().answer_ns + will.delay_ns)
+    else:
+        effects = broker.step(Forgotten("d", "removed"), 5)
+    sent = [one.message for one in effects if isinstance(one, Send)]
+    (to_lisbon,) = [one for one in sent if isinstance(one, m.Uncertain | m.Retained)]
+    assert (to_lisbon.notification.number, to_lisbon.since) == (2, 2)
+    gap, deliver = [one for one in sent if isinstance(one, m.Gap | m.Deliver)]
+    assert (gap.reason, deliver.notification.number) == (OVERTAKEN, 2)
 
 
 def test_who_may_not_publish_it_is_refused_and_loses_it_when_the_rules_change():

@@ -464,7 +464,10 @@ class Border:
         return self.publish_will(session, now)
 
     def publish_will(self, session: Session, now: int) -> list[Effect]:
-        """Publish the will of a session whose client is gone, unless a later attachment of it is here."""
+        """Publish the will of a session whose client is gone, unless a later attachment of it is here.
+
+        If its old broker has not answered, an earlier will may still be on its way, and come too late behind this one.
+        """
         will = session.will
         later = any(one.epoch > session.epoch for one in self.of(session.client))
         if will is None or later or not wills.is_gone(session):
@@ -472,11 +475,16 @@ class Border:
         session.will = None
         self.note(session)
         notification = wills.notification_of(session, will)
+        doubted = session.doubt is not None and session.doubt.until > now
+        since = notification.number if doubted or session.wait is not None else 0
         published = WillPublished(session.client, notification, will.retain)
-        if will.retain is None:
-            return [published, *self.route(notification, None, now)]
-        value = self.retained.accept(notification, will.retain, session.account, 0)
-        return [published, *self.route_retained(value, None, now)]
+        if will.retain is not None:
+            value = self.retained.accept(notification, will.retain, session.account, since)
+            return [published, *self.route_retained(value, None, now)]
+        if since:
+            uncertain = m.Uncertain(notification, since)
+            return [published, *self.route_uncertain(uncertain, None, now)]
+        return [published, *self.route(notification, None, now)]
 
     def depart(self, session: Session) -> None:
         """Its client is away: the last one so far."""

@@ -13,8 +13,9 @@ import msgspec
 
 from wayfare.core.border import FORGOTTEN_PAST, OVERTAKEN
 from wayfare.core.broker import MEMORY, PUBLISHER_RELOCATIONS
-from wayfare.core.effects import Exceeded
+from wayfare.core.effects import EXPIRED, Exceeded
 from wayfare.core.filters import Filter
+from wayfare.core.handoff import NO_ANSWER
 from wayfare.core.history import Limits
 from wayfare.core.home import Home
 from wayfare.core.membership import Membership, Work
@@ -42,6 +43,7 @@ from wayfare.sim.ownership import Watch
 from wayfare.sim.quiet import check_outlived
 from wayfare.sim.verdict import Verdict, Violation
 from wayfare.sim.walks import Walks, slice_units
+from wayfare.sim.wills import evicted_at
 from wayfare.sim.world import CLIENT_LINK, World
 
 TOPICS = ("gas", "oil", "wind")
@@ -490,7 +492,9 @@ class Fuzz:
         if self.world.relocation == "junction":
             return
         small = self.world.limits.backlog_count < Limits().backlog_count
-        early = list(unexpired(self.world))
+        early, overtaking = list(unexpired(self.world)), evicted_at(self.world)
+        # When a session was evicted that waited, its client gets later what older ones had, with a gap.
+        evicted = {one.client for _, one in self.world.ended if one.why != EXPIRED}
         slow = self._slow_readers() if small else {}
         for event in self.world.events:
             overflow = (event.reason or "").startswith("backlog_")
@@ -506,6 +510,8 @@ class Fuzz:
             expected |= self.expiring and event.reason == ROUTES_LOST
             # Who begins behind its clock may publish before it knows of higher numbers.
             expected |= self.world.behind and event.reason == OVERTAKEN
+            expected |= event.reason == OVERTAKEN and event.time_ns >= overtaking
+            expected |= event.reason == NO_ANSWER and (event.client or "") in evicted
             excused = (self.with_faults and not self.suspended) or self.rolled_back
             if event.kind == "lost" and not (expected or excused):
                 yield Violation("gap", f"{event.client} was told of a loss: {event.reason}")

@@ -39,6 +39,17 @@ def check_wills(world: World, reach: Reach) -> Iterator[Violation]:
             yield from Judge(world, reach, name, host.core.will).violations()
 
 
+def evicted_at(world: World) -> float:
+    """When a will was first published because a session ended early; it may have overtaken an earlier one."""
+    ended = {(time, one.client + WILL_SUFFIX) for time, one in world.ended}
+    times = [
+        event.time_ns
+        for event in world.events
+        if event.reason == "will" and (event.time_ns, event.client) in ended
+    ]
+    return min(times, default=inf)
+
+
 class Judge:
     """Of the will of one client."""
 
