@@ -507,7 +507,8 @@ class Fuzz:
             expected = self.remembering and event.reason == FORGOTTEN_PAST
             expected |= self.short and event.reason == MEMORY
             expected |= event.reason == NO_SESSION and event not in early
-            expected |= self.expiring and event.reason == ROUTES_LOST
+            unsettled = self.expiring or event.client in evicted
+            expected |= unsettled and event.reason == ROUTES_LOST
             # Who begins behind its clock may publish before it knows of higher numbers.
             expected |= self.world.behind and event.reason == OVERTAKEN
             expected |= event.reason == OVERTAKEN and event.time_ns >= overtaking
