@@ -11,12 +11,13 @@ import wayfare
 from roads import assert_tidy, homes, lost, network, publish, xs
 from test_kill import Processes
 from wayfare.core.border import ROOM
-from wayfare.core.broker import CLOCK_SLACK_NS, LATER, Broker
+from wayfare.core.broker import CLOCK_SLACK_NS, LATER, NO_ROOM, Broker
 from wayfare.core.client import Client
 from wayfare.core.effects import Close, Forgotten, Received, Send, Tick
 from wayfare.core.filters import Filter
-from wayfare.core.messages import Announce, Attach, Began, Resend, Welcome
-from wayfare.core.relocation import BEGAN_ANEW
+from wayfare.core.history import Limits
+from wayfare.core.messages import Announce, Attach, Began, Reply, Resend, Update, Welcome
+from wayfare.core.relocation import BEGAN_ANEW, EXCEED
 from wayfare.errors import OutboxFull
 from wayfare.net import local_broker
 
@@ -110,6 +111,26 @@ def test_so_it_is_when_its_session_has_ended_meanwhile():
     net.settle()
     assert homes(net) == [("faro", 5_002 + ROOM)]
     assert_tidy(net)
+
+
+def test_so_it_is_when_its_first_attachment_never_arrived():
+    """It began at epoch 8, and the first attachment that a broker heard of was the next one."""
+    here = Broker("porto", ("lisbon",))
+    attach = Attach("anna", 9, 0, previous=(("faro", 8),), anew=8, life=2)
+    here.step(Received("x", attach), 0)
+    above = Reply("porto", "anna", 8, False, above=5_000)
+    effects = here.step(Received("lisbon", Update(errands=(above,))), 1)
+    assert Send("x", Resend(9, 5_000)) in effects
+    assert Close("x", EXCEED.format("anna"), again=True) in effects
+
+
+def test_who_is_refused_for_lack_of_room_has_not_begun():
+    """No session is there that could be told which number to exceed."""
+    here = Broker("porto", ("lisbon",), limits=Limits(sessions=1))
+    here.step(Received("y", Attach("bert", 1, 0)), 0)
+    effects = here.step(Received("x", Attach("anna", 8, 0, anew=8, life=2)), 0)
+    assert effects == [Close("x", NO_ROOM.format("porto"), again=True)]
+    assert here.border.begun() == []
 
 
 def test_the_earlier_process_that_only_reconnects_stays_refused():

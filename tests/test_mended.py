@@ -474,3 +474,9 @@ def test_sessions_that_expire_are_judged_as_ended(seed, routing, mobile):
 def test_the_will_of_an_evicted_session_reports_that_an_earlier_one_may_be_missing(seed, routing):
     """Found at random; the session still waited for its old broker, which had published the will before."""
     assert fuzz(Job(seed, routing, mobile="both")).verdict.violations == ()
+
+
+def test_who_begins_anew_hears_what_to_exceed_wherever_its_session_is():
+    """Found at random; a broker announced a client that it had no room for, and the answer reached no session."""
+    job = Job(9172, "identity", faults=True, mobile="both")
+    assert fuzz(job).verdict.violations == ()

@@ -158,6 +158,13 @@ class Border:
         old = (one for one in reversed(sessions) if one.rolled_back and not one.leaving)
         return found or next((one for one in old if one.opened <= epoch), None)
 
+    def begun_at(self, client: ClientId, epoch: int) -> Session | None:
+        """The session of the process that began anew at this epoch: its first attachments may not have arrived."""
+        tombstone = self.tombstones.get(client)
+        life = 0 if tombstone is None else tombstone.life
+        later = (one for one in reversed(self.of(client)) if life and one.life == life)
+        return next((one for one in later if one.epoch >= epoch), None) or self.at(client, epoch)
+
     def forgot(self, client: ClientId, epoch: int, certain: bool, now: int) -> bool:
         """Whether this broker does not know what became of the session of this attachment.
 

@@ -917,12 +917,14 @@ class Broker:
             self.intakes.begin(link, message)
             self.border.go_on_soon()
             return []
-        anew = began(message, self.name)
-        effects = [] if anew is None else self._on_began(anew, None, now)
+        effects: list[Effect] = []
         if not self.border.has_room(message.client) and not self.relocation.visits(message):
             effects += self._shedding.make_room(message.client, now)
             if not self.border.has_room(message.client):
                 return [*effects, Close(link, NO_ROOM.format(self.name), again=True)]
+        anew = began(message, self.name)
+        if anew is not None:  # not before there is a session: a broker may reply to it
+            effects += self._on_began(anew, None, now)
         effects += self.relocation.on_attach(link, message, now)
         session = self.border.by_link.get(link)
         if (

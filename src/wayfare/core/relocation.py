@@ -93,7 +93,7 @@ class Relocation:
         if reply.broker != self.paths.name:
             self.paths.send(reply)
             return []
-        session = self.border.at(reply.client, reply.epoch)
+        session = self.border.begun_at(reply.client, reply.epoch)
         if session is None:
             tombstone = self.border.tombstones.get(reply.client)
             if tombstone is not None and tombstone.went_after(reply.epoch):
