@@ -759,6 +759,7 @@ WRONG_OPTIONS = [
     ("clock_error", "x", "a number of seconds"),
     ("ca", 5, "the path of a file"),
     ("crl", b"crl.pem", "the path of a file"),
+    ("failover", "x", "a number of seconds"),
     ("cert", "x", "a pair of paths: the file of the certificate, and the file of its key"),
     ("cert", ("x", 5), "a pair of paths: the file of the certificate, and the file of its key"),
     ("account", 5, "a text"),
