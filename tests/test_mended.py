@@ -480,3 +480,8 @@ def test_who_begins_anew_hears_what_to_exceed_wherever_its_session_is():
     """Found at random; a broker announced a client that it had no room for, and the answer reached no session."""
     job = Job(9172, "identity", faults=True, mobile="both")
     assert fuzz(job).verdict.violations == ()
+
+
+def test_the_past_does_not_replace_a_current_value():
+    """Found at random; the client had something newer of the publisher, and dropped what came of the past."""
+    assert fuzz(Job(753, "identity")).verdict.violations == ()

@@ -159,6 +159,24 @@ def test_a_subscription_that_no_broker_heard_of_asks_again():
     assert got(anna) == [("A1", 3, True)]
 
 
+def test_a_value_comes_to_a_client_that_had_something_newer_before_it_left():
+    """The past has the value, too, but the client takes nothing of the past that is older than what it has."""
+    world, signs = network(past_count=10)
+    anna = world.add_client("anna", "porto")
+    anna.subscribe("free = 2")
+    world.settle()
+    say(signs, "A1", 1)
+    say(signs, "A2", 2)
+    world.settle()
+    anna.detach(leave=True)
+    anna.attach("porto")
+    world.settle()
+    anna.subscribe("free = 1", since_ns=world.now)
+    world.settle()
+    assert got(anna) == [("A2", 2, False), ("A1", 1, True)]
+    assert check(world).violations == ()
+
+
 def test_several_writers_of_a_key_agree():
     world, signs = network()
     other = world.add_client("other", "porto")

@@ -709,17 +709,27 @@ class Border:
             return []
         return [Send(session.link, m.NoResponders(request.number))]
 
-    def recall(self, session: Session, filter: Filter, since_ns: int, now: int) -> list[Effect]:
-        """Send a session what came by before it subscribed, as far as that is in order."""
+    def recall(
+        self, session: Session, filter: Filter, since_ns: int, now: int, ask: int = 0
+    ) -> list[Effect]:
+        """Send a session what came by before it subscribed, as far as that is in order.
+
+        What it gets as a current value is left out: a client that has something newer of the publisher would drop it
+        here, but takes it as a current value.
+        """
         if self.past.forgotten > now - since_ns or not self._remembers:
             self.lose(session, FORGOTTEN_PAST)
         queue: list[Queued] = []
         values = session.held_values()
+        if ask > session.asked:
+            found = [value.notification for _, value in self.retained.matching({ask: filter})]
+            values |= {(one.publisher, one.number) for one in found}
         for notification, came in self.past.since(now - since_ns, filter):
+            if (notification.publisher, notification.number) in values:
+                continue
             stored = Stored(notification, size_of(notification))
             if session.wait is not None:
-                if (notification.publisher, notification.number) not in values:
-                    self._hold(session, stored, now)
+                self._hold(session, stored, now)
             elif session.marks.pass_on(notification, now):
                 queue.append((stored, came))
         if session.backlog.may_repeat:  # what an older session had may be missing in between

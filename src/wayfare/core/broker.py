@@ -983,7 +983,9 @@ class Broker:
         self.border.note(session)
         effects: list[Effect] = []
         if message.since_ns:
-            effects = self.border.recall(session, message.filter, message.since_ns, now)
+            effects = self.border.recall(
+                session, message.filter, message.since_ns, now, message.ask
+            )
         if message.ask:
             asks = {message.ask: message.filter}
             effects += self.border.answer(session, asks, message.delivered, now)
