@@ -485,3 +485,8 @@ def test_who_begins_anew_hears_what_to_exceed_wherever_its_session_is():
 def test_the_past_does_not_replace_a_current_value():
     """Found at random; the client had something newer of the publisher, and dropped what came of the past."""
     assert fuzz(Job(753, "identity")).verdict.violations == ()
+
+
+def test_a_confirmation_that_overtakes_notifications_says_nothing_of_them():
+    """Found at random; a value that was read later than the confirmation came twice: as published, and as current."""
+    assert fuzz(Job(9750078, "covering")).verdict.violations == ()

@@ -177,6 +177,24 @@ def test_a_value_comes_to_a_client_that_had_something_newer_before_it_left():
     assert check(world).violations == ()
 
 
+def test_a_value_that_is_read_late_comes_once():
+    """The confirmation overtakes what is not read, and the broker has forgotten that it sent the value."""
+    world, signs = network(backlog_count=1, slow_publishers_ns=0)
+    anna = world.add_client("anna", "porto")
+    anna.subscribe("free > 0")
+    world.settle()
+    anna.stop_reading(1_000 * MS)
+    say(signs, "A1", 1)
+    say(signs, "A2", 2)
+    world.run_until(world.now + 500 * MS)
+    late = anna.subscribe("free > 0 and road = 'A1'")
+    anna.confirm()
+    world.settle()
+    assert got(anna) == [("A1", 1, False), ("A2", 2, False)]
+    assert late in anna.received[0].subscriptions
+    assert check(world).violations == ()
+
+
 def test_several_writers_of_a_key_agree():
     world, signs = network()
     other = world.add_client("other", "porto")

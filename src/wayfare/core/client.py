@@ -72,7 +72,8 @@ OUTBOX_BYTES_MAX = 64 * 1024 * 1024  # of them; the last one may come on top
 
 
 NO_PROBE = m.Probe()
-CAME_MAX = 10_000  # notifications that are remembered while current values are asked for
+CAME_MAX = 10_000  # notifications that are remembered since current values were asked for
+NO_END = 2**62  # no delivery has this number
 InHand = tuple[ClientId, int, int]  # publisher, number; of a current value, the request for it
 CHANGES = (m.Subscribe, m.Unsubscribe, m.Advertise, m.Unadvertise)  # of a profile
 
@@ -180,7 +181,8 @@ class Client:
         self._unanswered: dict[int, Filter] = {}
         self._asked_before = 0  # up to this one, it asked before the last attachment
         self._asked_here = False  # ... which says so; else it has to be said again
-        # What came meanwhile as it was published: publisher, number -> delivery.
+        self._noted_to = 0  # up to this delivery, it is noted ...
+        # ... what came as it was published: publisher, number -> delivery.
         self._came: dict[tuple[ClientId, int], int] = {}
         self._probed: dict[int, int] = {}  # probes, and up to which one they say it
         self.deadline: int | None = None  # when the next acknowledgement has to go
@@ -343,6 +345,7 @@ class Client:
             self.welcomed = False
             if link is not None:
                 self._unanswered.clear()
+                self._note_for_a_while()
         return [] if link is None else [Send(link, m.Detach(leave)), Close(link, "detached")]
 
     def follow(self, template: Template, terms: m.Terms | None = None) -> list[Effect]:
@@ -417,8 +420,9 @@ class Client:
 
     def _ask_for_current(self, filter: Filter) -> int:
         self.asks += 1
-        if not self._unanswered:
+        if self.delivered >= self._noted_to:
             self._came.clear()
+        self._noted_to = NO_END
         self._asked[self.asks] = filter, self.delivered
         self._unanswered[self.asks] = filter
         return self.asks
@@ -438,6 +442,7 @@ class Client:
             for ask in [ask for ask, (one, _) in self._asked.items() if one == filter]:
                 del self._asked[ask]
                 self._unanswered.pop(ask, None)
+            self._note_for_a_while()
 
     def advertise(self, filter: Filter) -> list[Effect]:
         if not self._count_up(self.advertisements, filter):
@@ -620,7 +625,7 @@ class Client:
                         effects.append(Notify(notification, subscriptions))
                     elif self._marks is None or self._marks.pass_on(notification, now):
                         effects.append(Notify(notification, subscriptions))
-                if self._unanswered and effects:
+                if message.number <= self._noted_to and effects:
                     self._note_came(message)
                 if self.deadline is None or message.number - self._acked >= ACK_EVERY:
                     effects += self._mind_ack(now)
@@ -628,7 +633,7 @@ class Client:
         return EVENTS[type(event)](self, event, now)
 
     def _note_came(self, message: Deliver) -> None:
-        """Remember that this came as it was published, while current values are asked for."""
+        """Remember that this came as it was published: it may come as a current value, too."""
         notification, came = message.notification, self._came
         came[notification.publisher, notification.number] = message.number
         if len(came) > CAME_MAX:
@@ -668,7 +673,7 @@ class Client:
             if self._marks is not None and not self._marks.pass_on(notification, now):
                 return self._mind_ack(now)
             told = [Notify(notification, subscriptions)]
-            if self._unanswered:
+            if message.number <= self._noted_to:
                 self._note_came(message)
         self._hand[key], self._open[message.number] = message.number, key
         return [*told, *self._mind_ack(now)]
@@ -838,7 +843,8 @@ class Client:
             filter, since = self._asked[ask]
             came = self._came.get((notification.publisher, notification.number), 0)
             wanted = [filter] if came <= since else []
-        self._unanswered.pop(ask, None)
+        if self._unanswered.pop(ask, None) is not None:
+            self._note_for_a_while()
         if self._marks is not None:
             self._marks.raise_to({notification.publisher: notification.number})
         key = notification.publisher, notification.number, ask
@@ -852,6 +858,15 @@ class Client:
     def _answered(self, ask: int) -> None:
         """A broker knows all requests for current values up to this one."""
         self._unanswered = {one: wanted for one, wanted in self._unanswered.items() if one > ask}
+        self._note_for_a_while()
+
+    def _note_for_a_while(self) -> None:
+        """If no request is unanswered, only what the broker sent before its answer can come twice.
+
+        That may come later than the confirmation: hosts hold notifications back while the application has no room.
+        """
+        if not self._unanswered:
+            self._noted_to = min(self._noted_to, self.delivered + CAME_MAX)
 
     def on_here(self, message: m.Here, now: int) -> list[Effect]:
         """What is followed, of the place where the client is. It may be somewhere else by now.
