@@ -56,7 +56,7 @@ def network():
 
 
 def in_hand(net):
-    return list(net.clients["anna"]._hand)
+    return [(publisher, number) for publisher, number, _ in net.clients["anna"]._hand]
 
 
 def test_what_is_in_hand_comes_again_and_what_is_done_does_not():
