@@ -490,3 +490,9 @@ def test_the_past_does_not_replace_a_current_value():
 def test_a_confirmation_that_overtakes_notifications_says_nothing_of_them():
     """Found at random; a value that was read later than the confirmation came twice: as published, and as current."""
     assert fuzz(Job(9750078, "covering")).verdict.violations == ()
+
+
+def test_a_connection_that_ends_is_not_paused_again_by_what_waited_in_it():
+    """Found at random, in the simulator's host only."""
+    job = Job(9073, "flooding", faults=True, mobile="both")
+    assert fuzz(job).verdict.violations == ()

@@ -357,6 +357,7 @@ class BrokerHost(Host):
             for one, _ in self.paused.pop(event.link).messages:
                 if event.link in self.core.border.by_link:
                     Host.receive(self, one)
+            self.paused.pop(event.link, None)  # what waited may have paused it again
             return False
         paused, message = self.paused[event.link], event.message
         at_once = (type(message) is Ack and message.probe is None) or type(message) is HereAck
