@@ -130,6 +130,7 @@ class Program:
                     heartbeat_s=task.heartbeat_s,
                     store=task.store,
                     durability=task.durability,
+                    failover=None,  # `limits.answer` of the plan says how long it waits
                 )
 
     async def _read(self, client: wayfare.Client) -> None:
