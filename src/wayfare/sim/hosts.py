@@ -354,7 +354,8 @@ class BrokerHost(Host):
         if not isinstance(event, Received | LinkDown) or event.link not in self.paused:
             return False
         if isinstance(event, LinkDown):
-            for one, _ in self.paused.pop(event.link).messages:
+            for one, since in self.paused.pop(event.link).messages:
+                self.held_ns = max(self.held_ns, self.agenda.now - since)
                 if event.link in self.core.border.by_link:
                     Host.receive(self, one)
             self.paused.pop(event.link, None)  # what waited may have paused it again
