@@ -62,6 +62,11 @@ def add_parser(commands: Any) -> None:
         action="store_true",
         help="brokers that go back to an old copy of their store, or lose it",
     )
+    one.add_argument(
+        "--clocks",
+        action="store_true",
+        help="processes that begin anew with clocks that are behind",
+    )
     one.add_argument("--faults", action="store_true", help="cuts, crashes, losses, slow brokers")
     one.add_argument("--workers", type=int, default=None, help="processes (default: all cores)")
     one.add_argument("--json", action="store_true", help="print one JSON object")
@@ -110,6 +115,7 @@ def _jobs(arguments: argparse.Namespace) -> list[fuzz.Job]:
             arguments.faults,
             arguments.mobile,
             arguments.rollbacks,
+            arguments.clocks,
         )
         for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds)
         for turn, routing in enumerate(routings)

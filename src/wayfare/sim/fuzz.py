@@ -64,12 +64,14 @@ class Job(msgspec.Struct, frozen=True):
     faults: bool = False
     mobile: str = "subscribers"  # both: those that move publish, too; see walks.py, migrations.py
     rollbacks: bool = False  # brokers go back to an old copy of their store
+    clocks: bool = False  # processes begin anew with clocks that are behind
 
     def command(self) -> str:
         """What runs it."""
         mobile = "" if self.mobile == "subscribers" else f" --mobile {self.mobile}"
         faults = " --faults" if self.faults else ""
         faults += " --rollbacks" if self.rollbacks else ""
+        faults += " --clocks" if self.clocks else ""
         return (
             f"wayfare sim fuzz --seeds 1 --first-seed {self.seed} --routing {self.routing}"
             f" --relocation {self.relocation}{mobile}{faults}"
@@ -163,7 +165,7 @@ class Fuzz:
         self.wills = Random(f"wills {job.seed}")  # likewise
         self.values = Random(f"values {job.seed}")  # likewise
         self.retaining = self.values.choice([0.0, 0.2, 0.6])  # that part of publications
-        self.clocks = Random(f"clocks {job.seed}")  # likewise
+        self.clocks = Random(f"clocks {job.seed}") if job.clocks else None
         self.flow = Random(f"flow {job.seed}")  # likewise
         # Now and then: bursts, and readers that do not read.
         self.congested = self.flow.random() < 0.3
@@ -622,7 +624,7 @@ class Fuzz:
 
         Not if some brokers may not have heard of the one before it: they could not tell which one is the later.
         """
-        if not client.core.welcomed or client.process:
+        if self.clocks is None or not client.core.welcomed or client.process:
             return None
         reached = client.core.epoch
         return self.clocks.choice([None, reached + 1, reached, self.clocks.randint(1, reached + 1)])
