@@ -34,6 +34,8 @@ DOWN_MAX_S = 0.5
 NOT_LIVE = {
     "away-too-long": "takes a week",
     "backlog-age": "takes twelve seconds, and the clock of a live broker cannot be turned",
+    "clock-behind": "takes two hours; test_clocks.py has a live client whose clock is behind",
+    "failover": "takes a minute; test_failover.py kills a live broker",
     "forgotten-store": "tells what is lost while tables are repaired, to the millisecond",
     "lossy-link": "TCP hides what is lost below it",
     "lost-goodbye": "takes a week",
