@@ -14,7 +14,7 @@ from wayfare.core import messages as m
 from wayfare.core.effects import Effect
 from wayfare.core.filters import Filter
 from wayfare.core.messages import BrokerId, ClientId, LinkId
-from wayfare.net.local_broker import LocalBroker, begun
+from wayfare.net.local_broker import LocalBroker, clock
 from wayfare.net.options import Options, Settings
 
 RANGE = 10**9  # publications of one writer
@@ -48,9 +48,10 @@ class Writer(LocalBroker):
     ) -> None:
         """Unless it `leaves`, its session waits for the next writer of its name."""
         settings = Settings(**options)
-        mine = begun(
-            Numbered(ClientId(client_id), settings.outbox, outbox_bytes_max=settings.outbox_bytes)
+        mine = Numbered(
+            ClientId(client_id), settings.outbox, outbox_bytes_max=settings.outbox_bytes
         )
+        mine.epoch = clock()  # it does not begin anew: it goes on where an earlier writer was
         mine.published = base + RANGE  # until its broker says how far it was
         mine.advertise(offered)
         super().__init__(addresses, mine, settings, leaves=leaves)
