@@ -189,7 +189,8 @@ def test_the_past_of_a_broker_is_a_batch(spark, brokers):
 
 def test_a_past_that_a_broker_cannot_deliver_as_a_whole_is_no_batch(brokers):
     """It may remember more than it keeps for a client that has not acknowledged anything."""
-    tree = brokers("a", limits=Limits(past_count=60, backlog_count=20, window=4))
+    limits = Limits(past_count=60, backlog_count=20, window=4, slow_publishers_ns=0)
+    tree = brokers("a", limits=limits)
     with wayfare.sync.connect(tree["a"], client_id="tom") as tom:
         tom.advertise("exists x")
         for x in range(70):
