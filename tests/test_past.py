@@ -6,10 +6,9 @@ import wayfare
 from live import settled, tree
 from roads import Roads, lost, publish, xs
 from test_net import live, numbers
-from wayfare.core.border import FORGOTTEN_PAST
 from wayfare.core.effects import Lost
 from wayfare.core.filters import Filter
-from wayfare.core.history import Limits
+from wayfare.core.history import FORGOTTEN_PAST, Limits
 
 HOUR = 3600 * 10**9
 

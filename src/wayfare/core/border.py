@@ -27,6 +27,7 @@ from wayfare.core.effects import Close, Effect, Send, WillPublished
 from wayfare.core.filters import Filter
 from wayfare.core.grants import Grants
 from wayfare.core.history import (
+    FORGOTTEN_PAST,
     Backlog,
     Limits,
     Loss,
@@ -57,7 +58,6 @@ from wayfare.core.watches import Watches
 from wayfare.errors import ProtocolError
 
 OVERTAKEN = "a publisher moved, and its old broker did not answer: some of it may be missing"
-FORGOTTEN_PAST = "its broker does not remember so much of the past"
 WITHDRAWN = "its account may not subscribe to this any more"
 AWAITED_MAX = (
     16  # sessions that are passed over when one is evicted, because somebody waits for them

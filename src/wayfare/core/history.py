@@ -195,6 +195,17 @@ class Stored(msgspec.Struct, eq=False, weakref=True):
     ask: int = 0  # it is a current value, for this request of one client
 
 
+FORGOTTEN_PAST = "its broker does not remember so much of the past"
+
+
+def reason(first: str, then: str, *, exact: bool) -> str:
+    """Of two losses in one place: why nobody knows how many the first ones are says more than a limit.
+
+    But who asked for the past may be content with what its broker remembers, and not with less.
+    """
+    return then if exact or first == FORGOTTEN_PAST else first
+
+
 class Loss(msgspec.Struct, frozen=True, gc=False):
     """Notifications that are lost, in the place where they are missing."""
 
@@ -204,7 +215,7 @@ class Loss(msgspec.Struct, frozen=True, gc=False):
 
     def and_then(self, other: Loss) -> Loss:
         """Both, in one place; why nobody knows how many says more than a limit."""
-        why = other.why if self.exact else self.why
+        why = reason(self.why, other.why, exact=self.exact)
         return Loss(self.count + other.count, why, self.exact and other.exact)
 
 
@@ -366,7 +377,7 @@ class Hole(msgspec.Struct, frozen=True, gc=False):
 
     def and_then(self, other: Hole) -> Hole:
         """Both, and what was dropped in between; for the reason, see Loss."""
-        why = other.why if self.exact else self.why
+        why = reason(self.why, other.why, exact=self.exact)
         return Hole(self.first, other.last, why, self.exact and other.exact)
 
 
@@ -594,7 +605,8 @@ class Backlog:
         holes = [one for one in self.holes if before < one.last <= last]
         at_the_end = bool(holes) and holes[-1].last == last
         why = holes[-1].why if holes and (at_the_end or not self.why) else self.why
-        why = next((one.why for one in holes if not one.exact), why)
+        unknown = (one.why for one in holes if not one.exact and one.why != FORGOTTEN_PAST)
+        why = next(unknown, why)
         return Loss(last - before, why, all(one.exact for one in holes))
 
     def acknowledge(self, number: int) -> None:

@@ -18,9 +18,9 @@ from pyspark.sql import datasource as ds
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import DataType, StructType
 
-from wayfare.core.border import FORGOTTEN_PAST
 from wayfare.core.conditions import CONJUNCTIONS_MAX, Condition, attr
 from wayfare.core.filters import Filter
+from wayfare.core.history import FORGOTTEN_PAST
 from wayfare.core.predicates import NAME_MAX, Value
 from wayfare.errors import FilterError, PipelineError
 from wayfare.net.background import Background

@@ -11,12 +11,12 @@ from random import Random
 
 import msgspec
 
-from wayfare.core.border import FORGOTTEN_PAST, OVERTAKEN
+from wayfare.core.border import OVERTAKEN
 from wayfare.core.broker import MEMORY, PUBLISHER_RELOCATIONS
 from wayfare.core.effects import EXPIRED, Exceeded
 from wayfare.core.filters import Filter
 from wayfare.core.handoff import NO_ANSWER
-from wayfare.core.history import Limits
+from wayfare.core.history import FORGOTTEN_PAST, Limits
 from wayfare.core.home import Home
 from wayfare.core.membership import Membership, Work
 from wayfare.core.messages import (
