@@ -17,7 +17,8 @@ class Waits:
     def __init__(self, world: World, slack_ns: int) -> None:
         self.found: list[Violation] = []
         self._world, self._slack_ns = world, slack_ns
-        world.listeners.append(self._on_event)
+        if world.relocation != "junction":  # which asks no broker, but searches the tree
+            world.listeners.append(self._on_event)
 
     def _on_event(self, event: Event) -> None:
         if event.kind != "attached" or event.client is None:
