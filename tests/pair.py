@@ -16,7 +16,17 @@ from wayfare.core import codec
 from wayfare.core import messages as m
 from wayfare.core.broker import DEFAULT_LIMITS, Broker
 from wayfare.core.client import Client
-from wayfare.core.effects import Close, LinkDown, LinkUp, Lost, Notify, Received, Send, Tick
+from wayfare.core.effects import (
+    Close,
+    LinkDown,
+    LinkUp,
+    Lost,
+    Notify,
+    Received,
+    Send,
+    Settled,
+    Tick,
+)
 from wayfare.core.filters import Filter
 
 END = b""  # in place of a frame: the sender has closed the connection
@@ -57,7 +67,7 @@ class Network:
         """
         self.now = 0
         self.clients = {}
-        self.told = {}  # client -> Notify and Lost effects, as they came
+        self.told = {}  # client -> Notify, Lost and Settled effects, as they came
         self.closed = []  # Close effects of everybody
         self._wires = {}  # (who sends, link as the sender calls it) -> Wire
         neighbours = {}
@@ -178,7 +188,7 @@ class Network:
             match effect:
                 case Send(link, message):
                     self._wires[name, link].put(codec.encode(message))
-                case Notify() | Lost():
+                case Notify() | Lost() | Settled():
                     self.told[name].append(effect)
                 case Close(link):
                     self.closed.append(effect)

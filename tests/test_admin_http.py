@@ -144,8 +144,36 @@ async def test_a_session_is_shown_with_what_waits_and_ended(tokens, tmp_path):
 
 
 @live
+async def test_a_client_is_kicked(tokens):
+    async with serving(tokens, "porto", "faro") as ((porto, _), where):
+        at = "/v1/sessions/anna/kick"
+        assert (await call(where, at, "POST"))[0] == 404
+        anna = await wayfare.connect(str(porto.address), client_id="anna")
+        status, body = await call(where, f"{at}?again=true&reason=maintenance", "POST")
+        (kicked,) = body["kicked"]
+        assert (status, kicked["broker"], kicked["disconnected"]) == (200, "porto", 1)
+        await until(lambda: porto.core.border.of(ClientId("anna"))[0].link is not None)
+        assert (await call(where, at, "POST"))[0] == 200
+        with pytest.raises(wayfare.Refused, match="an operator disconnected it"):
+            await anna.attach()
+        status, body = await call(where, at, "POST")
+        (kicked,) = body["kicked"]
+        assert (status, kicked["disconnected"], kicked["away"]) == (200, 0, 1)
+        status, body = await call(where, f"{at}?forget=true", "POST")
+        assert (status, body["kicked"][0]["forgotten"]) == (200, 1)
+        assert (await call(where, at, "POST"))[0] == 404
+        status, body = await call(where, f"{at}?again=perhaps", "POST")
+        assert (status, body["error"]) == (400, "again is true or false, not 'perhaps'")
+        assert (await call(where, "/v1/sessions/anna", "POST"))[0] == 405
+        await anna.close()
+
+
+@live
 async def test_names_of_clients_are_any_text(tokens):
     async with serving(tokens) as ((porto,), where):
+        attach(porto, "a/kick")
+        status, body = await call(where, "/v1/sessions/a%2Fkick/kick", "POST")
+        assert (status, body["client"]) == (200, "a/kick")
         attach(porto, "a/b ?&ü")
         status, body = await call(where, "/v1/sessions/a%2Fb%20%3F%26%C3%BC")
         assert (status, body["sessions"][0]["client"]) == (200, "a/b ?&ü")
@@ -254,7 +282,7 @@ def test_a_file_of_tokens_that_is_no_good(tmp_path, text, why):
 
 def test_a_file_of_tokens_that_others_may_read(tokens):
     tokens.chmod(0o640)
-    with pytest.raises(UsageError, match="may be read by others"):
+    with pytest.raises(UsageError, match="may be read by other users"):
         Tokens(str(tokens))
 
 
@@ -316,6 +344,10 @@ def test_over_tls_from_the_command_line(tmp_path, tokens, certificates):  # noqa
                 assert "expires        after 60 s away" in out
                 gone = await asyncio.to_thread(command, "sessions", "show", "bert", *there)
                 assert gone == (1, "", "bert has no session here\n")
+                kick = ("sessions", "kick", "anna", "--again")
+                code, out, _ = await asyncio.to_thread(command, *kick, *there)
+                assert (code, out) == (0, "anna was disconnected at porto; its session stays\n")
+                await anna.attach()
                 code, out, _ = await asyncio.to_thread(
                     command, "sessions", "remove", "anna", *there
                 )
@@ -327,6 +359,8 @@ def test_over_tls_from_the_command_line(tmp_path, tokens, certificates):  # noqa
                     command, "sessions", "remove", "anna", *there
                 )
                 assert (code, err) == (1, "anna has no session here\n")
+                code, _, err = await asyncio.to_thread(command, *kick, *there)
+                assert (code, err) == (1, "anna has no session here\n")
 
         asyncio.run(test())
         wrong = private(tmp_path / "wrong", "x" * 32)
@@ -334,3 +368,33 @@ def test_over_tls_from_the_command_line(tmp_path, tokens, certificates):  # noqa
         assert (code, "give a token of this broker" in err) == (2, True)
     finally:
         broker.stop()
+
+
+@live
+async def test_what_is_no_admin_api_is_named_as_such(tokens):
+    """A client's port, or another server of HTTP: what comes from there is not shown."""
+    broker = BrokerHost("porto", {})
+    await broker.start(HERE)
+
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    ports = {
+        broker.address.port: "what listens there does not speak HTTP",
+        server.sockets[0].getsockname()[1]: "is no admin API: it answers 404 Not Found",
+    }
+    for port, why in ports.items():
+        there = ("--url", f"http://127.0.0.1:{port}", "--token-file", tokens)
+        for words in (("list",), ("show", "anna"), ("remove", "anna"), ("kick", "anna")):
+            code, out, err = await asyncio.to_thread(command, "sessions", *words, *there)
+            assert (code, out, why in err) == (2, "", True)
+    server.close()
+    await broker.stop()
+
+
+def test_a_token_is_for_the_admin_api(tokens):
+    code, _, err = command("sessions", "list", "--socket", "x.sock", "--token-file", tokens)
+    assert (code, "are for the admin API: give --url, too" in err) == (2, True)

@@ -199,8 +199,8 @@ def delivered(time: int, number: int, delivery: int, client: str = "a", epoch: i
     return Event(time, "delivered", client, None, "p", number, delivery, epoch)
 
 
-def past(event: Event) -> Event:
-    event.reason = "past"
+def past(event: Event, reason: str = "past") -> Event:
+    event.reason = reason
     return event
 
 
@@ -225,6 +225,15 @@ LOGS = {
         past(delivered(12 * MS, 1, 2)),
         delivered(13 * MS, 2, 3),
         past(delivered(14 * MS, 1, 4)),
+    ],
+    # 1 was kept by an old broker, and comes late; 2 is lost, as is known in the end.
+    "late": [
+        subscribed(0, "price > 0"),
+        *(published(number * MS, number, 7) for number in range(1, 4)),
+        Event(10 * MS, "lost", "a", count=0, reason="nobody knows"),
+        delivered(11 * MS, 3, 2),
+        past(delivered(12 * MS, 1, 3), "late"),
+        Event(13 * MS, "settled", "a", count=1, entries={"p": 1}),
     ],
     # 1 comes, then 4, so 2 and 3 are late, though 3 comes after 2; 4 comes again, 5 never; 7 and 6 come
     # at once, but in this order.
@@ -344,6 +353,12 @@ def test_what_comes_late_or_again(told: dict[str, list[dict[str, Any]]]) -> None
 def test_the_past_has_an_order_of_its_own(told: dict[str, list[dict[str, Any]]]) -> None:
     counts = ("expected", "extra", "past", "duplicates", "order_violations")
     assert facts(told, "past", *counts) == (0, 3, 1, 1, 1)
+
+
+def test_what_comes_late_has_no_order(told: dict[str, list[dict[str, Any]]]) -> None:
+    counts = ("expected", "delivered", "lost", "duplicates", "order_violations")
+    assert facts(told, "late", *counts) == (3, 2, 1, 0, 0)
+    assert facts(told, "late", "gaps", "told_lost") == (1, 1)
 
 
 def test_a_subscription_counts_until_it_is_withdrawn(

@@ -307,14 +307,20 @@ def test_leases_end_whatever_breaks(faults):
     assert check(world).violations == ()
 
 
-def test_a_publisher_that_moves_while_it_is_slowed_is_slowed_there():
+def slowed(count, unread_ns):
+    """Tom publishes this many, one each millisecond, and is slowed after a second: anna does not read for that long."""
     world = congested(3, 0, count=1)
     anna, tom = world.clients["anna"], world.clients["tom"]
-    anna.stop_reading(4 * SECOND_NS)
-    for x in range(2, 2_001):
+    anna.stop_reading(unread_ns)
+    for x in range(2, count + 1):
         world.agenda.at(world.now + x * MS_NS, lambda x: tom.publish({"x": x}), x)
     world.run_until(world.now + SECOND_NS)
     assert world.paused
+    return world, anna, tom
+
+
+def test_a_publisher_that_moves_while_it_is_slowed_is_slowed_there():
+    world, anna, tom = slowed(2_000, 4 * SECOND_NS)
     tom.attach("b2")
     world.settle()
     assert [one.notification.number for one in anna.received] == [*range(1, 2_001)]
@@ -323,13 +329,7 @@ def test_a_publisher_that_moves_while_it_is_slowed_is_slowed_there():
 
 
 def test_a_reader_that_moves_while_publishers_are_slowed_lets_them_go():
-    world = congested(3, 0, count=1)
-    anna, tom = world.clients["anna"], world.clients["tom"]
-    anna.stop_reading(60 * SECOND_NS)
-    for x in range(2, 1_001):
-        world.agenda.at(world.now + x * MS_NS, lambda x: tom.publish({"x": x}), x)
-    world.run_until(world.now + SECOND_NS)
-    assert world.paused
+    world, anna, _ = slowed(1_000, 60 * SECOND_NS)
     anna.disconnect()
     world.run_until(world.now + SECOND_NS)
     assert not world.paused

@@ -103,7 +103,7 @@ def test_it_goes_when_nobody_waits_for_it(here):
     anna, bert = (opened(here, name, away_since=0) for name in ("anna", "bert"))
     here.route(news(1), "lisbon", 0)
     here.connect(anna, "anna/2")
-    here.push(anna)
+    here.push(anna, 0)
     anna.backlog.acknowledge(1)
     assert len(here._store) == 1  # bert's
     here.end(bert, 1)
@@ -476,9 +476,9 @@ def test_a_publication_is_accepted_once(here):
 def test_nothing_is_pushed_to_who_waits_or_is_away(here):
     session = opened(here, away_since=0)
     here.put(session, [(Stored(news(1), 1), 0)])
-    assert here.push(session) == []
+    assert here.push(session, 0) == []
     here.connect(session, "anna/2")
     session.wait = Wait({}, 1000)
-    assert here.push(session) == []
+    assert here.push(session, 0) == []
     session.wait = None
-    assert here.push(session) == [Send("anna/2", Deliver(1, news(1)))]
+    assert here.push(session, 0) == [Send("anna/2", Deliver(1, news(1)))]

@@ -399,7 +399,7 @@ def test_what_ascii_lacks_is_replaced(tmp_path: Path) -> None:
 # Benches
 
 
-LONG = ("move", "roam")  # in many processes
+LONG = ("move", "roam", "hostile")  # in many processes, or with many attacks
 ON_SPARK = ("sweep", "analyse", "history")  # in the session of the other tests
 every_bench = pytest.mark.parametrize(
     "what",

@@ -760,6 +760,8 @@ WRONG_OPTIONS = [
     ("ca", 5, "the path of a file"),
     ("crl", b"crl.pem", "the path of a file"),
     ("failover", "x", "a number of seconds"),
+    ("late", 1, "True or False"),
+    ("on_settled", 1, "a function that is called with a count and counts by publisher"),
     ("cert", "x", "a pair of paths: the file of the certificate, and the file of its key"),
     ("cert", ("x", 5), "a pair of paths: the file of the certificate, and the file of its key"),
     ("account", 5, "a text"),
@@ -768,6 +770,7 @@ WRONG_OPTIONS = [
     ("durability", "tape", "one of os, disk"),
     ("areas", {"R1": "R2"}, 'locations by location, like {"R1": ["R1", "R2"]}'),
     ("places", 5, "a map, or the path of its file"),
+    ("probe", 0, "a number of seconds, at least 0.1"),
 ]
 WRONG_TERMS = [
     ("last", "x", "a whole number, at least 0"),

@@ -23,8 +23,7 @@ LINE = ("porto-lisbon", "faro-lisbon")
 def crash(client):
     """As kill -9, within this process: nothing is said or written any more."""
     client._life.closed = True
-    for task in client._conversation.tasks:
-        task.cancel()
+    client._conversation.tasks.cancel()
     client._keeping._store.close()
     client._keeping._store.keep = lambda *_: None
     if client._conversation.wire is not None:

@@ -34,6 +34,33 @@ def begin(net, broker, clock, life, *, subscribed="x > 0"):
     return old
 
 
+def forgotten():
+    """No broker remembers the first process any more, but porto has its session."""
+    net = network()
+    begin(net, "porto", 5_000, 1)
+    net.settle()
+    for broker in net.brokers.values():
+        broker.border.tombstones.clear()
+    return net
+
+
+def cut_off():
+    """The next process is at faro, and porto, which knows better, cannot say so."""
+    net = forgotten()
+    net.stop("porto", "lisbon")
+    begin(net, "faro", 7, 2)
+    net.settle()
+    return net
+
+
+def assert_got_one(net):
+    """Anna exceeds the first process, which is refused, and gets what is published."""
+    assert Close("anna/5001", REFUSED) in net.closed
+    assert net.got("anna") == xs(1)
+    assert lost(net) == []
+    assert_tidy(net)
+
+
 @pytest.mark.parametrize("relocation", ["handoff", "junction", "home", "naive"])
 @pytest.mark.parametrize("broker", ["porto", "faro"])
 def test_a_process_whose_clock_is_behind_begins_all_the_same(relocation, broker):
@@ -44,20 +71,13 @@ def test_a_process_whose_clock_is_behind_begins_all_the_same(relocation, broker)
     net.settle()
     assert [where for where, _ in homes(net)] == [broker]
     assert net.clients["anna"].epoch == 5_002 + ROOM
-    assert Close("anna/5001", REFUSED) in net.closed
     publish(net, 1)
-    assert net.got("anna") == xs(1)
-    assert lost(net) == []
-    assert_tidy(net)
+    assert_got_one(net)
 
 
 def test_a_broker_that_does_not_know_is_told_by_those_that_do():
     """Faro has forgotten the first process, or never heard of it; porto has its session."""
-    net = network()
-    begin(net, "porto", 5_000, 1)
-    net.settle()
-    for broker in net.brokers.values():
-        broker.border.tombstones.clear()
+    net = forgotten()
     begin(net, "faro", 7, 2)
     net.stop("lisbon", "faro")
     net.settle()
@@ -68,21 +88,11 @@ def test_a_broker_that_does_not_know_is_told_by_those_that_do():
     net.attach("anna", "faro")  # the connection was closed, and the next one goes on
     net.settle()
     assert homes(net) == [("faro", 5_002 + ROOM)]
-    assert Close("anna/5001", REFUSED) in net.closed
-    assert net.got("anna") == xs(1)
-    assert lost(net) == []
-    assert_tidy(net)
+    assert_got_one(net)
 
 
 def test_so_it_is_when_it_has_moved_meanwhile():
-    net = network()
-    begin(net, "porto", 5_000, 1)
-    net.settle()
-    for broker in net.brokers.values():
-        broker.border.tombstones.clear()
-    net.stop("porto", "lisbon")
-    begin(net, "faro", 7, 2)
-    net.settle()
+    net = cut_off()
     net.move("anna", "braga")
     net.cut("anna")
     net.go()
@@ -96,14 +106,7 @@ def test_so_it_is_when_it_has_moved_meanwhile():
 
 def test_so_it_is_when_its_session_has_ended_meanwhile():
     """Its broker had no room for it, or it was away for too long; and it has not heard what to exceed."""
-    net = network()
-    begin(net, "porto", 5_000, 1)
-    net.settle()
-    for broker in net.brokers.values():
-        broker.border.tombstones.clear()
-    net.stop("porto", "lisbon")
-    begin(net, "faro", 7, 2)
-    net.settle()
+    net = cut_off()
     net.cut("anna")
     net.go()
     net._event("faro", Forgotten("anna", "no room"))

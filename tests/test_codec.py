@@ -153,6 +153,7 @@ states = st.builds(
     ),
 )
 followed = st.builds(m.Followed, follows, states, pairs)
+listeners = st.lists(names, max_size=3).map(tuple)
 
 MESSAGES = {
     m.Hello: st.builds(m.Hello, st.integers(-(2**63), 2**64 - 1), names),
@@ -173,17 +174,21 @@ MESSAGES = {
     m.Follow: st.builds(m.Follow, st.sampled_from(["location in myloc", "?"]), st.none() | terms),
     m.Unfollow: st.builds(m.Unfollow, st.sampled_from(["location in myloc", "?"])),
     m.State: states,
-    m.HereAck: st.builds(m.HereAck, numbers),
+    m.HereAck: st.builds(m.HereAck, numbers, st.booleans()),
+    m.CaughtUp: st.builds(m.CaughtUp, numbers),
     m.Here: st.builds(m.Here, numbers, notifications, st.booleans()),
     m.HereGap: st.builds(m.HereGap, numbers, texts, st.booleans()),
-    m.Shadow: st.builds(m.Shadow, names, names, numbers, numbers, numbers, followed),
-    m.Forget: st.builds(m.Forget, names, numbers),
-    m.Recall: st.builds(m.Recall, names, names, numbers),
+    m.Shadow: st.builds(m.Shadow, names, names, numbers, numbers, numbers, followed, listeners),
+    m.Forget: st.builds(m.Forget, names, numbers, names),
+    m.Recall: st.builds(m.Recall, names, names, numbers, st.tuples(numbers, numbers)),
     m.Recalled: st.builds(
         m.Recalled,
         names,
         numbers,
         st.lists(st.builds(m.Kept, notifications, numbers), max_size=3).map(tuple),
+        numbers,
+        texts,
+        listeners,
     ),
     m.Detach: st.builds(m.Detach, st.booleans()),
     m.Subscribe: st.builds(m.Subscribe, filters(), st.none() | terms, numbers, numbers, numbers),
@@ -195,6 +200,15 @@ MESSAGES = {
     m.Retained: retained,
     m.Values: st.builds(m.Values, st.lists(retained, max_size=3).map(tuple)),
     m.Current: st.builds(m.Current, numbers, notifications, numbers),
+    m.Late: st.builds(m.Late, numbers, notifications),
+    m.Settled: st.builds(
+        m.Settled,
+        numbers,
+        numbers,
+        st.dictionaries(names, st.lists(numbers, max_size=3).map(tuple), max_size=3),
+        st.booleans(),
+        st.booleans(),
+    ),
     m.Ack: st.builds(m.Ack, numbers, st.none() | st.builds(m.Probe, numbers, numbers, numbers)),
     m.Welcome: st.builds(m.Welcome, numbers, numbers),
     m.Deliver: st.builds(m.Deliver, numbers, notifications),
@@ -271,8 +285,8 @@ def test_a_message_survives_the_wire(kind, data):
     assert repr(again) == repr(message)  # 1, 1.0 and True are equal, but not the same
 
 
-NOTE = m.Notification("ticker", 7, {"x": 1}, b"!", 1_790_000_000_000_000_000)
-NOTE_ON_WIRE = [1, "ticker", 7, {"x": 1}, b"!", 1_790_000_000_000_000_000]
+NOTE = m.Notification("ticker", 7, {"x": 1}, b"!", 1_790_000_000_000_000_000, 9)
+NOTE_ON_WIRE = [1, "ticker", 7, {"x": 1}, b"!", 1_790_000_000_000_000_000, 9]
 
 LAYOUT = [
     (HELLO, [0, 1, "porto"]),
@@ -296,11 +310,13 @@ LAYOUT = [
             life=8,
             failover_ns=9,
             will=m.Will({"x": 1}, b"!", 5, m.Retain(("x",))),
+            late=2,
         ),
         [
             *(10, "anna", 3, 9, [[ON_WIRE]], [[[[]]], [[]]], [["faro", 2], ["porto", 1]], True),
             *("beja", [[0, [5, 6, "key", True, 8]]], 77, 500, [1], None, 300, [[0, 4]], 2, 8, 9),
             [{"x": 1}, b"!", 5, [["x"], False]],
+            2,
         ],
     ),
     (
@@ -309,16 +325,20 @@ LAYOUT = [
     ),
     (m.Follow("x", m.Terms(last=5)), [60, "x", [5, None, None, False, None]]),
     (m.Unfollow("x"), [61, "x"]),
-    (m.HereAck(4), [63, 4]),
+    (m.HereAck(4), [63, 4, False]),
+    (m.CaughtUp(7), [66, 7]),
     (m.Here(4, NOTE, past=True), [64, 4, NOTE_ON_WIRE, True]),
-    (m.HereGap(4, "why"), [65, 4, "why", True]),
+    (m.HereGap(4, "why"), [65, 4, "why", True, 0]),
     (
         m.Shadow("b1", "anna", 3, 2, 9, m.Followed((("x", None),), m.State("R1"), (3, 7))),
-        [70, "b1", "anna", 3, 2, 9, [[["x", None]], [62, "R1", None, {}, {}], [3, 7]]],
+        [70, "b1", "anna", 3, 2, 9, [[["x", None]], [62, "R1", None, {}, {}], [3, 7]], []],
     ),
-    (m.Forget("anna", 3), [71, "anna", 3]),
-    (m.Recall("b1", "anna", 3), [72, "b1", "anna", 3]),
-    (m.Recalled("anna", 3, (m.Kept(NOTE, 5),)), [73, "anna", 3, [[NOTE_ON_WIRE, 5, 0]]]),
+    (m.Forget("anna", 3, "b1"), [71, "anna", 3, "b1"]),
+    (m.Recall("b1", "anna", 3, (2, 7)), [72, "b1", "anna", 3, [2, 7]]),
+    (
+        m.Recalled("anna", 3, (m.Kept(NOTE, 5),), 8, "why"),
+        [73, "anna", 3, [[NOTE_ON_WIRE, 5, 0]], 8, "why", []],
+    ),
     (m.Detach(leave=True), [11, True]),
     (m.Subscribe(X), [12, [ON_WIRE], None, 0, 0, 0]),
     (
@@ -328,10 +348,10 @@ LAYOUT = [
     (m.Unsubscribe(X), [13, [ON_WIRE]]),
     (m.Advertise(X, watch=True), [14, [ON_WIRE], True]),
     (m.Unadvertise(X), [15, [ON_WIRE]]),
-    (m.Publish(7, {"x": 1}, b"!", 5), [16, 7, {"x": 1}, b"!", 5, None]),
+    (m.Publish(7, {"x": 1}, b"!", 5, expires_ns=9), [16, 7, {"x": 1}, b"!", 5, None, 9]),
     (
         m.Publish(7, {"x": 1}, retain=m.Retain(("x",), True)),
-        [16, 7, {"x": 1}, b"", 0, [["x"], True]],
+        [16, 7, {"x": 1}, b"", 0, [["x"], True], 0],
     ),
     (
         m.Retained(NOTE, m.Retain(("x",)), 4, "city", 3),
@@ -342,11 +362,16 @@ LAYOUT = [
         [81, [[80, NOTE_ON_WIRE, [["x"], False], 4, "", 0]]],
     ),
     (m.Current(4, NOTE, 9), [82, 4, NOTE_ON_WIRE, 9]),
+    (m.Late(4, NOTE), [98, 4, NOTE_ON_WIRE]),
+    (
+        m.Settled(4, 2, {"ticker": (7, 9)}, exact=False, more=True),
+        [99, 4, 2, {"ticker": [7, 9]}, False, True],
+    ),
     (m.Ack(4), [17, 4, None]),
     (m.Welcome(3, 6), [20, 3, 6]),
     (m.Deliver(4, NOTE), [21, 4, NOTE_ON_WIRE]),
-    (m.Gap(4, "backlog_age"), [22, 4, "backlog_age", True]),
-    (m.Gap(4, "no session", exact=False), [22, 4, "no session", False]),
+    (m.Gap(4, "backlog_age", expired=2), [22, 4, "backlog_age", True, 2]),
+    (m.Gap(4, "no session", exact=False), [22, 4, "no session", False, 0]),
     (m.Published(7), [23, 7]),
     (m.Resend(3, 4), [24, 3, 4]),
     (m.Interest(X, True), [25, [ON_WIRE], True]),
@@ -381,7 +406,10 @@ LAYOUT = [
     (m.Challenge(b"c" * 32), [8, b"c" * 32]),
     (m.Proof(b"p" * 32), [9, b"p" * 32]),
     (m.Peer(), [74]),
-    (m.Uncertain(m.Notification("tom", 3, {"x": 1}), 2), [2, [1, "tom", 3, {"x": 1}, b"", 0], 2]),
+    (
+        m.Uncertain(m.Notification("tom", 3, {"x": 1}), 2),
+        [2, [1, "tom", 3, {"x": 1}, b"", 0, 0], 2],
+    ),
     (m.Announce(("porto", "faro")), [31, ["porto", "faro"], [], [], []]),
     (
         m.Announce((), (m.Began("anna", 3, "porto", 4),)),
@@ -393,7 +421,13 @@ LAYOUT = [
     ),
     (
         m.Announce((), sought=(m.Request("porto", "anna", 3, 9, ()),)),
-        [31, [], [], [], [[40, "porto", "anna", 3, 9, [], 0, False, False, False, False, False]]],
+        [
+            31,
+            [],
+            [],
+            [],
+            [[40, "porto", "anna", 3, 9, [], 0, False, False, False, False, False, 0]],
+        ],
     ),
     (
         m.Tunnel("porto", "faro", "anna#2", m.Ack(4)),
@@ -404,14 +438,14 @@ LAYOUT = [
         (m.Update(errands=(errand,)), [30, [], [], [], [], [array], False, None, None, []])
         for errand, array in (
             (
-                m.Request("porto", "anna", 3, 9, (("faro", 2),), 77, True, failover=True),
-                [40, "porto", "anna", 3, 9, [["faro", 2]], 77, True, False, False, False, True],
+                m.Request("porto", "anna", 3, 9, (("faro", 2),), 77, True, failover=True, life=8),
+                [40, "porto", "anna", 3, 9, [["faro", 2]], 77, True, False, False, False, True, 8],
             ),
             (
                 m.Reply("porto", "anna", 3, found=False),
                 [
                     *(41, "porto", "anna", 3, False, [], 0, "", True, 0, {}, 0, None, False, []),
-                    *([], False, False, 0, False, 0, 0, 0, 0, False),
+                    *([], False, False, 0, False, 0, 0, 0, 0, False, 0, []),
                 ],
             ),
             (
@@ -428,6 +462,8 @@ LAYOUT = [
                     doubt_ns=4,
                     doubt_since=5,
                     unreachable=True,
+                    gap=2,
+                    unsettled=(3, 4),
                 ),
                 [
                     *(
@@ -443,6 +479,7 @@ LAYOUT = [
                     ),
                     *(8, {"ticker": 7}, 2, [[ON_WIRE]], True, [[0, [3, None, None, False, None]]]),
                     *([[1, 2, "backlog_age", False]], True, True, 9, True, 6, 7, 4, 5, True),
+                    *(2, [3, 4]),
                 ],
             ),
             (
@@ -569,7 +606,7 @@ def test_a_reader_may_take_one_message_at_a_time_and_allow_more_behind_it():
     long = m.Publish(1, {}, bytes(200))
     assert decoder.feed(encode(HELLO) + encode(m.Ack(1)) + encode(long)) == [HELLO]
     assert decoder.feed(b"") == [m.Ack(1)]
-    with pytest.raises(CodecError, match="a frame of 208 bytes; at most 100 are allowed"):
+    with pytest.raises(CodecError, match="a frame of 209 bytes; at most 100 are allowed"):
         decoder.feed(b"")
     decoder.frame_max, decoder.singly = FRAME_MAX, False
     assert decoder.feed(encode(m.Ack(2))) == [long, m.Ack(2)]

@@ -103,7 +103,7 @@ def test_every_key_of_a_broker():
 def test_every_limit_of_the_core_has_a_key():
     only_simulated = {"delay_ns", "prepared_ns"}
     of_the_host = {"greeting_ns"}  # as `limits.greeting` says
-    fixed = {"slice_units"}  # how long one event works on tables: operators need not choose
+    fixed = {"slice_units", "long_text"}  # how long one event works: operators need not choose
     others = only_simulated | of_the_host | fixed
     assert {*config_keys.LIMITS} == {*Limits.__struct_fields__} - others
 
@@ -314,6 +314,10 @@ window = 0
         (
             'name = "a"\nrelocation = "home"\n[durability]\nmode = "os"\ndirectory = "b"',
             ':4: durability.mode is "os": home keeps what it does in memory only',
+        ),
+        (
+            'name = "a"\nrelocation = "home"\n[ahead]\nplaces = "map.json"',
+            ':2: relocation is "home": sessions stay at home, so no broker can listen ahead',
         ),
         ('name = "a"\n[durability]\nmode = "tape"', ':3: durability.mode is "tape": choose one of'),
         ('links = [["a", "b"]]\nhost = ""', ':2: host is "": give a text'),
@@ -546,7 +550,8 @@ def test_a_broker_has_a_mined_model(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("nlb", "there"), [("next", ("b",)), ("none", ()), ("all", ["b", "c", "d"])]
+    ("nlb", "there"),
+    [("next", ("b",)), ("learnt", ("b",)), ("none", ()), ("all", ["b", "c", "d"])],
 )
 def test_which_brokers_listen(tmp_path, nlb, there):
     text = f"""
@@ -556,6 +561,21 @@ def test_which_brokers_listen(tmp_path, nlb, there):
     """
     found = ahead_of(in_file(tmp_path, text, map_json=MAP)).nlb("a")
     assert (sorted(found) if nlb == "all" else found) == there
+
+
+def test_what_brokers_learn_begins_with_a_map_or_a_mined_model(tmp_path):
+    moves = [Moves("", "", "a", "b", 70), Moves("", "x", "a", "c", 30)]
+    (tmp_path / "model.json").write_bytes(encode_model(Movement(moves)))
+    text = 'ahead = { movement = "model.json", nlb = "learnt", coverage = 0.8 }'
+    site = in_file(tmp_path, text)
+    learner = network.host(site.name, site.neighbours, site.settings).core.replicator.learner
+    assert (learner.expected("", "car"), learner.expected("x", "car")) == (["b"], ["c"])
+    assert ahead_of(site).learning.coverage == 0.8
+    mapped = in_file(tmp_path, 'ahead = { places = "map.json", nlb = "learnt" }', map_json=MAP)
+    learner = network.host(mapped.name, mapped.neighbours, mapped.settings).core.replicator.learner
+    assert learner.expected("", "car") == ["b"]
+    with pytest.raises(ConfigError, match="stay at home"):
+        in_file(tmp_path, 'relocation = "home"\nahead = { nlb = "learnt" }')
 
 
 @pytest.mark.parametrize(
@@ -573,7 +593,7 @@ def test_steps(written, meaning):
         ('ahead.steps = "far"', 'ahead.steps is "far": give a whole number of steps'),
         ("ahead.steps = true", "ahead.steps is true: give a whole number of steps"),
         ("ahead.coverage = 0", "ahead.coverage is 0: give a share above 0, up to 1"),
-        ('ahead.nlb = "near"', "ahead.nlb is \"near\": choose one of next, none, all"),
+        ('ahead.nlb = "near"', "ahead.nlb is \"near\": choose one of next, learnt, none, all"),
         ('ahead = { places = "p", movement = "m" }', "ahead.movement is a map by itself: leave out"),
         ('peers.b = ""', 'peers.b is "": give a text like "10.0.0.5:7410"'),
         ('peers.b = "h:0"', 'peers.b is "h:0": nobody can call port 0'),
@@ -602,3 +622,36 @@ def test_a_map_that_cannot_be_used(tmp_path, text, content, says):
     assert re.match(f"names no good file: .*{says}", told.reason)
     with pytest.raises(WayfareError, match=says):
         ahead_of(site)
+
+
+def test_a_broker_that_is_announced_says_where_it_is():
+    site = config.parse('name = "x"\n[announce]\nnetwork = "city"\n')
+    assert site.settings.announce == configured.Announce("city")
+    everywhere = 'name = "x"\nlisten = "0.0.0.0"\nannounce.network = "city"\n'
+    site = config.parse(everywhere + 'announce.host = "10.0.0.5"\n')
+    assert site.settings.announce == configured.Announce("city", "10.0.0.5")
+    for text, sentence in (
+        (everywhere, "announce.host is missing: it listens at every address of this machine"),
+        (
+            everywhere + 'announce.host = "::"\n',
+            "announce.host has to say where clients on the LAN",
+        ),
+        (
+            'links = [["a", "b"]]\nhost = "0.0.0.0"\nannounce.network = "x"\n',
+            "announce.host is missing",
+        ),
+        (
+            'name = "x"\nannounce.host = "10.0.0.5"\n',
+            "announce.network is missing: name the network",
+        ),
+        ('name = "x"\nannounce.network = "a b"\n', 'announce.network is "a b": give a name'),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(sentence)):
+            config.parse(text)
+
+
+def test_announced_accounts_without_tls_are_a_warning(tmp_path):
+    file = tmp_path / "site.toml"
+    file.write_text('name = "x"\naccounts = "a.toml"\nannounce.network = "city"\n')
+    (warning,) = checks.warnings(file, config.read(file).settings)
+    assert "no client sends a password to an announced broker without TLS" in str(warning)

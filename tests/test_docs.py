@@ -395,7 +395,8 @@ def kinds():
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             match node:
                 case ast.Call(
-                    func=ast.Attribute(attr="log"), args=[ast.Constant(value=str(kind)), *_]
+                    func=ast.Attribute(attr="log" | "fact"),
+                    args=[ast.Constant(value=str(kind)), *_],
                 ):
                     yield kind
                 case ast.Call(

@@ -25,13 +25,18 @@ def network(**more):
 
 def overtaken(**more):
     net = network(**more)
+    overtake(net)
+    return net
+
+
+def overtake(net):
+    """Tom's 1 gets stuck at c, and tom waits at a until nobody has answered in time."""
     net.stop("c", "b")
     publish(net, 1)
     net.move("tom", "a")
     for _ in range(2):
         net.pass_time(ANSWER_NS // 2)
         net.settle()
-    return net
 
 
 @pytest.mark.parametrize("routing", ["flooding", "covering"])
@@ -48,12 +53,7 @@ def test_who_gets_nothing_of_it_gets_what_is_late():
     net = network()
     net.subscribe("cora", "x = 1 or x = 3")
     net.move("cora", "b")
-    net.stop("c", "b")
-    publish(net, 1)
-    net.move("tom", "a")
-    for _ in range(2):
-        net.pass_time(ANSWER_NS // 2)
-        net.settle()
+    overtake(net)
     publish(net, 2)
     net.go()
     publish(net, 3)
@@ -93,12 +93,7 @@ def test_who_held_both_is_told_between_what_was_late_and_what_overtook_it():
     net.advertise("tom", "exists x")
     net.move("bert", "d")
     net.move("tom", "c")
-    net.stop("c", "b")
-    publish(net, 1)
-    net.move("tom", "a")
-    for _ in range(2):
-        net.pass_time(ANSWER_NS // 2)
-        net.settle()
+    overtake(net)
     net.cut("bert")
     publish(net, 2)
     net.stop("d", "b")

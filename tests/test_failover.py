@@ -4,7 +4,10 @@ Most play in the tree of roads.py. Anna is at porto, which cannot be reached any
 """
 
 import asyncio
+import itertools
+import signal
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -263,3 +266,74 @@ async def fail_over(path):
 
 def test_a_live_client_fails_over_when_its_broker_is_killed(tmp_path):
     asyncio.run(asyncio.wait_for(fail_over(tmp_path), 20))
+
+
+async def stop_and_go_on(path, stopped_s):
+    """Anna is at a, which stops for a while; tom and ole publish all the time, at c and at a."""
+    net = Processes(path, "memory")
+    for name in ("b", "a", "c"):
+        await net.start(name)
+    told, got, came = [], {"tom": [], "ole": []}, []
+
+    async def publish(client, name, going):
+        await client.advertise(f"who = '{name}'")
+        x = 0
+        while not going.done():
+            x += 1
+            await client.publish({"x": x, "who": name})
+            await asyncio.sleep(0.005)
+        await client.flush(20)
+        return x
+
+    async def read(seen, last):
+        """Until the last notification of each publisher is there."""
+        while any(name not in last or last[name] not in got[name] for name in got):
+            with suppress(TimeoutError):
+                n = await seen.get(0.5)
+                got[n["who"]].append(n["x"])
+                came.append(time.monotonic())
+
+    async def trouble():
+        await asyncio.sleep(0.5)
+        net.running["a"].send_signal(signal.SIGSTOP)
+        await asyncio.sleep(stopped_s)
+        net.running["a"].send_signal(signal.SIGCONT)
+        await asyncio.sleep(1)
+
+    options = {"heartbeat_s": 0.5, "timeout": 20}
+    try:
+        async with (
+            wayfare.connect(net.urls("c"), client_id="tom", **options) as tom,
+            wayfare.connect(net.urls("a"), client_id="ole", **options) as ole,
+            wayfare.connect(
+                net.urls("a"), client_id="anna", on_lost=lambda *it: told.append(it), **options
+            ) as anna,
+        ):
+            seen, last = await anna.subscribe("x > 0"), {}
+            reading = asyncio.create_task(read(seen, last))
+            going = asyncio.create_task(trouble())
+            last["tom"], last["ole"] = await asyncio.gather(
+                publish(tom, "tom", going), publish(ole, "ole", going)
+            )
+            await reading
+    finally:
+        for process in net.running.values():
+            process.kill()
+            await process.wait()
+    silences = [later - earlier for earlier, later in itertools.pairwise(came)]
+    return got, last, told, max(silences)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("stopped_s", [2, 3.3, 4, 5], ids=str)
+def test_a_live_client_fails_over_when_its_broker_is_stopped(tmp_path, stopped_s):
+    got, last, told, silence = asyncio.run(stop_and_go_on(tmp_path, stopped_s))
+    for name, all in got.items():
+        assert all == sorted({*all}), f"twice, or out of order: {name}"
+    complete = last == {name: len(all) for name, all in got.items()}
+    assert complete or told, "a silent loss"
+    if stopped_s < 3:  # it was back before anybody gave it up
+        assert complete and not told
+    # Anna's client and b each notice after 1.5 s; then she waits for 2 s.
+    assert silence < min(stopped_s, 1.5 + 1.5 + GRACE_NS / SECOND_NS) + 1

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 
 import pytest
 
+from wayfare.core.broker import PUBLISHER_RELOCATIONS
+from wayfare.core.messages import AnyMessage, Prepare, Update
 from wayfare.core.reduction import STRATEGIES
 from wayfare.sim.fuzz import Fuzz, Job, Run, fuzz
 
@@ -64,7 +66,7 @@ def test_without_support_moving_loses_and_duplicates() -> None:
     found = {(run.job.routing, one.rule) for run in runs for one in run.verdict.violations}
     assert {routing for routing, rule in found if rule == "complete"} == {*STRATEGIES}
     rules = {rule for _, rule in found}
-    assert {"complete", "once"} <= rules <= {"complete", "once", "fifo"}
+    assert {"complete", "once"} <= rules <= {"complete", "once", "fifo", "shared"}
 
 
 def by_its_publisher(run: Fuzz, what: str) -> bool:
@@ -87,6 +89,47 @@ def test_what_handoff_keeps_when_everybody_moves_standard_loses() -> None:
     assert len(lost) > 15
     assert len({seed for seed, _ in lost}) > 6
     assert any(publisher for _, publisher in lost)
+
+
+def losses(relocation: str) -> int:
+    runs = [fuzz(Job(seed, "covering", relocation, mobile="both")) for seed in range(10)]
+    return sum(one.rule == "complete" for run in runs for one in run.verdict.violations)
+
+
+def test_what_is_known_of_the_ways_of_publishers_is_used() -> None:
+    """Without a forecast, both algorithms are as standard."""
+    assert losses("proxy") < losses("prefetching") < losses("standard")
+
+
+def test_the_forecast_is_where_the_plan_says_that_clients_go() -> None:
+    right = wrong = 0
+    for seed in range(10):
+        run = Fuzz(Job(seed, "covering", "prefetching", mobile="both"))
+        prepared: list[Prepare] = []
+
+        def note(sender: str, receiver: str, message: AnyMessage, to: list[Prepare]) -> None:
+            errands = message.errands if isinstance(message, Update) else ()
+            to += [one for one in errands if isinstance(one, Prepare) and one.broker == receiver]
+
+        run.world.watchers.append(partial(note, to=prepared))
+        run.run()
+        came = {
+            (event.client, event.broker, event.epoch)
+            for event in run.world.events
+            if event.kind == "attached"
+        }
+        found = [(one.client, one.broker, one.epoch + 1) in came for one in prepared]
+        right, wrong = right + sum(found), wrong + len(found) - sum(found)
+    assert right > 50
+    assert right > wrong  # clients also do what is not in the plan
+
+
+@pytest.mark.parametrize("relocation", sorted(PUBLISHER_RELOCATIONS))
+def test_only_deliveries_suffer_where_publishers_relocate_as_published(relocation: str) -> None:
+    """Brokers that advertise for others leave nothing behind, and their tables are right."""
+    runs = [fuzz(Job(seed, "covering", relocation, mobile="both")) for seed in range(100, 106)]
+    rules = {one.rule for run in runs for one in run.verdict.violations}
+    assert rules <= {"complete", "once", "fifo", "request"}
 
 
 @pytest.mark.parametrize("routing", STRATEGIES)

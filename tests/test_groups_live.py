@@ -137,9 +137,13 @@ async def test_options_of_groups_are_checked():
             {"group": "x", "prefetch": 0},
             {"group": "x", "away": 0.01},
             {"group": "x", "last": 2},
+            {"group": "x", "retained": True},
+            {"group": "x", "slow_publishers": 0},
         ):
             with pytest.raises(UsageError):
                 anna.subscribe(JOBS, **wrong)
+        with pytest.raises(UsageError, match="follows one client, so no group can share it"):
+            anna.subscribe("kind = 'job' and place in myloc", group="x")
 
 
 def test_without_asyncio():

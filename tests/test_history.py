@@ -19,6 +19,7 @@ from wayfare.core.history import (
     size_of,
     thinned,
     with_loss_between,
+    with_values_behind,
 )
 from wayfare.core.messages import Deliver, Gap, Notification, Terms
 from wayfare.errors import ProtocolError, UsageError
@@ -55,17 +56,17 @@ def test_a_new_backlog_is_empty():
     backlog = Backlog()
     assert not backlog
     assert len(backlog) == 0
-    assert backlog.take(WINDOW) == []
+    assert backlog.take(WINDOW, 0) == []
 
 
 def test_deliveries_are_numbered_from_one():
-    assert filled(3).take(WINDOW) == deliveries(1, 3)
+    assert filled(3).take(WINDOW, 0) == deliveries(1, 3)
 
 
 def test_numbering_goes_on_where_the_client_is():
     backlog = Backlog(start=7)
     put(backlog, 2)
-    assert backlog.take(WINDOW) == deliveries(8, 9)
+    assert backlog.take(WINDOW, 0) == deliveries(8, 9)
 
 
 def doubtful(count, limits):
@@ -78,29 +79,29 @@ def doubtful(count, limits):
 
 def test_what_may_be_a_duplicate_is_not_counted_when_it_is_dropped():
     backlog = doubtful(5, Limits(backlog_count=2))
-    assert backlog.take(WINDOW) == [Gap(3, "backlog_count", False), *deliveries(4, 5)]
+    assert backlog.take(WINDOW, 0) == [Gap(3, "backlog_count", False), *deliveries(4, 5)]
 
 
 def test_drops_that_are_not_counted_take_no_room():
     backlog = doubtful(3, Limits(backlog_count=2))
-    backlog.take(WINDOW)
+    backlog.take(WINDOW, 0)
     put(backlog, 100, Limits(backlog_count=2))
     assert len(backlog.holes) <= 2
     assert not any(one.exact for one in backlog.holes)
-    assert backlog.take(WINDOW) == [Gap(101, "backlog_count", False), *deliveries(102, 103)]
+    assert backlog.take(WINDOW, 0) == [Gap(101, "backlog_count", False), *deliveries(102, 103)]
 
 
 def test_nothing_is_sent_twice():
     backlog = filled(2)
-    backlog.take(WINDOW)
+    backlog.take(WINDOW, 0)
     put(backlog, 1)
-    assert backlog.take(WINDOW) == deliveries(3, 3)
-    assert backlog.take(WINDOW) == []
+    assert backlog.take(WINDOW, 0) == deliveries(3, 3)
+    assert backlog.take(WINDOW, 0) == []
 
 
 def test_what_is_sent_is_kept_until_it_is_acknowledged():
     backlog = filled(3)
-    backlog.take(WINDOW)
+    backlog.take(WINDOW, 0)
     assert (len(backlog), backlog.bytes) == (3, 3)
     backlog.acknowledge(2)
     assert (len(backlog), backlog.bytes) == (1, 1)
@@ -110,7 +111,7 @@ def test_what_is_sent_is_kept_until_it_is_acknowledged():
 
 def test_an_old_acknowledgement_changes_nothing():
     backlog = filled(3)
-    backlog.take(WINDOW)
+    backlog.take(WINDOW, 0)
     backlog.acknowledge(2)
     backlog.acknowledge(1)
     assert (backlog.acked, len(backlog)) == (2, 1)
@@ -118,7 +119,7 @@ def test_an_old_acknowledgement_changes_nothing():
 
 def test_nobody_acknowledges_what_was_not_sent():
     backlog = filled(3)
-    backlog.take(window=2)
+    backlog.take(window=2, now=0)
     with pytest.raises(ProtocolError, match="acknowledged 3, but only 2 were sent"):
         backlog.acknowledge(3)
     assert (backlog.acked, len(backlog)) == (0, 3)
@@ -129,12 +130,12 @@ def test_nobody_acknowledges_what_was_not_sent():
 
 def test_only_a_window_of_deliveries_is_on_its_way():
     backlog = filled(5)
-    assert backlog.take(window=2) == deliveries(1, 2)
-    assert backlog.take(window=2) == []
+    assert backlog.take(window=2, now=0) == deliveries(1, 2)
+    assert backlog.take(window=2, now=0) == []
     backlog.acknowledge(1)
-    assert backlog.take(window=2) == deliveries(3, 3)
+    assert backlog.take(window=2, now=0) == deliveries(3, 3)
     backlog.acknowledge(3)
-    assert backlog.take(window=2) == deliveries(4, 5)
+    assert backlog.take(window=2, now=0) == deliveries(4, 5)
 
 
 def test_dropping_does_not_widen_the_window():
@@ -142,7 +143,7 @@ def test_dropping_does_not_widen_the_window():
     backlog, sent = Backlog(), []
     for _ in range(10):
         put(backlog, 1, limits)
-        sent += backlog.take(limits.window)
+        sent += backlog.take(limits.window, 0)
     assert sent == deliveries(1, 2)  # a client that reads nothing gets no more
 
 
@@ -152,13 +153,13 @@ def test_dropping_does_not_widen_the_window():
 def test_beyond_the_count_the_oldest_go():
     backlog = filled(5, Limits(backlog_count=3))
     assert (len(backlog), backlog.bytes) == (3, 3)
-    assert backlog.take(WINDOW) == [Gap(2, "backlog_count"), *deliveries(3, 5)]
+    assert backlog.take(WINDOW, 0) == [Gap(2, "backlog_count"), *deliveries(3, 5)]
 
 
 def test_beyond_the_bytes_the_oldest_go():
     backlog = filled(5, Limits(backlog_bytes=25), size=10)
     assert (len(backlog), backlog.bytes) == (2, 20)
-    assert backlog.take(WINDOW) == [Gap(3, "backlog_bytes"), *deliveries(4, 5)]
+    assert backlog.take(WINDOW, 0) == [Gap(3, "backlog_bytes"), *deliveries(4, 5)]
 
 
 def test_what_is_larger_than_all_limits_is_lost_itself():
@@ -166,7 +167,7 @@ def test_what_is_larger_than_all_limits_is_lost_itself():
     backlog = filled(2, limits, size=10)
     put(backlog, 1, limits, size=26)
     assert (len(backlog), backlog.bytes) == (0, 0)
-    assert backlog.take(WINDOW) == [Gap(3, "backlog_bytes")]
+    assert backlog.take(WINDOW, 0) == [Gap(3, "backlog_bytes")]
 
 
 def test_beyond_the_age_the_oldest_go():
@@ -178,13 +179,13 @@ def test_beyond_the_age_the_oldest_go():
     assert (len(backlog), backlog.oldest()) == (3, 0)
     backlog.expire(110, limits)
     assert (len(backlog), backlog.oldest()) == (1, 20)
-    assert backlog.take(WINDOW) == [Gap(2, "backlog_age"), *deliveries(3, 3)]
+    assert backlog.take(WINDOW, 0) == [Gap(2, "backlog_age"), *deliveries(3, 3)]
 
 
 def test_the_oldest_may_be_one_that_was_sent():
     limits = Limits(backlog_age_ns=100)
     backlog = filled(1)
-    backlog.take(WINDOW)
+    backlog.take(WINDOW, 0)
     put(backlog, 1, now=50)
     assert backlog.oldest() == 0
     backlog.expire(100, limits)
@@ -195,21 +196,21 @@ def test_all_that_is_dropped_in_a_row_is_one_gap_with_the_last_reason():
     limits = Limits(backlog_count=2, backlog_age_ns=100)
     backlog = filled(3, limits)
     backlog.expire(100, limits)
-    assert backlog.take(WINDOW) == [Gap(3, "backlog_age")]
-    assert backlog.take(WINDOW) == []
+    assert backlog.take(WINDOW, 0) == [Gap(3, "backlog_age")]
+    assert backlog.take(WINDOW, 0) == []
 
 
 def test_no_gap_for_what_was_dropped_after_it_was_sent():
     limits = Limits(backlog_count=2)
     backlog = filled(2, limits)
-    backlog.take(WINDOW)
+    backlog.take(WINDOW, 0)
     put(backlog, 2, limits)
-    assert backlog.take(WINDOW) == deliveries(3, 4)
+    assert backlog.take(WINDOW, 0) == deliveries(3, 4)
 
 
 def test_a_gap_may_be_acknowledged():
     backlog = filled(3, Limits(backlog_count=1))
-    backlog.take(WINDOW)
+    backlog.take(WINDOW, 0)
     backlog.acknowledge(2)
     assert (backlog.acked, len(backlog)) == (2, 1)
 
@@ -242,7 +243,7 @@ def test_where_nothing_waits_passing_on_is_putting_and_taking():
     for number in (1, 2, 3):
         stored = store(number)
         slow.put(stored, number, ROOMY)
-        assert [fast.pass_on(stored, number, ROOMY)] == slow.take(WINDOW)
+        assert [fast.pass_on(stored, number, ROOMY)] == slow.take(WINDOW, 0)
     for name in {*Backlog.__slots__} - {"_memory"}:
         assert getattr(fast, name) == getattr(slow, name)
     assert fast.kept_bytes() == slow.kept_bytes()
@@ -255,7 +256,7 @@ def test_what_is_passed_on_counts_towards_the_limits(limits):
         assert backlog.pass_on(store(number), 0, limits) == Deliver(number, note(number))
     assert (len(backlog), backlog.bytes) == (2, 2)
     backlog.resume(0)
-    gap, *rest = backlog.take(WINDOW)
+    gap, *rest = backlog.take(WINDOW, 0)
     assert (gap.number, rest) == (1, deliveries(2, 3))
 
 
@@ -265,40 +266,40 @@ def test_what_is_passed_on_counts_towards_the_limits(limits):
 @pytest.mark.parametrize("delivered", range(2, 6))
 def test_a_client_resumes_behind_any_delivery_that_was_sent(delivered):
     backlog = filled(8)
-    backlog.take(window=5)
+    backlog.take(window=5, now=0)
     backlog.acknowledge(2)
     backlog.resume(delivered)
     assert backlog.bytes == len(backlog) == 8 - delivered
-    assert backlog.take(WINDOW) == deliveries(delivered + 1, 8)
+    assert backlog.take(WINDOW, 0) == deliveries(delivered + 1, 8)
 
 
 def test_what_was_dropped_after_it_was_sent_is_a_gap_for_who_did_not_get_it():
     limits = Limits(backlog_count=3)
     backlog = filled(3, limits)
-    backlog.take(WINDOW)
+    backlog.take(WINDOW, 0)
     put(backlog, 2, limits)
     backlog.resume(1)
-    assert backlog.take(WINDOW) == [Gap(2, "backlog_count"), *deliveries(3, 5)]
+    assert backlog.take(WINDOW, 0) == [Gap(2, "backlog_count"), *deliveries(3, 5)]
 
 
 @pytest.mark.parametrize("delivered", [2, 3])
 def test_what_was_dropped_after_it_was_sent_is_no_gap_for_who_got_it(delivered):
     limits = Limits(backlog_count=3)
     backlog = filled(3, limits)
-    backlog.take(WINDOW)
+    backlog.take(WINDOW, 0)
     put(backlog, 2, limits)
     backlog.resume(delivered)
-    assert backlog.take(WINDOW) == deliveries(delivered + 1, 5)
+    assert backlog.take(WINDOW, 0) == deliveries(delivered + 1, 5)
 
 
 @pytest.mark.parametrize("delivered", [0, 1, 4, 6])
 def test_numbers_of_elsewhere_are_not_resumed_and_change_nothing(delivered):
     backlog = filled(5)
-    backlog.take(window=3)
+    backlog.take(window=3, now=0)
     backlog.acknowledge(2)
     assert not backlog.resume(delivered)
     assert (backlog.acked, backlog.sent, len(backlog), backlog.bytes) == (2, 3, 3, 3)
-    assert backlog.take(WINDOW) == deliveries(4, 5)
+    assert backlog.take(WINDOW, 0) == deliveries(4, 5)
 
 
 # Losses elsewhere
@@ -308,35 +309,35 @@ def test_what_was_lost_elsewhere_is_a_gap_in_its_place():
     backlog = filled(2)
     backlog.lose(3, "backlog_age")
     put(backlog, 1)
-    assert backlog.take(WINDOW) == [*deliveries(1, 2), Gap(5, "backlog_age"), *deliveries(6, 6)]
+    assert backlog.take(WINDOW, 0) == [*deliveries(1, 2), Gap(5, "backlog_age"), *deliveries(6, 6)]
 
 
 def test_a_loss_is_told_to_a_client_that_gets_nothing_else():
     backlog = Backlog(start=7)
     backlog.lose(1, "gone")
-    assert backlog.take(WINDOW) == [Gap(8, "gone")]
-    assert backlog.take(WINDOW) == []
+    assert backlog.take(WINDOW, 0) == [Gap(8, "gone")]
+    assert backlog.take(WINDOW, 0) == []
 
 
 def test_where_nobody_knows_how_many_the_gap_says_so_until_all_is_acknowledged():
     backlog = Backlog()
     backlog.lose(1, "gone", exact=False)
     backlog.lose(2, "backlog_age")
-    assert backlog.take(WINDOW) == [Gap(3, "gone", exact=False)]
+    assert backlog.take(WINDOW, 0) == [Gap(3, "gone", exact=False)]
     backlog.resume(0)
-    assert backlog.take(WINDOW) == [Gap(3, "gone", exact=False)]
+    assert backlog.take(WINDOW, 0) == [Gap(3, "gone", exact=False)]
     backlog.acknowledge(3)
     backlog.lose(2, "backlog_count")
-    assert backlog.take(WINDOW) == [Gap(5, "backlog_count")]
+    assert backlog.take(WINDOW, 0) == [Gap(5, "backlog_count")]
 
 
 def test_a_loss_counts_in_the_window():
     backlog = Backlog()
     backlog.lose(5, "gone")
     put(backlog, 1)
-    assert backlog.take(window=2) == [Gap(5, "gone")]
+    assert backlog.take(window=2, now=0) == [Gap(5, "gone")]
     backlog.acknowledge(5)
-    assert backlog.take(window=2) == deliveries(6, 6)
+    assert backlog.take(window=2, now=0) == deliveries(6, 6)
 
 
 # Losses of what nobody matched
@@ -409,7 +410,7 @@ def lost(left):
 @pytest.mark.parametrize("delivered", range(2, 6))
 def test_what_comes_behind_any_delivery_is_left(delivered):
     backlog = filled(8)
-    backlog.take(window=5)
+    backlog.take(window=5, now=0)
     backlog.acknowledge(2)
     left = backlog.left(delivered)
     assert told(left) == [(number, 0) for number in range(delivered + 1, 9)]
@@ -419,7 +420,7 @@ def test_what_comes_behind_any_delivery_is_left(delivered):
 @pytest.mark.parametrize("delivered", [1, 6])
 def test_nothing_is_left_for_numbers_of_elsewhere(delivered):
     backlog = filled(8)
-    backlog.take(window=5)
+    backlog.take(window=5, now=0)
     backlog.acknowledge(2)
     assert backlog.left(delivered) is None
 
@@ -442,7 +443,7 @@ def test_losses_are_left_in_their_places():
     left = [one if isinstance(one, Loss) else one.notification.number for one, _ in backlog.left(0)]
     inexact, both, last = Loss(1, "gone", False), Loss(5, "backlog_count"), Loss(1, "late")
     assert left == [1, 2, inexact, 4, both, 10, last]
-    assert backlog.take(WINDOW)[2::2] == [
+    assert backlog.take(WINDOW, 0)[2::2] == [
         Gap(3, "gone", exact=False),
         Gap(9, "backlog_count"),
         Gap(11, "late"),
@@ -452,11 +453,11 @@ def test_losses_are_left_in_their_places():
 def test_a_loss_behind_a_gap_that_was_sent_is_another_one():
     backlog = Backlog()
     backlog.lose(1, "gone", exact=False)
-    assert backlog.take(WINDOW) == [Gap(1, "gone", exact=False)]
+    assert backlog.take(WINDOW, 0) == [Gap(1, "gone", exact=False)]
     backlog.lose(2, "backlog_age")
-    assert backlog.take(WINDOW) == [Gap(3, "backlog_age")]
+    assert backlog.take(WINDOW, 0) == [Gap(3, "backlog_age")]
     backlog.resume(0)  # neither has arrived
-    assert backlog.take(WINDOW) == [Gap(3, "gone", exact=False)]
+    assert backlog.take(WINDOW, 0) == [Gap(3, "gone", exact=False)]
 
 
 def test_holes_are_never_more_than_what_is_kept_by_much():
@@ -473,12 +474,12 @@ def test_what_is_taken_back_leaves_its_losses():
     backlog.lose(3, "gone", exact=False)
     put(backlog, 1)
     assert [one.notification.number for one, _ in backlog.take_back()] == [1, 2, 6]
-    assert backlog.take(WINDOW) == [Gap(3, "gone", exact=False)]
+    assert backlog.take(WINDOW, 0) == [Gap(3, "gone", exact=False)]
 
 
 def test_a_loss_that_the_client_knows_of_is_not_left():
     backlog = filled(5, Limits(backlog_count=2))
-    backlog.take(WINDOW)
+    backlog.take(WINDOW, 0)
     assert lost(backlog.left(3)) == []
 
 
@@ -707,7 +708,7 @@ def run(steps, limits):
                 backlog.lose(amount, "elsewhere", exact=amount > 1)
                 unknown |= amount == 1
         if online:
-            wire += backlog.take(limits.window)
+            wire += backlog.take(limits.window, 0)
         kept = [*backlog.unacked, *backlog.waiting]
         assert backlog.bytes == sum(stored.size for _, stored, _ in kept)
         assert backlog.bytes <= limits.backlog_bytes
@@ -716,7 +717,7 @@ def run(steps, limits):
         assert [item[0] for item in kept] == sorted(item[0] for item in kept)
     # At last the client comes back and reads everything.
     backlog.resume(reader.delivered)
-    while messages := backlog.take(limits.window):
+    while messages := backlog.take(limits.window, 0):
         for message in messages:
             reader.read(message)
         backlog.acknowledge(reader.delivered)
@@ -760,3 +761,16 @@ def test_long_runs_keep_the_promise_too():
         reader = run(story, limits)
         assert reader.got
         assert reader.lost
+
+
+def test_current_values_are_behind_what_their_publishers_said_before():
+    def value(number):
+        return Stored(note(number), 1, ask=1)
+
+    other = Stored(Notification("other", 1, {}), 1)
+    loss = Loss(1, "lost")
+    queue = [store(1), value(9), value(2), store(3), loss, store(7), other, store(10)]
+    ordered = [one for one, _ in with_values_behind([(one, 0) for one in queue])]
+    assert [
+        one if isinstance(one, Loss) else (one.notification.number, one.ask) for one in ordered
+    ] == [(1, 0), (2, 1), (3, 0), loss, (7, 0), (9, 1), (1, 0), (10, 0)]

@@ -336,7 +336,7 @@ async def test_who_is_refused_and_does_not_read_is_closed_all_the_same():
 @live
 async def test_nobody_writes_into_our_log_but_us():
     async with serving() as broker, raw(broker, "x\nporto stops\x1b[31m") as mallory:
-        await mallory.say(m.Ping())
+        await mallory.say(m.Took(1))
         await refusal(mallory)
     assert printable("x\nporto stops\x1b[31m") == "x?porto stops?[31m"
 

@@ -29,6 +29,9 @@ def free_ports(count):
     return sorted(ports)
 
 
+PATIENT = {"timeout": 60, "failover": None}  # they wait for brokers that are down
+
+
 class Processes:
     """Three brokers; a and c call b."""
 
@@ -65,9 +68,9 @@ async def rounds(path, seed, count, durability="disk"):
     try:
         async with (
             wayfare.connect(
-                net.urls("a"), client_id="anna", on_lost=lambda *it: told.append(it), timeout=60
+                net.urls("a"), client_id="anna", on_lost=lambda *it: told.append(it), **PATIENT
             ) as anna,
-            wayfare.connect(net.urls("c"), client_id="tom", timeout=60) as tom,
+            wayfare.connect(net.urls("c"), client_id="tom", **PATIENT) as tom,
         ):
             await tom.advertise("x > 0")
             async with anna.subscribe("x > 0") as all:

@@ -50,7 +50,7 @@ LAYERS = {
     "moves": Layer(),
     "eventlog": Layer("errors core", "msgspec pyarrow"),
     "sim": Layer("errors core eventlog channel moves"),
-    "net": Layer("errors core eventlog channel", "msgspec argon2 prometheus_client"),
+    "net": Layer("errors core eventlog channel", "msgspec argon2 prometheus_client zeroconf"),
     "sync": Layer("errors core net"),
     "testing": Layer("errors core net sim", "msgspec pytest"),
     "service": Layer(

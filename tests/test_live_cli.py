@@ -671,6 +671,16 @@ def test_sub_exits_with_1_if_it_got_less_than_it_was_told_to_wait_for():
             assert some.stop(signal.SIGTERM)[0] == 0
 
 
+def test_sub_says_for_how_long_it_may_slow_publishers(tmp_path):
+    events = tmp_path / "events.jsonl"
+    with broker("lisbon") as (_, address):
+        slow = ("--slow-publishers", "0.5", "--events", str(events))
+        assert wayfare("sub", address, "x > 0", "-W", "0.1", *slow)[0] == 0
+        told = wayfare("sub", address, "x > 0", "--group", "workers", "--slow-publishers", "0")
+        assert (told[0], "a queue group gets no current values" in told[2]) == (2, True)
+    assert "slows publishers for 0.5 s" in events.read_text()
+
+
 def test_sub_says_when_something_may_be_lost():
     with broker("lisbon") as (lisbon, address), subscriber(address, "x > 0") as some:
         assert lisbon.stop()[0] == 0

@@ -63,8 +63,8 @@ def test_one_step_is_not_enough_for_who_is_in_a_hurry() -> None:
 
 def test_more_steps_cost_more_notifications() -> None:
     costs = [changes(steps).notifications_per_delivered or 0 for steps in blackout.STEPS]
-    nothing, one, two, dwell, everywhere = costs
-    assert nothing < one == dwell < two < everywhere
+    nothing, one, two, dwell, measured, everywhere = costs
+    assert nothing < one == dwell == measured < two < everywhere
     assert changes("everywhere").control == 0
 
 
@@ -99,20 +99,29 @@ def test_what_a_blackout_is() -> None:
 
 
 def test_what_is_there_on_arrival_by_who_listens_ahead() -> None:
-    found = {nlb: arrivals(nlb) for nlb in location.NLB}
+    given = [nlb for nlb in location.NLB if nlb != "learnt"]
+    found = {nlb: arrivals(nlb) for nlb in given}
     shares = {nlb: one.share or 0.0 for nlb, one in found.items()}
     assert shares["none"] < 0.01 and shares["all"] == 1.0
     assert 0.5 < shares["mined"] <= shares["neighbours"] < 1
-    virtual = [found[nlb].virtual_mean for nlb in location.NLB]
+    virtual = [found[nlb].virtual_mean for nlb in given]
     assert virtual == sorted(virtual) and virtual[-1] == pytest.approx(9, abs=0.01)
-    posted = [found[nlb].posted for nlb in location.NLB]
+    posted = [found[nlb].posted for nlb in given]
     assert posted == sorted(posted)
-    kept = [found[nlb].kept_mean for nlb in location.NLB]
+    kept = [found[nlb].kept_mean for nlb in given]
     assert kept == sorted(kept)
     for one in found.values():
         assert one.expected > 0
         assert one.lost == one.duplicates == one.strays == one.order_violations == one.gaps == 0
         assert one.ghosts == 0
+
+
+def test_brokers_that_know_nothing_at_first_learn_who_comes() -> None:
+    figures = arrivals("learnt", minutes=20.0)
+    assert (figures.foreseen or 0) > 0.7 and (figures.share or 0) > 0.5
+    assert figures.virtual_mean < arrivals("neighbours", minutes=20.0).virtual_mean + 1
+    wrong = figures.lost, figures.duplicates, figures.strays, figures.order_violations
+    assert (*wrong, figures.gaps, figures.ghosts) == (0, 0, 0, 0, 0, 0)
 
 
 def test_who_stays_for_half_the_horizon_finds_half_of_it() -> None:
@@ -169,7 +178,7 @@ def delivered(number: int, time: int = 101, past: bool = True, place: str = "b")
     ],
 )
 def test_how_arrivals_are_judged(came: list[Event], counts: dict[str, int]) -> None:
-    judge = Judge(horizon_ns=10, since_ns=0, nlb=lambda _broker: [BrokerId("b")])
+    judge = Judge(10, 0, lambda _client, _epoch, _there, here: here == "b")
     found = judge.judge(place_events(*came), ["w"])
     assert (found.moves, found.foreseen, found.wanted) == (1, 1, 2)
     assert {name: getattr(found, name) for name in counts} == counts
@@ -180,7 +189,7 @@ def test_what_is_live_has_to_come() -> None:
     said.attributes = {"location": "b"}
     end = Event(100 + 9 * SECOND_NS, "detached", client="w", broker="b")
     for came, lost in (([], 1), ([delivered(4, said.time_ns + 5, past=False)], 0)):
-        judge = Judge(10, 0, lambda _broker: [])
+        judge = Judge(10, 0, lambda *_: False)
         found = judge.judge(place_events(said, *came, end), ["w"])
         assert (found.expected, found.lost, found.foreseen) == (1, lost, 0)
 

@@ -19,6 +19,7 @@ from wayfare.core.effects import Post
 from wayfare.core.history import Limits
 from wayfare.core.places import of_edges
 from wayfare.core.virtual import Ahead
+from wayfare.errors import UsageError
 from wayfare.net import config, network, peers
 from wayfare.net.addresses import Address
 from wayfare.net.broker import BrokerHost
@@ -37,7 +38,8 @@ def road(**options):
 
 def virtual(net, client="car"):
     """Where somebody listens for it."""
-    return [name for name in NAMES if client in net.brokers[name].core.replicator.virtual]
+    known = {name: net.brokers[name].core.replicator.virtual.get(client) for name in NAMES}
+    return [name for name, one in known.items() if one is not None and one.follows]
 
 
 async def go(net, car, there):
@@ -74,6 +76,12 @@ async def test_what_was_said_of_a_place_is_there_on_arrival(secret):
             await listened(net, "lisbon", "faro", "evora")
         await listened(net)  # nobody follows anything any more
         assert all(one.core.replicator.ear.store.kept == {} for one in net.brokers.values())
+
+
+def test_no_broker_listens_ahead_if_sessions_stay_at_home():
+    with pytest.raises(UsageError, match="so no broker can listen ahead"):
+        BrokerHost("porto", {}, relocation="home", ahead=AHEAD)
+    BrokerHost("porto", {}, relocation="home", ahead=Ahead(MAP))
 
 
 @live
@@ -122,7 +130,7 @@ async def test_a_connection_that_nobody_uses_is_closed(monkeypatch):
     async with (
         road(heartbeat_s=0.05, limits=Limits()) as net,
         wayfare.connect(net.url("porto"), client_id="car") as car,
-        car.subscribe(PARKING),
+        car.subscribe(f"{PARKING} and free >= my.need"),
     ):
         porto, lisbon = net.brokers["porto"].peers, net.brokers["lisbon"].peers
         await until(lambda: porto.sent and lisbon.incoming)

@@ -6,27 +6,34 @@ from itertools import pairwise
 
 import pytest
 
-from wayfare.core import virtual
+from wayfare.core import client, replicator, virtual
 from wayfare.core.broker import Broker
-from wayfare.core.effects import Close, LinkDown, Posted, Received, Tick
+from wayfare.core.effects import Close, Effect, LinkDown, Notify, Post, Posted, Received, Tick
+from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
 from wayfare.core.messages import (
     Attach,
     BrokerId,
     ClientId,
+    Deliver,
     Followed,
     Follows,
     Forget,
+    Here,
     LinkId,
+    Notification,
     Recall,
     Request,
     Shadow,
     State,
     Terms,
     Update,
+    Welcome,
 )
 from wayfare.core.places import EVERYWHERE, Place, Places, of_edges
-from wayfare.core.virtual import Ahead
+from wayfare.core.replicator import NO_STREAM, NOT_RECALLED, TOLD_MIN
+from wayfare.core.templates import Mine, Template, parse
+from wayfare.core.virtual import Ahead, Learning
 from wayfare.errors import UsageError
 from wayfare.sim.faults import Crash
 from wayfare.sim.hosts import ClientHost
@@ -82,6 +89,15 @@ def got(car: ClientHost) -> list[tuple[str, int, bool]]:
     ]
     car.received.clear()
     return out
+
+
+def losses(world: World) -> list[tuple[str | None, int | None, str | None]]:
+    """Which clients were told of losses: how many, and why."""
+    return [(one.client, one.count, one.reason) for one in world.events if one.kind == "lost"]
+
+
+def posts(effects: list[Effect]) -> list[Post]:
+    return [one for one in effects if isinstance(one, Post)]
 
 
 def listening(world: World, name: str = "car") -> list[str]:
@@ -148,6 +164,144 @@ def test_what_is_followed_later_is_followed_everywhere() -> None:
     assert got(car) == [("b4", 9, True)]
 
 
+def test_values_that_nothing_followed_mentions_are_told_to_nobody() -> None:
+    world = road()
+    car = drive(world, "b2")
+    car.follow("free >= my.need and location in myloc")
+    car.be(State("b2", values={"need": 1}))
+    world.settle()
+    posted: list[str] = []
+    world.watchers.append(
+        lambda _sender, receiver, message: (
+            posted.append(receiver) if isinstance(message, Shadow) else None
+        )
+    )
+    for speed in range(5):
+        car.be(State("b2", values={"need": 1, "speed": speed}))
+        world.settle()
+    assert posted == []
+    car.be(State("b2", values={"need": 2, "speed": 5}))
+    world.settle()
+    assert posted == ["b1", "b3"]
+    car.follow("limit < my.speed and location in myloc")
+    world.settle()
+    state = world.brokers["b3"].core.replicator.virtual[car.core.name].state
+    assert state.values == {"need": 2, "speed": 5}
+
+
+@pytest.mark.parametrize("change", ["follows", "values"])
+def test_what_changes_while_the_client_is_away_is_told_to_all(change: str) -> None:
+    """Two brokers listen for it before and after; the third one hears of it only by what they are told."""
+    world = World(ahead=Ahead(of_edges(ROAD), lambda _broker: [BrokerId(one) for one in LINE]))
+    world.add_brokers(ROAD)
+    world.add_client("p", "b0").advertise("exists service")
+    car = drive(world, "b2")
+    car.follow("free >= my.need and service = 'fuel' and location in myloc")
+    car.be(State("b2", values={"need": 9}))
+    world.settle()
+    car.detach()
+    if change == "follows":
+        car.follow("service = 'fuel' and location in myloc")
+    car.be(State("b3", values={"need": 1 if change == "values" else 9}))
+    car.attach("b3")
+    world.settle()
+    offer(world, "b4", 5, "fuel")
+    car.detach()
+    car.be(State("b4", values={"need": 1 if change == "values" else 9}))
+    car.attach("b4")
+    world.settle()
+    assert got(car) == [("b4", 5, True)]
+
+
+def test_who_follows_again_on_the_same_connection_goes_on_with_its_numbers() -> None:
+    """Deliveries, and acknowledgements of them, may be under way when it unfollows."""
+    world = road()
+    car = drive(world, "b2")
+    [template] = car.core.following.counts
+    for i in range(40):
+        offer(world, "b2", i)
+        if i % 4 == 3:
+            connection = car.connection
+            car.unfollow(template)
+            if i % 8 == 3:
+                world.settle()
+                assert world.brokers["b2"].core.replicator.ear.subscriptions() == []
+            car.follow(PARKING)
+            world.settle()
+            assert car.connection is connection
+    assert [free for _, free, _ in got(car)] == list(range(40))
+    assert listening(world) == ["b1", "b2", "b3"]
+
+
+def test_who_follows_nothing_any_more_leaves_nothing_behind_when_it_goes() -> None:
+    world = road()
+    car = drive(world, "b2")
+    [template] = car.core.following.counts
+    offer(world, "b2", 1)
+    car.unfollow(template)
+    world.settle()
+    assert listening(world) == ["b2"]  # which has only the number of the last delivery
+    broker = world.brokers["b2"].core
+    assert tables(broker) == (1, 0)
+    again = Broker(BrokerId("b2"), [BrokerId("b1"), BrokerId("b3")])
+    again.load(broker.save())
+    assert again.replicator.virtual[ClientId("car")].backlog.last == 1
+    assert posts(again.step(Tick(), world.now + 60 * SECOND_NS)) == []  # no renewals
+    car.detach()
+    world.settle()
+    assert listening(world) == []
+    car.follow(PARKING)
+    car.attach("b2")
+    world.settle()
+    offer(world, "b2", 2)
+    assert got(car) == [("b2", 1, False), ("b2", 2, False)]
+
+
+def test_nothing_is_lost_of_what_nobody_followed() -> None:
+    """After it has left, or followed nothing for a while, a broker that knows nothing of it has forgotten nothing."""
+    world = road()
+    car = drive(world, "b2")
+    [template] = car.core.following.counts
+    offer(world, "b2", 1)
+    car.detach(leave=True)
+    world.settle()
+    car.attach("b2")
+    world.settle()
+    offer(world, "b2", 2)
+    car.unfollow(template)
+    world.settle()
+    car.detach()
+    world.settle()
+    car.follow(PARKING)
+    car.attach("b2")
+    world.settle()
+    offer(world, "b2", 3)
+    car.unfollow(template)
+    car.detach()
+    car.attach("b2")
+    world.settle()
+    car.disconnect()
+    world.settle()
+    car.follow(PARKING)
+    car.attach("b2")
+    world.settle()
+    offer(world, "b2", 4)
+    assert [free for _, free, _ in got(car)] == [1, 2, 3, 4]
+    assert losses(world) == []
+
+
+def test_what_a_broker_has_forgotten_may_be_lost() -> None:
+    world = road()
+    car = drive(world, "b2")
+    car.disconnect()
+    world.settle()
+    replicator = world.brokers["b2"].core.replicator
+    world.brokers["b2"].perform(replicator.leave(car.core.name, world.now))
+    car.attach("b2")
+    world.settle()
+    assert losses(world) == [("car", 0, NO_STREAM)]
+
+
 def test_who_leaves_leaves_nothing_behind() -> None:
     world = road()
     car = drive(world, "b2")
@@ -197,6 +351,126 @@ def test_both_together_come_once_and_in_order() -> None:
     assert [free for _, free, _ in came if free <= 5] == [1, 2]
 
 
+def test_what_a_later_subscription_does_not_deliver_comes_as_it_is_followed() -> None:
+    world = road()
+    car = drive(world, "b2")
+    offer(world, "b3", 6)
+    offer(world, "b3", 7)
+    car.subscribe("free > 5")
+    world.settle()
+    drive(world, "b3")
+    offer(world, "b3", 8)
+    assert got(car) == [("b3", 6, True), ("b3", 7, True), ("b3", 8, False)]
+
+
+def test_what_a_later_subscription_has_passed_comes_before_its_delivery() -> None:
+    """A connection that is slow: the next notification is there before any answer."""
+    world = road()
+    car = drive(world, "b2")
+    offer(world, "b3", 6)
+    car.subscribe("free > 5")
+    world.settle()
+    car.detach()
+    car.be(State("b3"))
+    world.client("p").publish({"service": "parking", "location": "b3", "free": 7})
+    world.run_until(world.now + 40 * MS_NS)
+    car.attach("b3")
+    world.settle()
+    assert got(car) == [("b3", 6, True), ("b3", 7, False)]
+
+
+@pytest.mark.parametrize("terms", [Terms(last=0), Terms(younger_ns=1), Terms(key="service")])
+def test_what_terms_leave_out_comes_as_it_is_followed(terms: Terms) -> None:
+    world = road()
+    car = drive(world, "b2")
+    car.subscribe("free > 5", terms)
+    world.settle()
+    car.disconnect()
+    world.settle()
+    for free in (6, 7):
+        offer(world, "b2", free)
+    car.attach("b2")
+    world.settle()
+    assert sorted(free for _, free, _ in got(car)) == [6, 7]  # each stream is in order by itself
+
+
+def test_what_is_withdrawn_while_a_handoff_waits_comes_as_it_is_followed() -> None:
+    world = road()
+    car = drive(world, "b2")
+    wanted = car.subscribe("free > 5")
+    world.settle()
+    car.detach()
+    offer(world, "b3", 6)
+    world.crash(Crash("b2", world.now, for_ns=5 * SECOND_NS))  # so nobody answers for a while
+    car.be(State("b3"))
+    car.attach("b3")
+    world.run_until(world.now + SECOND_NS)
+    assert got(car) == []
+    car.unsubscribe(wanted)
+    world.settle()
+    assert got(car) == [("b3", 6, True)]
+
+
+def test_what_is_put_aside_while_the_connection_breaks_comes_at_the_next_one() -> None:
+    world = road()
+    car = drive(world, "b2")
+    offer(world, "b3", 6)
+    car.subscribe("free > 5")
+    world.settle()
+    world.crash(Crash("b2", world.now, for_ns=5 * SECOND_NS))
+    car.be(State("b3"))
+    car.attach("b3")
+    world.run_until(world.now + SECOND_NS)
+    assert got(car) == []
+    car.disconnect()
+    world.run_until(world.now + SECOND_NS)
+    car.attach("b3")
+    world.settle()
+    assert got(car) == [("b3", 6, True)]
+
+
+def test_what_was_followed_comes_once_also_if_nothing_is_followed_any_more() -> None:
+    """A handoff may bring what came by Here long ago, for a subscription that was made since."""
+    car = client.Client(ClientId("car"))
+    template = parse("location in myloc")
+    assert isinstance(template, Template)
+    car.follow(template)
+    car.be(State("b2"))
+    link = LinkId("car#1")
+    car.attach(BrokerId("b2"), link)
+    car.step(Received(link, Welcome(1, 0)), 1)
+    offers = [Notification(ClientId("p"), number, {"location": "b2"}) for number in (1, 2)]
+    assert notified(car.step(Received(link, Here(1, offers[0])), 2)) == [1]
+    car.unfollow(template)
+    car.subscribe(Filter.parse("exists location"))
+    delivered = [
+        notified(car.step(Received(link, Deliver(number, one)), 3))
+        for number, one in enumerate(offers, 1)
+    ]
+    assert delivered == [[], [2]]
+
+
+def notified(effects: list[Effect]) -> list[int]:
+    return [one.notification.number for one in effects if isinstance(one, Notify)]
+
+
+def test_only_so_much_is_put_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "OVERLAPS_MAX", 2)
+    world = road()
+    car = drive(world, "b2")
+    for free in (6, 7, 8):
+        offer(world, "b3", free)
+    car.subscribe("free > 5")
+    world.settle()
+    world.crash(Crash("b2", world.now, for_ns=5 * SECOND_NS))
+    car.be(State("b3"))
+    car.attach("b3")
+    world.run_until(world.now + SECOND_NS)
+    assert got(car) == [("b3", 6, True)]
+    world.settle()
+    assert got(car) == [("b3", 7, True), ("b3", 8, True)]
+
+
 def test_where_nobody_expected_it_what_was_kept_elsewhere_is_fetched() -> None:
     """The car is interested in the whole road, and comes to where no virtual client is."""
     world = road()
@@ -217,6 +491,85 @@ def test_where_nobody_expected_it_what_was_kept_elsewhere_is_fetched() -> None:
     offer(world, "b1", 6)
     assert got(car) == [("b1", 6, False)]
     assert listening(world) == ["b3", "b4"]
+
+
+def test_who_changes_its_broker_and_not_its_location_gets_what_the_old_one_kept() -> None:
+    """It is expected at b3, but nobody listens there for what concerns the range of b2."""
+    world = road()
+    car = drive(world, "b2")
+    car.detach()
+    world.settle()
+    offer(world, "b2", 1)
+    offer(world, "b2", 2)
+    assert "b3" in listening(world)
+    world.run_until(world.now + SECOND_NS)
+    car.attach("b3")
+    world.settle()
+    offer(world, "b2", 3)
+    assert got(car) == [("b2", 1, True), ("b2", 2, True), ("b2", 3, False)]
+
+
+def test_what_was_delivered_in_vain_is_recalled() -> None:
+    """The old broker does not know yet that the connection is broken."""
+    world = road()
+    car = drive(world, "b2")
+    offer(world, "b2", 1)
+    car.disconnect()
+    for free in (2, 3):
+        world.client("p").publish({"service": "parking", "location": "b2", "free": free})
+    world.run_until(world.now + 40 * MS_NS)
+    assert [
+        len(one.backlog.unacked) for one in world.brokers["b2"].core.replicator.virtual.values()
+    ]
+    car.attach("b4")
+    world.settle()
+    assert [free for _, free, _ in got(car)] == [1, 2, 3]
+
+
+def test_of_too_much_the_newest_is_recalled_and_the_rest_reported() -> None:
+    world = road()
+    car = drive(world, "b2")
+    car.detach()
+    world.settle()
+    for free in range(30):
+        attributes = {"service": "parking", "location": "b2", "free": free}
+        world.client("p").publish(attributes, b"x" * 100_000)
+        world.settle()
+    car.attach("b4")
+    world.settle()
+    assert [free for _, free, _ in got(car)] == list(range(20, 30))
+    assert losses(world) == [("car", 0, NOT_RECALLED)]
+
+
+def test_an_overflow_is_reported_wherever_the_client_comes_to() -> None:
+    world = road(limits=Limits(backlog_count=3))
+    car = drive(world, "b2")
+    car.detach()
+    world.settle()
+    for free in range(5):
+        offer(world, "b2", free)
+    car.attach("b4")
+    world.settle()
+    assert [free for _, free, _ in got(car)] == [2, 3, 4]
+    assert losses(world) == [("car", 0, "backlog_count")]
+
+
+def test_an_overflow_is_reported_when_the_client_comes_back() -> None:
+    """It was somewhere else in between, and there what it follows meant something else."""
+    world = road(limits=Limits(backlog_count=3, buffer_count=3))
+    car = drive(world, "b2")
+    car.detach()
+    world.settle()
+    for free in range(5):
+        offer(world, "b2", free)
+    drive(world, "b3")
+    assert losses(world) == []
+    drive(world, "b2")
+    assert [free for _, free, _ in got(car)] == [2, 3, 4]
+    assert losses(world) == [("car", 0, "backlog_count")]
+    drive(world, "b3")
+    drive(world, "b2")
+    assert len(losses(world)) == 1
 
 
 def test_a_location_change_during_a_recall_keeps_the_order_of_the_publisher() -> None:
@@ -364,6 +717,117 @@ def test_policies_say_what_is_kept(terms: Terms | None, kept: list[int]) -> None
     assert [free for _, free, _ in got(car)] == kept
 
 
+ROOMS = Places(
+    {
+        "kitchen": Place(("hall",), "b2"),
+        "hall": Place(("kitchen", "street"), "b2"),
+        "street": Place(("hall",), "b3"),
+    }
+)
+ROOM_TERMS = [
+    (Terms(last=1), [2], [5]),
+    (Terms(last=2), [1, 2], [4, 5]),
+    (Terms(key="service"), [2], [5]),
+    (Terms(key="service", last=1), [2], [5]),
+    (Terms(younger_ns=60 * SECOND_NS), [1, 2], [3, 4, 5]),
+]
+
+
+@pytest.mark.parametrize(("terms", "kitchen", "hall"), ROOM_TERMS)
+def test_policies_are_for_every_place(terms: Terms, kitchen: list[int], hall: list[int]) -> None:
+    """What is said of the hall later does not count in the kitchen."""
+    world = road(places=ROOMS)
+    car = world.add_client("car", "b3", attach=False)
+    car.follow(PARKING, terms)
+    car.be(State("street"))
+    car.attach()
+    world.settle()
+    for free, room in enumerate(["kitchen", "kitchen", "hall", "hall", "hall"], 1):
+        offer(world, room, free)
+    ear = world.brokers["b2"].core.replicator.ear
+    assert [str(one) for one, _ in ear.subscriptions()] == [
+        "location in ('hall', 'kitchen') and service = 'parking'"
+    ]
+    broker = world.brokers["b2"].core
+    again = Broker(BrokerId("b2"), broker.neighbours)
+    again.load(broker.save())
+    assert again.save() == broker.save()
+    car.detach()
+    car.be(State("kitchen"))
+    car.attach("b2")
+    world.settle()
+    assert [free for _, free, _ in got(car)] == kitchen
+    car.be(State("hall"))
+    world.settle()
+    assert [free for _, free, _ in got(car)] == hall
+    car.detach(leave=True)
+    world.settle()
+    assert (ear.store.kept, ear.subscriptions(), ear.buffers()) == ({}, [], [])
+
+
+def test_of_too_many_places_all_are_kept_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicator, "PLACES_MAX", 3)
+    world = road(places=ROOMS)
+    car = world.add_client("car", "b3", attach=False)
+    car.follow(PARKING, Terms(last=1))
+    car.follow("service = 'fuel' and location in myloc", Terms(last=1))
+    car.be(State("street"))
+    car.attach()
+    world.settle()
+    ear = world.brokers["b2"].core.replicator.ear
+    assert len(ear.buffers()) == 3  # two places of the first one
+
+
+AWAY = [
+    (Terms(last=2), 2),
+    (Terms(younger_ns=25 * SECOND_NS), 3),
+    (Terms(key="service"), 1),
+]
+
+
+@pytest.mark.parametrize(("terms", "kept"), AWAY)
+def test_policies_say_what_is_kept_for_who_is_away(terms: Terms, kept: int) -> None:
+    """No limit is reached by what they leave out, and nobody is told that this is lost."""
+    world = road(limits=Limits(backlog_count=20))
+    car = world.add_client("car", "b2", attach=False)
+    car.follow(PARKING, terms)
+    car.follow("service = 'fuel' and location in myloc")
+    car.be(State("b2"))
+    car.attach()
+    world.settle()
+    car.detach()
+    world.settle()
+    offer(world, "b2", 0, "fuel")
+    virtual = world.brokers["b2"].core.replicator.virtual[car.core.name]
+    for free in range(1, 101):
+        world.run_until(world.now + 10 * SECOND_NS)
+        offer(world, "b2", free)
+        assert len(virtual.backlog) <= 20
+    car.attach()
+    world.settle()
+    assert [free for _, free, _ in got(car)] == [0, *range(101 - kept, 101)]
+    assert losses(world) == []
+
+
+def test_large_values_that_nobody_wants_are_no_loss() -> None:
+    world = road(limits=Limits(backlog_bytes=1_000_000))
+    car = world.add_client("car", "b2", attach=False)
+    car.follow(PARKING, Terms(last=2))
+    car.be(State("b2"))
+    car.attach()
+    world.settle()
+    car.detach()
+    world.settle()
+    for free in range(30):
+        attributes = {"service": "parking", "location": "b2", "free": free}
+        world.client("p").publish(attributes, b"x" * 100_000)
+        world.settle()
+    car.attach()
+    world.settle()
+    assert [free for _, free, _ in got(car)] == [28, 29]
+    assert losses(world) == []
+
+
 def test_every_notification_is_kept_once_for_all() -> None:
     world = road()
     for i in range(20):
@@ -377,6 +841,24 @@ def test_every_notification_is_kept_once_for_all() -> None:
     drive(world, "b3", "car7")
     assert len(got(world.client("car7"))) == 5
     assert len(ear.store.kept) == 5  # others wait
+
+
+def test_what_was_delivered_is_forgotten_with_what_is_kept() -> None:
+    """A client may stay for years."""
+    world = road(limits=Limits(buffer_count=50))
+    car = drive(world, "b2")
+    for free in range(3_000):
+        world.client("p").publish({"service": "parking", "location": "b2", "free": free})
+        if not free % 100:
+            world.settle()
+    world.settle()
+    replicator = world.brokers["b2"].core.replicator
+    told = replicator.virtual[car.core.name].told
+    assert len(told) <= 2 * 50 + TOLD_MIN
+    assert told >= replicator.ear.store.kept.keys()
+    assert len(got(car)) == 3_000
+    drive(world, "b2")
+    assert got(car) == []  # it was delivered before
 
 
 def test_a_virtual_client_begins_to_listen_when_it_is_there() -> None:
@@ -457,6 +939,46 @@ def test_what_depends_on_the_state_only_is_an_ordinary_subscription() -> None:
     assert got(car) == []
 
 
+@pytest.mark.parametrize("need", [3, None])
+def test_what_is_local_stays_behind(need: int | None) -> None:
+    """Also if the value that it mentions is set, or changes, only somewhere else."""
+    world = road()
+    car = world.add_client("car", "b2")
+    car.follow("free >= my.need", Terms(local=True))
+    if need is not None:
+        car.be(State(values={"need": need}))
+    world.settle()
+    offer(world, "b0", 5)
+    assert [free for _, free, _ in got(car)] == ([5] if need else [])
+    car.detach()
+    car.attach("b2")
+    world.settle()
+    offer(world, "b0", 6)
+    assert [free for _, free, _ in got(car)] == ([6] if need else [])
+    car.detach()
+    car.attach("b3")
+    world.settle()
+    car.be(State(values={"need": 4}))
+    world.settle()
+    offer(world, "b0", 7)
+    assert (got(car), car.core.following.counts, car.core.subscriptions) == ([], {}, {})
+    assert [one.kind for one in world.events if one.reason == "stayed behind"] == ["unfollowed"]
+
+
+def test_what_is_local_stays_behind_after_the_process_ended() -> None:
+    world = road()
+    car = world.add_client("car", "b2")
+    car.follow("free >= my.need", Terms(local=True))
+    car.be(State(values={"need": 3}))
+    world.settle()
+    memory, held = car.core.memory(), car.core.held()
+    again = client.Client(car.core.name)
+    again.remember(memory, held, [], {})
+    again.attach(BrokerId("b3"), LinkId("car#2"))
+    again.be(State(values={"need": 4}))
+    assert (again.following.counts, again.subscriptions) == ({}, {})
+
+
 def test_a_state_that_is_not_set_wants_nothing() -> None:
     world = road()
     car = world.add_client("car", "b2")
@@ -488,6 +1010,28 @@ def test_brokers_further_away_are_told_more() -> None:
         "b1": "location in ('b1', 'b2', 'b3', 'b4') and service = 'parking'",
         "b0": "location in ('b0', 'b1', 'b2', 'b3', 'b4') and service = 'parking'",
     }
+
+
+def test_by_dwell_it_grows_beyond_the_hops_that_an_entry_tells_apart() -> None:
+    """Twelve hops, a location at each, and a client that goes on by one while a subscription goes one hop."""
+    names = [f"b{i}" for i in range(20)]
+    places = of_edges(pairwise(names))
+    ahead = Ahead(places, lambda _broker: (), None, dwell_ns=40 * MS_NS, hop_ns=20 * MS_NS)
+    world = World(ahead=ahead)
+    world.add_brokers(list(pairwise(names[:13])))
+    world.add_client("p", "b0").advertise("exists service")
+    world.settle()
+    car = world.add_client("car", "b12", attach=False)
+    car.follow(PARKING)
+    car.be(State("b12"))
+    car.attach()
+    world.settle()
+    template = next(iter(car.core.following.counts))
+    for hops in range(1, 13):
+        mine = Mine(places.reach("b12", ahead.steps_at(hops)))
+        [needed] = template.widened(mine)
+        table = world.brokers[f"b{12 - hops}"].core.routing.in_subs[BrokerId(f"b{13 - hops}")]
+        assert any(entry.filter.covers(needed) for entry in table), hops
 
 
 def test_far_away_everything_is_sent_and_filtered_at_the_edge() -> None:
@@ -608,3 +1152,108 @@ def test_a_virtual_client_of_an_older_release_may_follow_more(
     due = broker.replicator.virtual[ClientId("car")].renew_at
     broker.step(Tick(), due)
     assert broker.replicator.virtual[ClientId("car")].until == due + broker.border.limits.lease_ns
+
+
+# ---- brokers that learn ------------------------------------------------------------------------
+
+
+def learning_road() -> World:
+    """Five brokers in a row that know nothing at first."""
+    places = of_edges(ROAD)
+    world = World(ahead=Ahead(places, lambda _broker: (), learning=Learning(0.9)))
+    world.add_brokers(ROAD)
+    world.add_client("p", "b0").advertise("exists service")
+    world.settle()
+    return world
+
+
+def test_brokers_learn_where_clients_go_by_where_they_came_from() -> None:
+    world = learning_road()
+    drive(world, "b1")
+    assert listening(world) == ["b1"]
+    for _ in range(10):
+        for place in ("b2", "b3", "b2", "b1"):
+            drive(world, place)
+    drive(world, "b2")
+    assert listening(world) == ["b2", "b3"]  # who comes from b1 goes on
+    offer(world, "b3", 7)
+    car = drive(world, "b3")
+    assert got(car) == [("b3", 7, True)]
+    drive(world, "b2")
+    assert listening(world) == ["b1", "b2"]
+
+
+def test_who_is_expected_in_vain_and_comes_elsewhere_leaves_nobody_listening() -> None:
+    world = learning_road()
+    for _ in range(10):
+        drive(world, "b1")
+        drive(world, "b2")
+    drive(world, "b1")
+    assert listening(world) == ["b1", "b2"]
+    offer(world, "b1", 3)
+    car = drive(world, "b4")
+    assert listening(world) == ["b4"]  # b1 has told it that b2 listens
+    car.detach(leave=True)
+    world.settle()
+    assert listening(world) == []
+    assert not list(check_quiet(world))
+
+
+def test_a_client_that_leaves_is_forgotten_where_it_was_expected() -> None:
+    world = learning_road()
+    for _ in range(5):
+        drive(world, "b1")
+        drive(world, "b2")
+    assert listening(world) == ["b1", "b2"]
+    world.client("car").detach(leave=True)
+    world.settle()
+    assert listening(world) == []
+
+
+def test_a_client_that_stays_long_begins_another_journey() -> None:
+    """Its next brokers are those of clients that set out here, from the next renewal on."""
+    world = learning_road()
+    for _ in range(10):
+        drive(world, "b2")
+        drive(world, "b1")
+        world.run_until(world.now + 700 * SECOND_NS)
+        drive(world, "b0")
+    drive(world, "b2")
+    assert listening(world) == ["b1", "b2"]
+    drive(world, "b1")
+    world.run_until(world.now + 700 * SECOND_NS)
+    assert listening(world) == ["b0", "b1"]
+
+
+def test_what_was_learnt_survives_a_restart_and_goes_on_alike() -> None:
+    world = learning_road()
+    for place in ["b1", "b2", "b3", "b2"] * 5:
+        drive(world, place)
+    broker = world.brokers["b2"].core
+    ahead = broker.replicator.ahead
+    again = Broker(broker.name, ["b1", "b3"], ahead=ahead)
+    again.load(broker.save())
+    learner, before = again.replicator.learner, broker.replicator.learner
+    assert learner is not None and before is not None
+    assert learner.save() == before.save()
+    assert learner.expected(BrokerId("b1"), ClientId("car"))[0] == "b3"
+    assert again.save() == broker.save()
+    forgetful = Broker(broker.name, ["b1", "b3"])  # it is not to learn any more
+    forgetful.load(broker.save())
+    assert forgetful.replicator.learner is None
+
+
+def test_only_where_a_client_was_last_its_departure_is_counted_and_once() -> None:
+    world = learning_road()
+    for place in ["b1", "b2", "b3", "b2", "b1", "b0"]:
+        drive(world, place)
+    counted = {
+        name: sum(
+            sum(counts.values())
+            for client, previous, counts in learner.save().rows
+            if not client and previous is None
+        )
+        for name, host in world.brokers.items()
+        if (learner := host.core.replicator.learner) is not None
+    }
+    assert counted == {"b0": 0, "b1": 2, "b2": 2, "b3": 1, "b4": 0}

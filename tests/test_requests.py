@@ -313,7 +313,7 @@ async def test_nobody_answers_a_live_request():
             async for _ in anna.requests(QUESTION, timeout=50):
                 pass
         silent = await garage.subscribe(PARKING)
-        with pytest.raises(NoReply, match=r"no reply within 0.2 s \(no answer in time\)"):
+        with pytest.raises(NoReply, match=r"no reply within 0.2 s \(it was sent, but nobody"):
             await anna.request(QUESTION, timeout=0.2)
         assert [one async for one in anna.requests(QUESTION, timeout=0.2)] == []
         late = await silent.get(10)
@@ -367,6 +367,19 @@ def test_without_asyncio():
         with pytest.raises(NoReply):
             anna.request({**QUESTION, "place": "B2"}, timeout=0.2)
         assert anna.replies_dropped == 0
+
+
+def test_a_group_answers_once_in_a_shell():
+    group = (PARKING, "free=3", "--group", "desks")
+    with (
+        Tree(*LINE) as net,
+        program("reply", net["faro"], *group) as one,
+        program("reply", net["porto"], *group) as other,
+    ):
+        for member in (one, other):
+            assert member.told().startswith("wayfare: answering service = 'parking' at ")
+        asked = ("request", net["porto"], "service=parking", "--all", "--timeout", "1")
+        assert command(*asked) == (0, "free=3\n", "")
 
 
 def test_in_a_shell():

@@ -197,7 +197,17 @@ def test_what_is_dropped_is_told_exactly(name, reason, count):
 def test_a_late_answer_is_used_as_far_as_order_permits():
     assert received("old-broker-down", "anna") == [("ticker", 2), ("gasworks", 1), ("ticker", 3)]
     events = scenario.play(SHIPPED["old-broker-down"]).world.events
-    assert [one.count for one in events if one.kind == "lost"] == [0, 0]
+    assert [one.count for one in events if one.kind == "lost"] == [0]
+    assert [one.count for one in events if one.kind == "settled"] == [1]
+
+
+def test_what_comes_late_is_marked_and_for_others_it_is_counted():
+    assert received("late", "anna") == [("ticker", number) for number in (3, 1, 2, 4)]
+    assert received("late", "bert") == [("ticker", 3), ("ticker", 4)]
+    events = scenario.play(SHIPPED["late"]).world.events
+    assert [one.number for one in events if one.reason == "late"] == [1, 2]
+    told = [(one.client, one.count, one.entries) for one in events if one.kind == "settled"]
+    assert told == [("anna", 0, {}), ("bert", 2, {"ticker": 2})]
 
 
 def test_nothing_is_left_when_everybody_left():
@@ -375,6 +385,7 @@ def test_attributes_print_as_they_are_read():
             1,
             "this is written: routing flooding",
         ),
+        ("relocation home\nplaces a - b\nbrokers a - b", 3, "no broker can listen ahead"),
         ("relocation teleport\nbrokers porto", 1, "this is written: relocation handoff"),
         # settings
         ("link fast\nbrokers porto", 1, "this is written: link 10ms [+5ms jitter]"),

@@ -19,6 +19,7 @@ from wayfare.core.effects import (
 )
 from wayfare.core.filters import Filter
 from wayfare.core.grants import Grants
+from wayfare.core.groups import Missed, to_member
 from wayfare.core.history import Limits, Loss
 from wayfare.core.memory import RANK_MIN, Memory, rank_of
 from wayfare.core.messages import (
@@ -26,6 +27,7 @@ from wayfare.core.messages import (
     Advertise,
     Attach,
     Deliver,
+    Enlist,
     Gap,
     Notification,
     Publish,
@@ -443,3 +445,78 @@ def test_random_runs_evict_sessions():
         assert run.run().violations == ()
         evicted += sum(one.why == EVICTED for _, one in run.world.ended)
     assert evicted >= 3
+
+
+def share(core, name, prefetch=2):
+    """A member of a queue group, which has and holds something: what comes then waits in the queue."""
+    link = attach(core, name, f"$member = '{name}'")
+    core.step(
+        Received(link, Enlist("workers", Filter.parse("x > 0"), name, 1, prefetch, WEEK_NS)), 0
+    )
+    while core.next_deadline() == 0:
+        core.step(Tick(), 0)
+    (group,) = core.groups.groups.values()
+    return link, group
+
+
+def missed(effects, link):
+    """What a member is told of losses."""
+    sent = [one.message for one in effects if isinstance(one, Send) and one.link == link]
+    said = [to_member(one.notification.payload) for one in sent if isinstance(one, Deliver)]
+    return [one for one in said if isinstance(one, Missed)]
+
+
+def test_a_queue_group_loses_its_oldest_and_its_members_are_told():
+    core = Broker("porto", limits=Limits(memory_bytes=400 * KIB))
+    link, group = share(core, "anna")
+    tom = attach(core, "tom", "x < 0")
+    away(core, "bert", "x > 0 and small = 1")
+    for number in range(1, 301):
+        small = {"small": 1} if number < 4 else {}
+        core.step(Received(tom, Publish(number, {"x": number, **small}, PAYLOAD)), 1)
+    assert core.memory_bytes() > 400 * KIB
+    assert core.largest_bytes() > 300 * KIB
+    before = len(group.queue)
+    (exceeded,) = core.excess()
+    effects = core.step(exceeded, 2)
+    assert not list(check_accounting(core))
+    assert core.memory_bytes() < 400 * KIB
+    lost = before - len(group.queue)
+    assert missed(effects, link) == [Missed(lost, "memory", 1)]
+    assert core.border.memory.shed == lost > 0
+    assert [one.number for one in group.members["anna"].assigned.values()] == [1, 2]
+    assert [one.number for one in back(core, "bert")[1:]] == [1, 2, 3]
+
+
+def test_who_publishes_to_a_large_queue_group_is_slowed():
+    core = Broker("porto")
+    share(core, "anna")
+    tom = attach(core, "tom", "x < 0")
+    for number in range(1, 51):
+        core.step(Received(tom, Publish(number, {"x": number}, PAYLOAD)), 1)
+    assert Pause(tom) in core.step(Pressed(""), 2)
+
+
+def test_what_is_assigned_is_not_lost():
+    core = Broker("porto")
+    _, group = share(core, "anna", prefetch=1_000)
+    tom = attach(core, "tom", "x < 0")
+    for number in range(1, 51):
+        core.step(Received(tom, Publish(number, {"x": number}, PAYLOAD)), 1)
+    assert not group.queue
+    core.step(Exceeded("memory", 1_000 * KIB), 2)
+    assert len(group.members["anna"].assigned) == 50
+    assert not group.lost
+    assert not list(check_accounting(core))
+
+
+def test_a_queue_group_that_ends_is_no_consumer_any_more():
+    core = Broker("porto")
+    _, group = share(core, "anna")
+    tom = attach(core, "tom", "x < 0")
+    for number in range(1, 51):
+        core.step(Received(tom, Publish(number, {"x": number}, PAYLOAD)), 1)
+    assert core.border.memory.largest() is group
+    core.groups._end(group)
+    assert core.border.memory.largest() is not group
+    assert not list(check_accounting(core))

@@ -13,6 +13,7 @@ from wayfare.core.effects import Ended, Lost, Notify
 from wayfare.core.filters import Filter
 from wayfare.core.history import SECOND_NS, Limits, Stored, thinned
 from wayfare.core.messages import Notification, Terms
+from wayfare.core.routing import Destinations
 from wayfare.core.sessions import Old
 from wayfare.sim import World, check
 from wayfare.sim.links import MS_NS
@@ -507,5 +508,12 @@ def test_what_terms_left_out_is_news_when_they_are_loosened():
     old = Old({X: Terms(last=1)})
     old.marks = {"tom": 5}
     note = Notification("tom", 3, {"x": 1})
-    assert handoff._came(note, old, {X: Terms(last=1)})
-    assert not handoff._came(note, old, {X: None})
+
+    def had(wanted):
+        tables = Destinations(0)
+        for filter in wanted:
+            tables.add(filter, 1)
+        return handoff._Earlier(old, wanted, handoff._finder(wanted, tables)).had(note)
+
+    assert had({X: Terms(last=1)})
+    assert not had({X: None})

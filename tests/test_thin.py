@@ -679,6 +679,97 @@ def test_what_is_no_position(given):
         position_of(given)
 
 
+# ---- last wills --------------------------------------------------------------------------------
+
+WILL = {"device": "meter7", "state": "gone"}
+
+
+@asynccontextmanager
+async def watched(*names):
+    """Proxies beside these brokers, and a subscription to the states of devices."""
+    async with (
+        tree("porto-lisbon", "faro-lisbon") as net,
+        proxies(net, *names) as found,
+        wayfare.connect(net.url("lisbon"), "monitor") as monitor,
+        monitor.subscribe("exists state") as states,
+    ):
+        yield net, found, states
+
+
+def test_the_will_of_a_device_that_is_gone_is_published():
+    async def work():
+        async with watched("porto") as (net, found, states):
+            device = Device()
+            for _ in range(2):  # once for each absence
+                await device.connect(found["porto"], will=WILL)
+                device.cut()
+                gone = await states.get(10)
+                assert (gone.attributes, gone.publisher) == (WILL, "meter7 (will)")
+            await device.connect(found["porto"])  # without a will
+            device.cut()
+            await device.connect(
+                found["porto"], will={**WILL, "state": "lost"}, will_retain="device"
+            )
+            device.cut()
+            assert (await states.get(10))["state"] == "lost"
+            await until(lambda: len(net.brokers["porto"].core.border.retained) == 1)
+            await device.connect(found["porto"], will=WILL)
+            device.say(bye=True)
+            await device.until("bye")
+            await until(lambda: not net.brokers["porto"].core.border.of("meter7"))
+            with pytest.raises(TimeoutError):
+                await states.get(0.2)
+
+    run(work)
+
+
+def test_no_will_is_published_of_a_device_that_moves_or_is_back_in_time():
+    async def work():
+        async with watched("porto", "faro") as (net, found, _), publisher(net) as tom:
+            device = await subscribed(net, found["porto"])
+            more = {"will": WILL, "will_delay": 60}
+            await device.connect(found["porto"], **more)  # it had none
+            await publish(tom, 1, 3)
+            await device.take(3, ack=False)
+            device.n, device.got = 0, []  # it forgets them
+            device.cut()
+            border = net.brokers["porto"].core.border
+            await until(lambda: border.of("meter7")[0].link is None)
+            await publish(tom, 4, 5)
+            await device.connect(found["porto"], **more)
+            await device.take(5, ack=False)
+            assert device.got == xs(1, 5)
+            device.n, device.got = 0, []
+            device.cut()
+            await device.connect(found["faro"], **more)
+            await device.take(5)
+            assert device.got == xs(1, 5)
+            await until(lambda: not border.of("meter7"))
+            assert [one.wills for one in net.brokers.values()] == [0, 0, 0]
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"will": {}}, "a will has at least one attribute"),
+        ({"will": 5}, "a mapping of names to values"),
+        ({"will": WILL, "will_delay": "soon"}, "delay is a number of seconds"),
+        ({"will": WILL, "will_retain": "colour"}, "colour"),
+        ({"will_delay": 5}, 'will_delay says more of a will: say "will" too'),
+    ],
+    ids=["empty", "number", "delay", "key", "no will"],
+)
+def test_a_will_that_makes_no_sense_is_refused(said, why):
+    async def work():
+        async with one_proxy() as (_, porto):
+            answer = await Device().connect(porto, **said)
+            assert why in answer["error"]
+
+    run(work)
+
+
 # ---- hostile, slow, silent ---------------------------------------------------------------------
 
 BAD = [

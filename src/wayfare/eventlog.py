@@ -1,13 +1,15 @@
 """The one schema of what happened, live and simulated: one row per fact, append-only.
 
-    published      client, number, epoch, attributes
-    delivered      client, publisher, number, delivery, epoch, attributes; reason "past"
+    published      client, number, epoch, attributes; expires_ns
+    delivered      client, publisher, number, delivery, epoch, attributes; reason "past", "current", "late"
     lost           client, count, reason            (a Gap reached the application)
+    settled        client, count, entries           (how many a Gap of unknown size was, by publisher)
     subscribed, unsubscribed, advertised, unadvertised     client, filter
     confirmed      client, filter, since_ns         (a subscription of then is in effect in the whole tree)
     followed, unfollowed                            client, follows
     became         client, location, attributes     (where it is, and what it is like)
     attached, detached, left, replaced              client, broker, epoch
+    chosen         client, broker, reason           (live: it moves there, because it is nearer)
     sent           sender, receiver, message, inner, size, count  (a message was put on a link)
 
 and, of experiments, what they count beside that:
@@ -65,6 +67,7 @@ class Event(msgspec.Struct, gc=False, omit_defaults=True):
     since_ns: int | None = None
     location: str | None = None
     follows: Template | None = None
+    expires_ns: int | None = None  # after which a publication is of no use
 
 
 SCHEMA = pa.schema(
@@ -92,6 +95,7 @@ SCHEMA = pa.schema(
         pa.field("since_ns", pa.int64()),
         pa.field("location", pa.string()),
         pa.field("follows", pa.string()),
+        pa.field("expires_ns", pa.int64()),
     ]
 )
 

@@ -167,7 +167,7 @@ class Replies(_Stream[Notification]):
     _live: LiveReplies
 
     def get(self, timeout: float | None = None) -> Notification:
-        """The next reply; Closed if no other one will come, NoResponders if nobody subscribes to it."""
+        """The next reply; Closed if no other will come, NoResponders if nobody subscribes to it."""
         one = self._background.call(lambda: self._live.get(timeout), self._live.give_back)
         return Notification(one, self._background)
 
@@ -351,7 +351,7 @@ class Client:
         queue: int | None = None,
         policy: str | None = None,
         ack: bool = False,
-        retained: bool = True,
+        retained: bool | None = None,
         group: str | None = None,
         prefetch: int = PREFETCH,
         away: float = AWAY_NS / 1e9,
@@ -394,10 +394,13 @@ class Client:
         *,
         confirm: bool = False,
         retain: str | Sequence[str] = (),
+        expires: float | None = None,
     ) -> int:
         """Publish once, now or as soon as there is a broker. Returns the number of the publication."""
         return self._background.call(
-            lambda: self._live.publish(attributes, payload, confirm=confirm, retain=retain)
+            lambda: self._live.publish(
+                attributes, payload, confirm=confirm, retain=retain, expires=expires
+            )
         )
 
     def clear(
@@ -408,7 +411,7 @@ class Client:
         retain: str | Sequence[str] = (),
         confirm: bool = False,
     ) -> int:
-        """Publish, and leave the key without a value: who subscribes later gets none."""
+        """Publish, and leave the key without a value: later subscribers get none."""
         return self._background.call(
             lambda: self._live.clear(attributes, payload, retain=retain, confirm=confirm)
         )

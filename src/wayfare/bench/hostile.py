@@ -5,7 +5,7 @@ filter by filter, stepped, and ticked until nothing is left to do. What is measu
 stretch that nothing else could have run in, in CPU time. A frame may hold the loop for 50 ms, and for
 50 ms more with every 100 KiB of it.
 
-For every message that carries filters, the search begins with the attacks that are known, and
+For every message that carries filters, or meets many, the search begins with the attacks that are known, and
 changes the worst ones again and again: another kind of predicate, longer texts, fewer values, more
 filters, another order. Every frame is one that a peer could send.
 """
@@ -16,17 +16,22 @@ import gc
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import cache
 from random import Random
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from wayfare.core import messages as m
 from wayfare.core.broker import Broker
 from wayfare.core.codec import _known, decoding, encode
-from wayfare.core.effects import Event, LinkUp, Received, Tick
+from wayfare.core.effects import Event, LinkDown, LinkUp, Received, Tick
 from wayfare.core.filters import EVERYTHING, Filter
+from wayfare.core.groups import GROUPS_MAX, Done, Leave, encoded, group_id
 from wayfare.core.patterns import literals
 from wayfare.core.predicates import Like
 from wayfare.core.reduction import STRATEGIES
+from wayfare.core.reserved import GROUP, INBOX, REPLY_TO
 from wayfare.core.templates import Template
 from wayfare.core.virtual import check_length, template_of
 from wayfare.errors import CodecError, FilterError, ProtocolError, UsageError
@@ -36,6 +41,14 @@ HELD_BYTES = 100 * 1024  # ... and again for every so many bytes of it
 NEIGHBOURS = (m.BrokerId("north"), m.BrokerId("south"))
 CLIENT, OTHER = m.LinkId("mallory#1"), m.LinkId("alice#1")
 FILTERS = 2_000  # of one attack, at most
+PIECES_MAX = 20  # of one pattern
+VALUES = 10_000  # current values that are kept
+HELD_COUNT = 9_000  # publications that are held back during a move
+HELD_TEXTS = 120  # ... or that many, with long texts
+SESSIONS, SESSION_FILTERS = 50, 2_000  # of clients that all want one publication
+# What frames may take in sum, and each one beyond that: then the slices that are left are like those before.
+PATIENCE_MS, FRAME_PATIENCE_MS = 5_000.0, 500.0
+LINK_DOWN, LINK_UP = b"down", b"up"  # in place of a frame
 SLICE_S = 0.005  # as a connection decodes
 SPAN_NS = 1_000_000
 
@@ -73,15 +86,24 @@ class Rig:
     def _share(self, link: m.LinkId, frame: bytes) -> float:
         """Feed a frame, and tick until nothing is left to do."""
         self.size, before = len(frame), self.held_ms
-        self.held_ms = 0.0
+        self.held_ms, end = 0.0, max(PATIENCE_MS, self.total_ms + FRAME_PATIENCE_MS)
         try:
-            self._step(Received(link, self._decode(frame)))
-            while (due := self.broker.next_deadline()) is not None and due <= self.now:
+            self._step(self._event(link, frame))
+            while self._has_work() and self.total_ms < end:
                 self._step(Tick())
         except CodecError:
             pass  # finding that out has been measured, too
         held, self.held_ms = self.held_ms, max(before, self.held_ms)
         return held / allowed_ms(self.size)
+
+    def _has_work(self) -> bool:
+        due = self.broker.next_deadline()
+        return due is not None and due <= self.now
+
+    def _event(self, link: m.LinkId, frame: bytes) -> Event:
+        if frame == LINK_DOWN:
+            return LinkDown(link)
+        return LinkUp(link) if frame == LINK_UP else Received(link, self._decode(frame))
 
     def _decode(self, frame: bytes) -> m.AnyMessage:
         running = decoding(frame[4:])
@@ -156,7 +178,8 @@ class Draw:
         return "(" + ", ".join(self.quoted() for _ in range(self.gene.values)) + ")"
 
     def pattern(self) -> str:
-        pieces = [self.text() for _ in range(self.random.randint(1, 3))]
+        most = max(3, min(PIECES_MAX, self.gene.values))
+        pieces = [self.text() for _ in range(self.random.randint(1, most))]
         return "'%" + self.random.choice(["%", "_", "_%"]).join(pieces) + "%'"
 
     def range(self) -> str:
@@ -224,6 +247,8 @@ def _known_attacks() -> Iterator[Gene]:
     yield Gene(("contains",), FILTERS, 6, 2, 1, LETTERS[2], "abc", 1)
     yield Gene(("like",), 60, 300, 2, 1, LETTERS[1], "", 1)
     yield Gene(("not like", "like"), 200, 60, 2, 1, LETTERS[0], "", 1)
+    for length, pieces in ((90, 1), (30, 3), (8, PIECES_MAX)):  # with `every_sequence`
+        yield Gene(("like",), FILTERS, length, pieces, 1, LETTERS[0], "", 1)
     yield Gene(("like",) * 40, 100, 4, 2, 1, LETTERS[2], "", 1)
     yield Gene(("not equal",) * 60, 60, 4, 2, 1, LETTERS[2], "", 2)
     yield Gene(("in texts",), 40, 12, 200, 1, LETTERS[3], "", 1)
@@ -370,12 +395,31 @@ def _own_texts(given: list[Filter]) -> Iterator[str]:
         yield "".join(Random(1).choices(words, k=100_000))
 
 
+@cache
+def every_sequence(length: int) -> str:
+    """The shortest text that contains every sequence of so many letters a and b: each window is new."""
+    states = 1 << length
+    seen, state, letters = bytearray(states), 0, ["a"] * length
+    seen[0] = 1
+    for _ in range(states - 1):
+        state = (state << 1 | 1) & (states - 1)
+        if seen[state]:
+            state ^= 1
+        seen[state] = 1
+        letters.append("ab"[state & 1])
+    return "".join(letters)
+
+
 def _published(given: list[Filter], _: str) -> Frames:
     """Publications with texts like those of the filters, short and long."""
     frames = _attached(given)
-    for text in ("a" * 50, "ab" * 500, "abcdefgh" * 1_000, "a" * 20_000, *_own_texts(given)):
+    own = list(_own_texts(given))
+    for text in ("a" * 50, "ab" * 500, "abcdefgh" * 1_000, "a" * 20_000, *own):
         attributes: dict[str, Any] = dict.fromkeys(("x", "y", "z", "x0", "x1", "x2"), text)
         frames += _framed(CLIENT, m.Publish(len(frames), attributes))
+    for text in (own[-1], every_sequence(17)) if own else ():
+        for name in ("x", "x0"):  # a frame of no other bytes
+            frames += _framed(CLIENT, m.Publish(len(frames), {name: text}))
     numbers: dict[str, Any] = dict.fromkeys(("x", "y", "z", "x0", "x1", "lat", "lon"), 5.5)
     return [*frames, *_framed(CLIENT, m.Publish(len(frames), numbers))]
 
@@ -391,6 +435,57 @@ def _moved(given: list[Filter], _: str = "") -> Frames:
         *_framed(north, m.Update(errands=(profile,))),
         *_framed(north, m.Update(errands=(request,))),
     ]
+
+
+def _handed_over(given: list[Filter], _: str = "") -> Frames:
+    """A client publishes much and is to get much before its old broker has replied; then that does."""
+    texts = ["ab" * 16] * HELD_COUNT
+    return [*_attached(given), *_came([*given, EVERYTHING], texts)]
+
+
+def _handed_over_again(given: list[Filter], _: str = "") -> Frames:
+    """As `_handed_over`, where half of what the client is to get came to its old broker, too."""
+    return _came([*given, EVERYTHING], ["ab" * 16] * HELD_COUNT, repeated=HELD_COUNT // 2)
+
+
+def _handed_over_texts(given: list[Filter], _: str = "") -> Frames:
+    own = [*_own_texts(given), every_sequence(17)]
+    texts = [f"{number:03}{own[number % len(own)]}" for number in range(HELD_TEXTS)]
+    return [*_attached(given), *_came([], texts)]
+
+
+def _came(given: list[Filter], texts: list[str], repeated: int = 0) -> Frames:
+    """A client with these subscriptions comes, and these texts are published by it, and for it; then its old broker replies."""
+    client, north = m.ClientId("alice"), m.LinkId(NEIGHBOURS[0])
+    link, epoch = m.LinkId(f"alice#{len(given)}"), 10 + len(given)
+    attach = m.Attach(client, epoch, 0, tuple(given), previous=((NEIGHBOURS[0], epoch - 1),))
+    frames = _framed(link, attach)
+    kept: list[m.Kept] = []
+    for number, text in enumerate(texts, 1):
+        attributes: dict[str, Any] = {"x": text, "x0": text}
+        frames += _framed(link, m.Publish(number, attributes))
+        if given:
+            kept.append(m.Kept(m.Notification(m.ClientId("far"), number, attributes), 1))
+            later = m.Notification(m.ClientId("far"), number + len(texts), attributes)
+            frames += _framed(north, later)
+    reply = m.Reply(m.BrokerId("porto"), client, epoch, True, tuple(kept), old_epoch=epoch - 1)
+    marks = {m.ClientId("far"): len(texts) + repeated}
+    return [
+        *frames,
+        *_framed(north, m.Update(errands=(replace(reply, more=True),))),
+        *_framed(north, m.Update(errands=(replace(reply, kept=(), marks=marks),))),
+    ]
+
+
+def _wanted_by_many(given: list[Filter], _: str = "") -> Frames:
+    """One publication that all subscriptions of many clients match: as many as one frame brings, for each."""
+    frames: Frames = []
+    for number in range(SESSIONS):
+        wanted = [Filter.parse(f"y > {number * SESSION_FILTERS + i}") for i in range(len(given))]
+        attach = m.Attach(m.ClientId(f"client-{number}"), 1, 0, tuple(wanted))
+        frames += _framed(m.LinkId(f"client-{number}#1"), attach)
+    frames += _framed(CLIENT, _attach([], []))
+    return [*frames, *_framed(CLIENT, m.Publish(1, {"y": 10**6}))]
 
 
 def _templates(given: list[Filter], state: m.State) -> m.Follows:
@@ -431,6 +526,125 @@ def _followed(given: list[Filter], _: str = "") -> Frames:
     ]
 
 
+def _kept(texts: Iterable[str] = ("abcdefgh" * 4,)) -> Frames:
+    """As many current values as a broker keeps, which a neighbour tells."""
+    frames, some = Frames(), list(texts)
+    for start in range(0, VALUES, m.VALUES_MAX):
+        values = []
+        for number in range(start + 1, start + m.VALUES_MAX + 1):
+            text = f"{some[number % len(some)]} {number}"
+            attributes: dict[str, Any] = dict.fromkeys(("x", "x0", "place"), text)
+            attributes |= {"y": number, "x1": number, "lat": 5.5, "lon": number / 100, "z": True}
+            one = m.Notification(m.ClientId("far"), number, attributes)
+            values.append(m.Retained(one, m.Retain(("y",)), number))
+        frames += _framed(m.LinkId(NEIGHBOURS[0]), m.Values(tuple(values)))
+    return frames
+
+
+def _asked_at_attach(given: list[Filter], _: str = "") -> Frames:
+    """Many subscriptions ask for current values at once."""
+    asks = tuple((place, place + 1) for place in range(len(given)))
+    attach = m.Attach(m.ClientId("mallory"), 1, 0, tuple(given), window=VALUES, asks=asks)
+    return [*_kept(), *_framed(CLIENT, attach)]
+
+
+def _asked(given: list[Filter], _: str = "") -> Frames:
+    """One by one, of values with longer texts, too; the last one matches all of them."""
+    asks = [m.Subscribe(one, ask=ask + 1) for ask, one in enumerate([*given[:20], EVERYTHING])]
+    return [*_kept(["ab" * 500]), *_framed(CLIENT, _attach([], []), *asks)]
+
+
+def _told(given: list[Filter], _: str = "") -> Frames:
+    """Subscriptions ask before a neighbour has told its values; then these are told."""
+    asks = tuple((place, place + 1) for place in range(len(given)))
+    attach = m.Attach(m.ClientId("mallory"), 1, 0, tuple(given), window=VALUES, asks=asks)
+    return [(m.LinkId(NEIGHBOURS[0]), LINK_UP), *_framed(CLIENT, attach), *_kept()]
+
+
+def _told_texts(given: list[Filter], _: str = "") -> Frames:
+    """As `_told`, where the values have long texts."""
+    north = m.LinkId(NEIGHBOURS[0])
+    frames = [(north, LINK_UP), *_told(given)[1:2]]
+    for number, text in enumerate((*_own_texts(given), every_sequence(17)), 1):
+        one = m.Notification(m.ClientId("far"), number, {"x": text, "x0": text[::-1], "y": number})
+        frames += _framed(north, m.Values((m.Retained(one, m.Retain(("y",)), number),)))
+    return frames
+
+
+def _retained(given: list[Filter], _: str = "") -> Frames:
+    """Publications that are retained; most replace a value."""
+    frames = [*_attached(given), *_kept()]
+    for number, text in enumerate(("a" * 50, "abcdefgh" * 1_000, *_own_texts(given)), 1):
+        attributes: dict[str, Any] = {"x": text, "x0": text, "y": number}
+        frames += _framed(CLIENT, m.Publish(number, attributes, retain=m.Retain(("y",))))
+    return frames
+
+
+def _convened(name: str, filter: Filter, member: str) -> Frames:
+    enlist = m.Enlist(name, filter, member, 1, 1, 10**9)
+    convene = m.Convene(m.BrokerId("porto"), enlist)
+    return _framed(m.LinkId(NEIGHBOURS[0]), m.Update(errands=(convene,)))
+
+
+def _grouped(given: list[Filter], _: str = "") -> Frames:
+    """Each filter is that of a queue group; publications go to all of them that they match."""
+    frames: Frames = []
+    for number, one in enumerate(given[:GROUPS_MAX]):
+        frames += _convened(f"{number}" * 50, one, f"member-{number}")
+    return [*frames, *_work(given)]
+
+
+def _joined(given: list[Filter], _: str = "") -> Frames:
+    """One queue group of many members, which get something, are done with it, and leave."""
+    filter, frames = (given or [EVERYTHING])[0], Frames()
+    for number in range(len(given)):
+        frames += _convened("workers", filter, f"member-{number}")
+    frames += _work(given)
+    address: dict[str, Any] = {GROUP: group_id("workers", filter)}
+    for number in range(1, 40):
+        done = Done(f"member-{number}", number + 1, (number,), number + 1)
+        for said in (done, Leave(f"member-{number}")):
+            one = m.Notification(m.ClientId("members"), len(frames), address, encoded(said))
+            frames += _framed(m.LinkId(NEIGHBOURS[0]), one)
+    return frames
+
+
+def _work(given: list[Filter]) -> Frames:
+    frames = _framed(CLIENT, _attach([], []))
+    for number, text in enumerate(("a" * 50, "abcdefgh" * 1_000, *_own_texts(given)), 1):
+        attributes: dict[str, Any] = dict.fromkeys(("x", "y", "z", "x0", "x1"), text)
+        frames += _framed(CLIENT, m.Publish(2 * number, attributes))
+        attributes = dict.fromkeys(("x", "y", "z", "x0", "x1", "lat", "lon"), 5.5)
+        frames += _framed(CLIENT, m.Publish(2 * number + 1, attributes))
+    return frames
+
+
+def _willed(given: list[Filter], _: str = "") -> Frames:
+    """A client has a last will, as long as it may be, and its connection breaks."""
+    frames = _attached(given)
+    texts = ["abcdefgh" * 8_000, *(text[:64_000] for text in _own_texts(given))]
+    for number, text in enumerate(texts):
+        name = m.ClientId(f"alice{number}")
+        for attribute in ("x", "x0"):
+            will = m.Will({attribute: text})
+            link = m.LinkId(f"{name}#{attribute}")
+            attach = m.Attach(name, 1 + (attribute == "x0"), 0, will=will)
+            frames += [*_framed(link, attach), (link, LINK_DOWN)]
+    return frames
+
+
+def _requested(given: list[Filter], _: str = "") -> Frames:
+    """Requests, to nobody or somebody; and replies, of which nobody waits for any."""
+    frames = _attached(given)
+    texts = ("a" * 50, "abcdefgh" * 1_000, *_own_texts(given))
+    for number, text in enumerate(texts, 1):
+        asked: dict[str, Any] = {"x": text, "x0": text, REPLY_TO: "mallory"}
+        frames += _framed(CLIENT, m.Publish(2 * number, asked))
+        reply: dict[str, Any] = {INBOX: text[:1_000], "x": text}
+        frames += _framed(CLIENT, m.Publish(2 * number + 1, reply))
+    return frames
+
+
 MESSAGES: dict[str, Callable[[list[Filter], str], Frames]] = {
     "attach": _attached,
     "advertise at attach": _advertised,
@@ -442,9 +656,22 @@ MESSAGES: dict[str, Callable[[list[Filter], str], Frames]] = {
     "update": _updated,
     "meet": _met,
     "publish": _published,
+    "wanted by many": _wanted_by_many,
     "move": _moved,
+    "hand over": _handed_over,
+    "hand over again": _handed_over_again,
+    "hand over texts": _handed_over_texts,
     "follow at attach": _following,
     "follow": _followed,
+    "ask at attach": _asked_at_attach,
+    "ask": _asked,
+    "tell": _told,
+    "tell texts": _told_texts,
+    "retain": _retained,
+    "group": _grouped,
+    "join": _joined,
+    "will": _willed,
+    "request": _requested,
 }
 
 

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ EXAMPLES = """examples:
                                                     for others; porto will call
   wayfare broker --name porto --listen 0.0.0.0:7410 --neighbour lisbon=10.0.0.1:7410
                                                     porto, which calls lisbon
+  wayfare broker --name porto --announce city       clients find it: wayfare sub discover://city ...
 
 It runs until Ctrl-C or SIGTERM; told twice, it stops at once. SIGHUP lets it read certificates and accounts
 again. All keys of the file: docs/configuration.md, `wayfare config keys`.
@@ -60,6 +62,11 @@ def add_parser(commands: Any) -> None:
         action="append",
         metavar="NAME[=ADDRESS]",
         help="without a file: a neighbour, and where to call it; without an address, it calls",
+    )
+    one.add_argument(
+        "--announce",
+        metavar="NETWORK",
+        help="without a file: announce it on the LAN, for clients that look for this network",
     )
     one.add_argument("--json", action="store_true", help="say where it listens as a JSON object")
     _add_status(one)
@@ -109,7 +116,8 @@ def run_broker(arguments: argparse.Namespace) -> int:
     host = network.host(site.name, site.neighbours, site.settings, site.peers)
     endpoint = network.Telling([host], _status(arguments, site.settings))
     admin = network.Administered([host], site.settings)
-    work = _serve(host, site.listen, endpoint, admin, arguments.json)
+    announced = network.announced([host], site.settings.announce)
+    work = _serve(host, site.listen, endpoint, admin, announced, arguments.json)
     return running.serve(work, lambda: _code([host]), host.reload)
 
 
@@ -118,8 +126,10 @@ def _site(arguments: argparse.Namespace) -> configured.Broker:
     if a.config is not None and a.file is not None:
         raise UsageError(f"which is it, {a.file} or {a.config}? Give one configuration")
     if (file := a.config or a.file) is not None:
-        if a.name or a.listen or a.neighbour:
-            raise UsageError("the file has it all: leave --name, --listen and --neighbour")
+        if a.name or a.listen or a.neighbour or a.announce:
+            raise UsageError(
+                "the file has it all: leave --name, --listen, --neighbour and --announce"
+            )
         site = config.read(file)
         if isinstance(site, configured.Network):
             raise UsageError(f"{file} is a network: start it with wayfare network up {file}")
@@ -131,6 +141,8 @@ def _site(arguments: argparse.Namespace) -> configured.Broker:
         name, _, address = one.partition("=")
         neighbours[name] = address
     values = {"name": a.name, "neighbours": neighbours} | ({"listen": a.listen} if a.listen else {})
+    if a.announce:
+        values["announce"] = {"network": a.announce}
     site = config.understand(values)
     assert isinstance(site, configured.Broker)
     return site
@@ -141,11 +153,12 @@ async def _serve(
     listen: Address,
     telling: network.Telling,
     admin: network.Administered,
+    announced: AbstractAsyncContextManager[object],
     as_json: bool,
 ) -> int:
     try:
         address = await network.listen(host, listen)
-        async with admin as api, telling as status:
+        async with admin as api, telling as status, announced:
             if as_json:
                 facts = {"name": host.name, "address": str(address)} | _where(status, api)
                 print(json.dumps(facts), flush=True)
@@ -203,7 +216,9 @@ async def _serve_all(
     brokers |= await network.start(city)
     try:
         admin = network.Administered(brokers.values(), city.settings)
-        async with admin as api, network.Telling(brokers.values(), where) as status:
+        telling = network.Telling(brokers.values(), where)
+        announced = network.announced(brokers.values(), city.settings.announce)
+        async with admin as api, telling as status, announced:
             if as_json:
                 for facts in _facts(brokers):
                     print(json.dumps(facts | _where(status, api)), flush=True)

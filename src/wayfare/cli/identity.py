@@ -1,4 +1,4 @@
-"""Who a client of the command line is, and whom it trusts: options that `pub`, `sub` and `roam` share."""
+"""Who a client of the command line is, where it goes, and whom it trusts: options that `pub`, `sub` and others share."""
 
 from __future__ import annotations
 
@@ -9,9 +9,32 @@ from typing import Any
 
 from wayfare.cli import notation, running
 from wayfare.errors import UsageError
+from wayfare.net.discovery import is_discovered
+from wayfare.net.options import PROBE_S
 from wayfare.net.wills import Will
 
 PASSWORD = "WAYFARE_PASSWORD"
+
+
+def add_address(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "address",
+        metavar="ADDRESS",
+        help="of a broker: host:port; or discover://, for the nearest broker of the LAN",
+    )
+    parser.add_argument(
+        "--probe",
+        type=running.seconds,
+        default=PROBE_S,
+        metavar="SECONDS",
+        help=f"with discover://: how often brokers are measured (default {PROBE_S:g})",
+    )
+
+
+def addresses(arguments: argparse.Namespace) -> list[str]:
+    """For `connect`."""
+    given: str = arguments.address
+    return [given] if is_discovered(given) else given.split(",")
 
 
 def add_options(parser: argparse._ActionsContainer) -> None:

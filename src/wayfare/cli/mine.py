@@ -26,6 +26,7 @@ EXAMPLES = """examples:
   wayfare sim city --algorithm prefetching --model model.json   what that is good for
   wayfare mine taxis.parquet --columns time=at,from=from_broker,to=to_broker
   wayfare mine handovers.csv --dwell 120 --per-client --json
+  wayfare mine handovers.csv --online                   ... and how brokers do that learn by themselves
   wayfare mine --follow 127.0.0.1:7410 --out model.json   what clients tell (--events), while they move
 
 A log has a row for each handover: client, time (seconds, or a date), from, to. Without `from`, it is where the
@@ -77,6 +78,11 @@ def add_parser(commands: Any) -> None:
         f" (default {JOURNEY_NS / SECOND_NS:g})",
     )
     one.add_argument("--per-client", action="store_true", help="learn the ways of each client, too")
+    one.add_argument(
+        "--online",
+        action="store_true",
+        help="also play the log, move by move, to brokers that learn by themselves",
+    )
     jobs.add_columns(one)
     one.add_argument(
         "--json", action="store_true", help="print one JSON object; with --follow, again and again"
@@ -104,6 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
         dwell_ns=int(a.dwell * SECOND_NS),
         journey_ns=int(a.journey * SECOND_NS),
         per_client=a.per_client,
+        online=a.online,
     )
     with Console(stderr=True).status(f"mining {a.log} ..."):
         model, report = mine.mine(mine.read(start(a.master), a.log, a.columns), plan, a.log)
@@ -117,8 +124,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _follow(a: argparse.Namespace) -> int:
-    if a.dwell or a.per_client or a.columns:
-        raise UsageError("--follow goes without --dwell, --per-client and --columns")
+    if a.dwell or a.per_client or a.online or a.columns:
+        raise UsageError("--follow goes without --dwell, --per-client, --online and --columns")
 
     def job(log: Any, folder: Path, tell: follow.Tell) -> Any:
         from wayfare.pipeline.mine import mine_stream
@@ -164,12 +171,22 @@ def _show(report: Report, out: Path | None) -> None:
     sets = [
         {"learnt from": one.learnt_from, "tested on": one.tested_on}
         | {"order": one.order, "per client": _yes(one.per_client)}
-        | {"wanted": f"{one.coverage:g}", "covered": f"{one.covered:.4f}"}
+        | {"wanted": f"{one.coverage:g}", "by": one.sized, "covered": f"{one.covered:.4f}"}
         | {"size, mean of brokers": f"{one.mean_per_broker:.2f}"}
         | {"size, mean of moves": f"{one.mean_per_move:.2f}", "largest": one.largest}
         for one in r.sets
     ]
     print(draw(sets, width))
+    if r.online:
+        print("\nThe next broker was expected by its broker, which learns while clients move:\n")
+        online = [
+            {"begun with": one.begun_with, "order": one.order, "per client": _yes(one.per_client)}
+            | {"wanted": f"{one.coverage:g}", "covered": f"{one.covered:.4f}"}
+            | {"least of a broker": f"{one.least_covered:.4f}"}
+            | {"size, mean of moves": f"{one.mean_per_move:.2f}", "largest": one.largest}
+            for one in r.online
+        ]
+        print(draw(online, width))
     if out is not None:
         print(f"\n{out}: the model of all moves, {os.path.getsize(out):,} bytes")
 

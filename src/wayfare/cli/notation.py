@@ -64,6 +64,8 @@ def as_text(notification: Notification) -> str:
         words.append("(past)")
     if notification.retained:
         words.append("(retained)")
+    if notification.late:
+        words.append("(late)")
     return printable(" ".join(words))
 
 
@@ -79,6 +81,8 @@ def facts(notification: Notification) -> dict[str, Any]:
         out["past"] = True
     if notification.retained:
         out["retained"] = True
+    if notification.late:
+        out["late"] = True
     return out | payloads.told(notification.payload)
 
 

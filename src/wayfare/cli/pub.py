@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from functools import partial
 from itertools import count, islice
 from typing import Any
 
@@ -24,6 +25,7 @@ EXAMPLES = """examples:
   wayfare pub 127.0.0.1:7410 kmh=92 --every 0.5 --quench
   wayfare pub 127.0.0.1:7410 road=A1 free=3 --retain road   the current value of this road
   wayfare pub 127.0.0.1:7410 road=A1 --retain road --clear  it has none any more
+  wayfare pub 127.0.0.1:7410 alarm=fire --lifetime 60       of no use after a minute
   wayfare sub a.example "free > 0" --json | wayfare pub b.example --json
 
 Values are numbers, true or false, and else texts; a text that looks like a number, or is NaN or inf,
@@ -45,7 +47,7 @@ def add_parser(commands: Any) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    one.add_argument("address", metavar="ADDRESS", help="of a broker: host:port")
+    identity.add_address(one)
     one.add_argument("attributes", nargs="*", metavar="NAME=VALUE")
     one.add_argument("--payload", default="", metavar="TEXT", help="what goes along, as UTF-8")
     one.add_argument(
@@ -60,10 +62,16 @@ def add_parser(commands: Any) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="keep it as the current value of this attribute's value, for who subscribes later; may be repeated",
+        help="keep it as the current value of this attribute's value, for later subscribers; may be repeated",
     )
     one.add_argument(
         "--clear", action="store_true", help="with --retain: from now on there is no current value"
+    )
+    one.add_argument(
+        "--lifetime",
+        type=running.seconds,
+        metavar="SECONDS",
+        help="how long it is of use: later nobody gets it, and no loss is reported (default: for ever)",
     )
     one.add_argument("--advertise", metavar="FILTER", help="this, instead of what is published")
     one.add_argument(
@@ -80,6 +88,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--json reads stdin: leave attributes, --payload, --count and --every")
     if not a.json and not a.attributes:
         raise UsageError("nothing to publish: give attributes, like free=3, or --json")
+    if a.lifetime == 0:
+        raise UsageError(
+            "--lifetime is a number of seconds above 0; leave it out if it never expires"
+        )
+    if a.clear and a.lifetime is not None:
+        raise UsageError("--clear leaves nothing that could expire: leave out --lifetime")
     if a.clear and not a.retain:
         raise UsageError("--clear needs the key: give --retain NAME, once or several times")
     offered = offered_as(a.advertise) if a.advertise else None
@@ -115,7 +129,9 @@ async def _publish(
     similar = notation.alike if a.json else notation.exactly
     published = 0
     # What is published reaches all subscribers, also before the advertisement is confirmed.
-    async with connect(a.address.split(","), confirm=0, **identity.options(a)) as client:
+    async with connect(
+        identity.addresses(a), probe=a.probe, confirm=0, **identity.options(a)
+    ) as client:
         try:
             async for attributes, payload in what:
                 filter = offered or similar(attributes)
@@ -129,7 +145,7 @@ async def _publish(
                     running.tell(f"nobody is interested in {filter}: waiting")
                     await announced[filter].until_wanted()
                     running.tell(f"somebody is interested in {filter}: publishing")
-                say = client.clear if a.clear else client.publish
+                say = client.clear if a.clear else partial(client.publish, expires=a.lifetime)
                 async with asyncio.timeout(a.timeout):
                     await say(attributes, payload, retain=a.retain, confirm=not a.json)
                 published += 1

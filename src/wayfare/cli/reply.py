@@ -15,6 +15,7 @@ from wayfare.net.wanted import wanted_as
 EXAMPLES = """examples:
   wayfare reply 127.0.0.1:7411 "service = 'parking'" free=3 place=A1
   wayfare reply 127.0.0.1:7411 "service = 'parking'" free=3 -C 10 --json     ten requests, then stop
+  wayfare reply 127.0.0.1:7411 "service = 'parking'" free=3 --group desks    one member answers each
 
 Each request is answered with these attributes, and printed. What matches the filter and is no request is not
 answered, and not printed. Without -C it runs until Ctrl-C.
@@ -29,11 +30,12 @@ def add_parser(commands: Any) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    one.add_argument("address", metavar="ADDRESS", help="of a broker: host:port")
+    identity.add_address(one)
     one.add_argument("filter", metavar="FILTER", help="of requests")
     one.add_argument("attributes", nargs="*", metavar="NAME=VALUE", help="of the reply")
     one.add_argument("--payload", default="", metavar="TEXT", help="of the reply, as UTF-8")
-    one.add_argument("-C", "--count", type=running.count, metavar="N", help="stop after so many")
+    one.add_argument("-C", "--count", type=running.count, metavar="N", help="stop after N requests")
+    one.add_argument("--group", metavar="NAME", help="share requests in this queue group")
     one.add_argument("--json", action="store_true", help="requests as JSON, one a line")
     identity.add_options(one)
     one.set_defaults(run=run)
@@ -52,8 +54,10 @@ def run(arguments: argparse.Namespace) -> int:
 async def _reply(a: argparse.Namespace, attributes: dict[str, Any]) -> int:
     show = notation.as_json if a.json else notation.as_text
     answered = 0
-    async with connect(a.address.split(","), on_lost=tell_lost, **identity.options(a)) as client:
-        requests = client.subscribe(a.filter)
+    async with connect(
+        identity.addresses(a), probe=a.probe, on_lost=tell_lost, **identity.options(a)
+    ) as client:
+        requests = client.subscribe(a.filter, group=a.group)
         async with requests:
             await running.until_ready(requests)
             running.tell(f"answering {requests.filter} at {client.broker}")

@@ -28,7 +28,7 @@ def add_parser(commands: Any) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    one.add_argument("address", metavar="ADDRESS", help="of a broker: host:port")
+    identity.add_address(one)
     one.add_argument("attributes", nargs="+", metavar="NAME=VALUE")
     one.add_argument("--payload", default="", metavar="TEXT", help="what goes along, as UTF-8")
     one.add_argument("--all", action="store_true", help="every reply that comes in that time")
@@ -50,7 +50,7 @@ async def _request(a: argparse.Namespace, attributes: dict[str, Any]) -> int:
     came = 0
     # A request reaches all subscribers, also before the advertisement is confirmed; but only a confirmed one
     # is known to reach nobody.
-    async with connect(a.address.split(","), **identity.options(a)) as client:
+    async with connect(identity.addresses(a), probe=a.probe, **identity.options(a)) as client:
         await client.advertise(notation.exactly(attributes))
         most = None if a.all else 1
         replies = client.requests(attributes, os.fsencode(a.payload), timeout=a.timeout, most=most)

@@ -31,6 +31,7 @@ EXAMPLES = """examples:
   wayfare sessions kick car-17 --config site.toml       disconnect it; its application gets the reason
   wayfare sessions kick car-17 --again --config site.toml         ... and it may come back by itself
   wayfare sessions list --url https://porto.example:9420 --token-file token --ca ca.pem
+  wayfare sessions kick car-17 --url https://porto.example:9420 --token-file token --ca ca.pem
 
 The command speaks to a running broker over its admin socket: admin.sock beside its store, or where admin.socket
 in its file says. Only the user that runs the broker may use it, and root. With --url it speaks to the admin API
@@ -48,20 +49,17 @@ def add_parser(commands: Any) -> None:
         examples=EXAMPLES,
     )
 
-    def part(name: str, help: str, run: Any, *, remote: bool = True) -> argparse.ArgumentParser:
+    def part(name: str, help: str, run: Any) -> argparse.ArgumentParser:
         one = group.add(name, help, run)
         one.add_argument(
             "--config", metavar="FILE", help="the configuration of the broker, or of a network"
         )
         one.add_argument("--socket", metavar="PATH", help="its admin socket, instead")
-        if remote:
-            one.add_argument(
-                "--url", metavar="URL", help="its admin API, instead: https://host:port"
-            )
-            one.add_argument("--token-file", metavar="FILE", help="its first line has the token")
-            one.add_argument(
-                "--ca", default="", metavar="FILE", help="who signed the certificate of the broker"
-            )
+        one.add_argument("--url", metavar="URL", help="its admin API, instead: https://host:port")
+        one.add_argument("--token-file", metavar="FILE", help="its first line has the token")
+        one.add_argument(
+            "--ca", default="", metavar="FILE", help="the CA that signed the broker's certificate"
+        )
         one.add_argument("--broker", default="", metavar="NAME", help="one broker of a network")
         one.add_argument("--json", action="store_true", help="one JSON object a line")
         return one
@@ -80,7 +78,7 @@ def add_parser(commands: Any) -> None:
     removing = part("remove", "end the session of a client, and drop what waits for it", remove)
     removing.add_argument("client", metavar="CLIENT")
     removing.add_argument("--reason", default="", help="what the client is told")
-    kicking = part("kick", "disconnect a client", kick, remote=False)
+    kicking = part("kick", "disconnect a client", kick)
     kicking.add_argument("client", metavar="CLIENT")
     kicking.add_argument(
         "--forget",
@@ -95,6 +93,8 @@ def _client(arguments: argparse.Namespace) -> AdminClient | None:
     """Speaks to the admin API, if that is where to ask."""
     a = arguments
     if not a.url:
+        if a.token_file or a.ca:
+            raise UsageError("--token-file and --ca are for the admin API: give --url, too")
         return None
     if a.config or a.socket:
         raise UsageError("which is it? Give --url, or --config, or --socket")
@@ -210,7 +210,7 @@ def _described(one: SessionDetails) -> Iterator[str]:
         ("state", f"{one.state}{address}, since {one.since} ({one.since_s:.0f} s)"),
         ("expires", ends),
         ("waiting", waits),
-        ("attachments", str(one.epoch)),
+        ("epoch", str(one.epoch)),
     ):
         yield f"{name:<14} {value}"
     for name, count, some in (
@@ -228,28 +228,36 @@ def remove(arguments: argparse.Namespace) -> int:
     there = _client(a)
     if there is None:
         request = Request("kick", broker=a.broker, client=a.client, forget=True, reason=a.reason)
-        return asyncio.run(_kick(ask(_socket(a), request), as_json=a.json))
+        return _ended(_kicked(a, request), as_json=a.json)
     try:
-        removed = there.remove(a.client, a.broker, a.reason)
+        return _ended(there.remove(a.client, a.broker, a.reason), as_json=a.json)
     except Missing as missing:
         print(missing, file=sys.stderr)
         return 1
-    for one in removed:
-        print(msgspec.json.encode(one).decode() if a.json else _told(one))
-    return 0
 
 
 def kick(arguments: argparse.Namespace) -> int:
     a = arguments
-    request = Request(
-        "kick", broker=a.broker, client=a.client, forget=a.forget, again=a.again, reason=a.reason
-    )
-    return asyncio.run(_kick(ask(_socket(a), request), as_json=a.json))
+    flags = {"forget": a.forget, "again": a.again}
+    there = _client(a)
+    if there is None:
+        request = Request("kick", broker=a.broker, client=a.client, reason=a.reason, **flags)
+        return _ended(_kicked(a, request), as_json=a.json)
+    try:
+        return _ended(there.kick(a.client, a.broker, a.reason, **flags), as_json=a.json)
+    except Missing as missing:
+        print(missing, file=sys.stderr)
+        return 1
 
 
-async def _kick(lines: AsyncIterator[bytes], *, as_json: bool) -> int:
+def _kicked(arguments: argparse.Namespace, request: Request) -> list[Kicked]:
+    lines = asyncio.run(_gathered(ask(_socket(arguments), request)))
+    return list(_decoded(lines, Kicked))
+
+
+def _ended(results: list[Kicked], *, as_json: bool) -> int:
+    """Print what came of it at each broker. Returns the exit code."""
     found = False
-    results = [msgspec.json.decode(line, type=Kicked) async for line in lines]
     for one in results:
         done = bool(one.disconnected or one.forgotten)
         found |= done

@@ -55,17 +55,12 @@ def add_parser(commands: Any) -> None:
         choices=fuzz.MOBILE,
         default="subscribers",
         help="who moves: subscribers (default), clients that publish, too (both), clients that follow their"
-        " location (walkers), or clients of other systems, with the mobility service",
+        " location (walkers; learners: their brokers learn where they go), or clients of other systems, with the mobility service",
     )
     one.add_argument(
         "--rollbacks",
         action="store_true",
         help="brokers that go back to an old copy of their store, or lose it",
-    )
-    one.add_argument(
-        "--clocks",
-        action="store_true",
-        help="processes that begin anew with clocks that are behind",
     )
     one.add_argument("--faults", action="store_true", help="cuts, crashes, losses, slow brokers")
     one.add_argument("--workers", type=int, default=None, help="processes (default: all cores)")
@@ -115,7 +110,6 @@ def _jobs(arguments: argparse.Namespace) -> list[fuzz.Job]:
             arguments.faults,
             arguments.mobile,
             arguments.rollbacks,
-            arguments.clocks,
         )
         for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds)
         for turn, routing in enumerate(routings)

@@ -40,7 +40,7 @@ def add_location_parser(commands: Any) -> None:
     )
     nlb = "; ".join(f"{name}: {about}" for name, about in location.NLB.items())
     option(one, "--nlb", nlb, usual.nlb, choices=[*location.NLB])
-    option(one, "--coverage", "share of the moves, if mined", usual.coverage, type=float)
+    option(one, "--coverage", "share of the moves, if mined or learnt", usual.coverage, type=float)
     _routing(one, usual.routing)
     option(one, "--seed", "for all that is random in it", usual.seed, type=int)
     option(one, "--ways", "ways of clients, and what was learnt before", "random", metavar="FILE")
@@ -68,7 +68,7 @@ def add_blackout_parser(commands: Any) -> None:
         " long they miss what is published some hops away, by how far ahead brokers are told.",
         BLACKOUT_EXAMPLES,
     )
-    steps = "how many steps ahead brokers further away are told; dwell: as many as needed"
+    steps = "how many steps ahead brokers further away are told; dwell: as many as needed, or as measured"
     option(one, "--steps", steps, usual.steps, choices=[*blackout.STEPS])
     _routing(one, usual.routing)
     option(one, "--seed", "for all that is random in it", usual.seed, type=int)

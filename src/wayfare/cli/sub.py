@@ -25,7 +25,10 @@ EXAMPLES = """examples:
   wayfare sub 127.0.0.1:7410 "exists(kmh)" -C 10 --json     ten of them, as JSON, then stop
   wayfare sub 127.0.0.1:7410 "kmh > 120" -C 1 -W 30         exit code 1 if none comes in 30 s
   wayfare sub a.example,b.example "free > 0"                b, when a is gone
-  wayfare sub 127.0.0.1:7410 "free > 0" --group workers     each to one of all who say so
+  wayfare sub a.example,b.example "free > 0" --late         ... and what a kept, when it is back
+  wayfare sub discover:// "free > 0"                        at the nearest broker of this LAN
+  wayfare sub 127.0.0.1:7410 "free > 0" --group workers     each goes to one member of the group
+  wayfare sub 127.0.0.1:7410 "free > 0" --slow-publishers 0     lose notifications rather than delay publishers
   wayfare sub 127.0.0.1 "location in myloc" --at R12        what follows a client that is there
   wayfare sub 127.0.0.1 "near(myloc, 500) and free >= my.need" --at 52.5163,13.3777 --state need=2
 
@@ -43,9 +46,11 @@ def add_parser(commands: Any) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    one.add_argument("address", metavar="ADDRESS", help="of a broker: host:port")
+    identity.add_address(one)
     one.add_argument("filter", metavar="FILTER")
-    one.add_argument("-C", "--count", type=running.count, metavar="N", help="stop after so many")
+    one.add_argument(
+        "-C", "--count", type=running.count, metavar="N", help="stop after N notifications"
+    )
     one.add_argument(
         "-W",
         "--wait",
@@ -63,6 +68,18 @@ def add_parser(commands: Any) -> None:
     )
     one.add_argument(
         "--no-retained", action="store_true", help="without the current values, which come first"
+    )
+    one.add_argument(
+        "--slow-publishers",
+        type=running.seconds,
+        metavar="SECONDS",
+        help="how long publishers may be slowed if this client reads too slowly; then it loses the oldest"
+        " notifications (default, and at most: as the broker allows)",
+    )
+    one.add_argument(
+        "--late",
+        action="store_true",
+        help="also what a broker kept that could not be reached, when it is back",
     )
     one.add_argument("--group", metavar="NAME", help="share notifications in this queue group")
     one.add_argument("--json", action="store_true", help="one JSON object a line")
@@ -116,14 +133,21 @@ class _Subscribing:
         show = notation.as_json if a.json else notation.as_text
         async with (
             connect(
-                a.address.split(","),
+                identity.addresses(a),
+                probe=a.probe,
                 on_lost=tell_lost,
+                on_settled=tell_settled,
+                late=a.late,
                 **identity.options(a),
             ) as client,
             AsyncExitStack() as stack,
         ):
-            retained = not a.no_retained
-            some = client.subscribe(self.wanted, retained=retained, group=a.group)
+            some = client.subscribe(
+                self.wanted,
+                retained=False if a.no_retained else None,
+                group=a.group,
+                slow_publishers=a.slow_publishers,
+            )
             stack.push_async_exit(some)
             ends = None if a.wait is None else asyncio.get_running_loop().time() + a.wait
             try:
@@ -145,3 +169,8 @@ class _Subscribing:
 def tell_lost(count: int, reason: str) -> None:
     many = f"{count} notifications were lost" if count != 1 else "1 notification was lost"
     running.tell(f"{many if count else 'notifications may have been lost'}: {reason}")
+
+
+def tell_settled(count: int, _: Mapping[str, int]) -> None:
+    many = "1 notification was lost" if count == 1 else f"{count or 'no'} notifications were lost"
+    running.tell(f"of those that may have been lost, it is known now: {many}")

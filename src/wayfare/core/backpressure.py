@@ -18,7 +18,7 @@ its backlog may exceed its limits by `burst_count` and `burst_bytes`.
 
 An episode begins beyond the high mark and ends when the client has caught up, at the low mark. Within an
 episode, publishers are slowed for the bound of the subscription that wants their notifications, counted from its
-beginning, and then no more: who reads too slowly for ever slows others once.
+beginning, and then no longer: a client that always reads too slowly slows others once.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ WORTH_NS = LEASE_NS // 4  # by which a renewal has to extend a lease
 SLOWED_MAX = 10_000  # publishers that are slowed at a broker, or for one client; others are not
 PRESSURE = -1  # the source of leases that end before they are renewed: limits in sum
 
-Source = (
-    BrokerId | int
-)  # who wants a publisher to be slowed: a neighbour, or the place of a session
+Source = BrokerId | int  # what asks to slow a publisher: a neighbour, or the place of a session
 
 
 class Slowed:
@@ -104,7 +102,7 @@ class Backpressure:
         return []
 
     def expect(self, session: Session, count: int, now: int) -> None:
-        """So many are queued at once, because a client asked for them: publishers are not the cause."""
+        """This number is queued at once, because a client asked for it: publishers are not the cause."""
         waiting = len(session.backlog.waiting) + count
         if session.link is None or session.episode is not None or waiting <= self.high_count:
             return
@@ -167,7 +165,7 @@ class Backpressure:
         now: int,
         came_from: LinkId | None = None,
     ) -> list[Effect]:
-        """Somebody wants a publisher to be slowed until then, at the latest."""
+        """A source wants a publisher to be slowed until then, at the latest."""
         slowed = self.slowed.get(publisher)
         if slowed is None:
             if len(self.slowed) >= SLOWED_MAX:

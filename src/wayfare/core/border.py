@@ -29,18 +29,22 @@ from wayfare.core.grants import Grants
 from wayfare.core.history import (
     FORGOTTEN_PAST,
     Backlog,
+    Kept,
     Limits,
     Loss,
     Past,
     Queued,
     Stored,
+    newest,
     size_of,
     with_loss_behind,
 )
 from wayfare.core.intake import Intakes
+from wayfare.core.late import LATE
 from wayfare.core.matching import FilterIndex
 from wayfare.core.memory import Memory
-from wayfare.core.messages import BrokerId, ClientId, LinkId, Notification
+from wayfare.core.messages import UNSETTLED_MAX, BrokerId, ClientId, LinkId, Notification
+from wayfare.core.preparing import Preparations
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.reserved import REPLY_TO
 from wayfare.core.retained import Table, batches
@@ -113,6 +117,7 @@ class Border:
         self.next_place = len(self._links)
         self.deadlines = Deadlines()  # of everything at this broker
         self.retained = Table(neighbours, limits, self.deadlines)
+        self.preparations = Preparations(self.routing.destinations, limits, self.retained)
         self.backpressure = Backpressure(limits, self.deadlines, self.of)
         self._slowed = self.backpressure.slowed
         self._high_count = self.backpressure.high_count
@@ -133,7 +138,7 @@ class Border:
     def longest_away(self) -> Session | None:
         """The session to evict: of clients that are away, first of those that asked for less time.
 
-        One that somebody waits for ends by itself.
+        A session that another broker waits for ends by itself.
         """
         for sessions in self.departed:
             for session in islice(sessions.values(), AWAITED_MAX):
@@ -148,12 +153,15 @@ class Border:
     def get(self, client: ClientId, epoch: int) -> Session | None:
         return self._sessions.get(client, {}).get(epoch)
 
-    def at(self, client: ClientId, epoch: int) -> Session | None:
+    def at(self, client: ClientId, epoch: int, life: int | None = None) -> Session | None:
         """The session that was the client's at this epoch, also if it was renewed since.
 
-        One that came back with an old store may have been renewed without knowing it, unless its client had left.
+        With `life`, the session of this process: another process of the same name may have used the epoch, too. A session
+        that came back with an old store may have been renewed without knowing it, unless its client had left.
         """
         sessions = self.of(client)
+        if life is not None:
+            sessions = [one for one in sessions if one.life == life]
         found = next((one for one in sessions if one.opened <= epoch <= one.epoch), None)
         old = (one for one in reversed(sessions) if one.rolled_back and not one.leaving)
         return found or next((one for one in old if one.opened <= epoch), None)
@@ -179,13 +187,13 @@ class Border:
         away_ns = self.limits.away_ns + self.limits.tombstone_ns
         return self.since is None or now - self.since <= away_ns
 
-    def left_here(self, client: ClientId, epoch: int) -> Session | None:
-        """The session that a client says it had here; with 0, it only knows that it had one.
+    def left_here(self, client: ClientId, epoch: int, life: int) -> Session | None:
+        """The session that this process of a client had here; with epoch 0, it only knows that it had one.
 
         It was renewed since if the client forgot its last attachments: it goes on from a checkpoint.
         """
         if epoch:
-            return self.at(client, epoch)
+            return self.at(client, epoch, life)
         return next(reversed(self.of(client)), None)
 
     def of(self, client: ClientId) -> list[Session]:
@@ -220,18 +228,34 @@ class Border:
         return max(known) + ROOM if any(known) else 0
 
     def contested(self, message: m.Attach) -> int:
-        """The number that another process of this client has reached, as it was told, or is to be told."""
-        known, tombstone = [one.above for one in self.of(message.client)], None
-        if message.life:
-            tombstone = self.tombstones.get(message.client)
-        if tombstone is not None and tombstone.life == message.life:
-            known.append(tombstone.above)
-        return max(known, default=0)
+        """The number that another process of this client has reached, which this one has to exceed."""
+        known = [one.above for one in self.of(message.client) if one.life == message.life]
+        return max(known, default=self.above(message.client, message.life))
+
+    def above(self, client: ClientId, life: int) -> int:
+        """What the latest process of a client has to exceed, and may not have heard of; 0: nothing."""
+        tombstone = self.tombstones.get(client)
+        if tombstone is None or not life or tombstone.life != life:
+            return 0
+        return tombstone.above
+
+    def is_latest(self, session: Session) -> bool:
+        """Whether a session is that of the latest process which began anew under its name, as is known here."""
+        tombstone = self.tombstones.get(session.client)
+        return tombstone is not None and session.life > 0 and session.life == tombstone.life
 
     def is_another(self, message: m.Attach) -> bool:
-        """Whether a later process of this client has begun anew, as is known here."""
+        """Whether a later process of this client has begun anew, as is known here.
+
+        The latest one may have reached no higher number: its clock is behind, and all brokers had forgotten this one.
+        """
         tombstone = self.tombstones.get(message.client)
-        return tombstone is not None and message.life in tombstone.over
+        if tombstone is None or message.life in tombstone.over:
+            return tombstone is not None
+        if message.anew or not (message.welcomed and message.previous):
+            return False
+        last = message.previous[-1][1] - (not message.life)  # who has no life has never begun anew
+        return tombstone.life not in (0, message.life) and last < tombstone.began <= message.epoch
 
     def open(self, message: m.Attach, link: LinkId | None) -> Session:
         limits = self.limits
@@ -250,6 +274,7 @@ class Border:
         session.home = message.home
         session.window = self._window(message)
         session.expires_ns, session.failover_ns = message.expires_ns, message.failover_ns
+        session.late = message.late
         if link is not None:
             self.connect(session, link)
         self._take_profile(session, message)
@@ -263,7 +288,7 @@ class Border:
         return session
 
     def seat(self, session: Session) -> None:
-        """A session of nobody gets its place: what it subscribes to is held for whoever reads it."""
+        """A session without a client gets its place: what it subscribes to is held until the broker reads it."""
         self._by_place[session.place] = session
 
     def unseat(self, session: Session) -> None:
@@ -278,6 +303,7 @@ class Border:
         session.rolled_back = session.above = 0
         sessions[session.epoch] = session
         session.window, session.failover_ns = self._window(message), message.failover_ns
+        session.late = message.late
         self.convergence.forget(session.place)
         self.connect(session, link)
         session.expires_ns = message.expires_ns  # until here it counts as it departed
@@ -325,6 +351,7 @@ class Border:
             partial=partial,
             opened=0 if session.rolled_back else session.opened,
             above=0 if moved_to is not None else session.above,  # the next one knows
+            unsettled=tuple(session.unsettled),
         )
         return effects
 
@@ -391,6 +418,7 @@ class Border:
         opened: int = 0,
         life: int = 0,
         above: int = 0,
+        unsettled: tuple[int, ...] = (),
     ) -> None:
         """No attachment up to this epoch opens a session any more.
 
@@ -402,6 +430,7 @@ class Border:
             epoch, departures = max(epoch, old.epoch), old.departures_with(departures)
             published, above = max(published, old.published), max(above, old.above)
             over = old.over
+            unsettled = tuple({**dict.fromkeys(old.unsettled), **dict.fromkeys(unsettled)})
             if began <= old.began:
                 began, life, first = old.began, old.life, old.first
             elif life and old.life == life:
@@ -413,7 +442,19 @@ class Border:
         until = now + self.limits.tombstone_ns
         last, earlier = (departures[0], departures[1:]) if departures else (None, ())
         self.tombstones[client] = Tombstone(
-            until, epoch, published, last, began, earlier, partial, opened, life, over, first, above
+            until,
+            epoch,
+            published,
+            last,
+            began,
+            earlier,
+            partial,
+            opened,
+            life,
+            over,
+            first,
+            above,
+            unsettled[-UNSETTLED_MAX:],
         )
         self.deadlines.arm(TOMBSTONE, client, until)
         if len(self.tombstones) > TOMBSTONES_MAX:
@@ -424,7 +465,7 @@ class Border:
     def begun(self) -> list[m.Began]:
         """The clients of which it is remembered that they began anew."""
         known = self.tombstones.items()
-        return [m.Began(client, one.began) for client, one in known if one.began]
+        return [m.Began(client, one.began, life=one.life) for client, one in known if one.began]
 
     def connect(self, session: Session, link: LinkId) -> None:
         session.link = link
@@ -595,7 +636,7 @@ class Border:
         for place in here:
             session = by_place[place]
             if session.wait is not None:
-                self._hold(session, stored, now)
+                self._hold(session, (stored,), now)
                 continue
             recent = session.marks.recent
             if 0 < recent.get(publisher, 0) < number:  # the usual case of what follows
@@ -620,17 +661,18 @@ class Border:
                 ):
                     effects += self.backpressure.on_queue(session, stored, came_from, now)
                 backlog.put(stored, now, limits)
-                effects += self.push(session)
+                effects += self.push(session, now)
         return effects
 
-    def _hold(self, session: Session, stored: Stored, now: int) -> None:
+    def _hold(self, session: Session, some: Iterable[Stored], now: int) -> None:
         wait = session.wait
         assert wait is not None
         if session is self._ended:
             return
-        wait.held.append((stored, now))
-        wait.bytes += stored.size
-        self.memory.keep(stored)
+        for stored in some:
+            wait.held.append((stored, now))
+            wait.bytes += stored.size
+            self.memory.keep(stored)
         if session.place < LISTENING_PLACE:
             self.memory.note(session)
         if self.is_full(wait):  # it waits no longer
@@ -651,22 +693,45 @@ class Border:
         elif session.place != LISTENING_PLACE:  # the replicator tells its clients itself
             session.wait.lose(Loss(1, why, exact=False))
 
+    def shared(self, queue: list[Queued]) -> list[Queued]:
+        """The same, but of each notification the one copy that waits here."""
+        return [
+            (self.share(one) if isinstance(one, Stored) and not one.ask else one, put)
+            for one, put in queue
+        ]
+
     def put(self, session: Session, queue: list[Queued]) -> None:
-        """Queue what another session of the client had, or this one held back."""
+        """Queue what another session of the client had, or this one remembers."""
+        self.put_shared(session, self.shared(queue))
+
+    def put_shared(self, session: Session, queue: list[Queued]) -> None:
+        """As `put`, of copies that others may have, too: as they were routed, or `shared` before."""
+        backlog, limits = session.backlog, self.limits
+        kept: list[Kept] = []
         for one, put in queue:
             if isinstance(one, Loss):
-                session.backlog.lose(one.count, one.why, exact=one.exact)
+                backlog.put_all(kept, limits)
+                kept.clear()
+                backlog.lose(one.count, one.why, exact=one.exact)
             else:
-                stored = one if one.ask else self.share(one)
-                session.backlog.put(stored, put, self.limits)
-                self._time_backlog(session, put)
+                kept.append((one, put))
+        backlog.put_all(kept, limits)
+        times = [put for one, put in queue if isinstance(one, Stored)]
+        if times:
+            self._time_backlog(session, min(times))
 
-    def push(self, session: Session) -> list[Effect]:
+    def push(self, session: Session, now: int) -> list[Effect]:
         """Send a client what may be sent now."""
         link = session.link
         if link is None or session.wait is not None:
             return []
-        return [Send(link, message) for message in session.backlog.take(session.window)]
+        return [Send(link, message) for message in session.backlog.take(session.window, now)]
+
+    def tell_unsettled(self, session: Session) -> list[Effect]:
+        """Have a client note what it gets, in front of that: what it lost may be settled later."""
+        if session.link is None or session.wait is not None:
+            return []
+        return [Send(session.link, m.Settled(0, gap, more=True)) for gap in session.unsettled]
 
     def accept(self, session: Session, message: m.Publish, now: int) -> list[Effect]:
         """Publish for a client that is here, and tell it so."""
@@ -680,12 +745,15 @@ class Border:
         if message.number <= session.published:
             return []
         session.published = message.number
+        if message.expires_ns == m.OVER_NS:
+            return []
         notification = Notification(
             session.client,
             message.number,
             message.attributes,
             message.payload,
             message.published_ns,
+            message.expires_ns,
         )
         doubt, since = session.doubt, 0
         if doubt is not None and doubt.until > now:
@@ -722,14 +790,14 @@ class Border:
         queue: list[Queued] = []
         values = session.held_values()
         if ask > session.asked:
-            found = [value.notification for _, value in self.retained.matching({ask: filter})]
+            found = [one.notification for one in self.retained.matching({ask: filter}, now)]
             values |= {(one.publisher, one.number) for one in found}
-        for notification, came in self.past.since(now - since_ns, filter):
+        for notification, came in self.past.since(now - since_ns, filter, now):
             if (notification.publisher, notification.number) in values:
                 continue
             stored = Stored(notification, size_of(notification))
             if session.wait is not None:
-                self._hold(session, stored, now)
+                self._hold(session, (stored,), now)
             elif session.marks.pass_on(notification, now):
                 queue.append((stored, came))
         if session.backlog.may_repeat:  # what an older session had may be missing in between
@@ -737,7 +805,7 @@ class Border:
             queue = with_loss_behind(queue, Loss(1, FORGOTTEN_PAST, exact=False), recalled)
         self.backpressure.expect(session, len(queue), now)
         self.put(session, queue)
-        return self.push(session)
+        return self.push(session, now)
 
     def answer(
         self, session: Session, asks: dict[int, Filter], delivered: int, now: int
@@ -749,59 +817,91 @@ class Border:
         asks = {ask: filter for ask, filter in asks.items() if ask > session.asked}
         session.asked = max(session.asked, *asks, 0)
         self.retained.expect(session.place, asks)
-        wanted = self.retained.matching(asks)
+        if session.wait is not None:
+            session.wait.values.update(asks)
+        wanted = self.retained.matching(asks, now)
         if not wanted:
             return []
-        coming = session.undelivered(delivered)
-        for ask, value in wanted:
-            if (value.notification.publisher, value.notification.number) not in coming:
-                self._give(session, value, ask, now)
-        return self.push(session)
+        coming = session.undelivered(delivered, {one.notification.number for one in wanted})
+        if coming:
+            wanted = [
+                one
+                for one in wanted
+                if (one.notification.publisher, one.notification.number) not in coming
+            ]
+        self._give(session, wanted, now)
+        return self.push(session, now)
 
-    def without_old_values(self, held: list[Queued], asked: int) -> list[Queued]:
-        """The same, without values for requests up to this one, and those that are not current any more.
+    def with_current_values(self, wait: Wait, asked: int, now: int) -> list[Queued]:
+        """What is held, with the values that are current by now for requests after this one.
 
-        The newer ones are among what an older session had, or what was held.
+        A value that came meanwhile is held as a notification. An older session may have had that before the
+        subscription was made, so it is there once more, as a current value, behind itself.
         """
-        if not any(isinstance(one, Stored) and one.ask for one, _ in held):
-            return held
-        current = {
-            (value.notification.publisher, value.notification.number)
-            for value in self.retained.values.values()
-        }
+        if not any(isinstance(one, Stored) and one.ask for one, _ in wait.held):
+            return wait.held
+        asks = {ask: filter for ask, filter in wait.values.items() if ask > asked}
+        current: dict[tuple[ClientId, int], list[int]] = {}
+        for value in self.retained.matching(asks, now):
+            key = value.notification.publisher, value.notification.number
+            current.setdefault(key, []).append(value.ask)
+        held: list[Queued] = []
+        for one, came in wait.held:
+            if isinstance(one, Loss) or one.ask >= LATE:
+                held.append((one, came))
+                continue
+            wanted = current.get((one.notification.publisher, one.notification.number), [])
+            if not one.ask:
+                copies = [Stored(one.notification, one.size, ask=ask) for ask in wanted]
+                held += [(one, came), *((copy, came) for copy in copies)]
+            elif one.ask in wanted:
+                held.append((one, came))
+        return held
 
-        def is_good(one: Stored | Loss) -> bool:
-            if isinstance(one, Loss) or not one.ask:
-                return True
-            key = one.notification.publisher, one.notification.number
-            return one.ask > asked and key in current
-
-        return [queued for queued in held if is_good(queued[0])]
-
-    def _give(self, session: Session, value: m.Retained, ask: int, now: int) -> None:
-        notification = value.notification
-        stored = Stored(notification, size_of(notification), ask=ask)
+    def _give(self, session: Session, values: list[Stored], now: int) -> None:
+        """Queue current values for a session."""
         if session.wait is not None:
-            self._hold(session, stored, now)
+            self._hold(session, values, now)
             return
-        session.marks.raise_to({notification.publisher: notification.number})
-        self.backpressure.expect(session, 1, now)
-        session.backlog.put(stored, now, self.limits)
+        session.marks.raise_to(newest(values))
+        self.backpressure.expect(session, len(values), now)
+        session.backlog.put_all([(one, now) for one in values], self.limits)
         self._time_backlog(session, now)
 
-    def merge(self, values: Iterable[m.Retained], came_from: LinkId, now: int) -> list[Effect]:
-        """Take current values of a neighbour, and send on what others may not know."""
-        news, mine = self.retained.merge(values, now)
+    def merge(
+        self, values: Sequence[m.Retained], came_from: LinkId, now: int
+    ) -> tuple[list[Effect], Sequence[m.Retained]]:
+        """Take current values of a neighbour, and send on what others may not know.
+
+        If many requests want them, this takes a slice of them, and returns the others.
+        """
+        news, mine, meter = list[m.Retained](), list[m.Retained](), self.routing.meter
+        given: dict[int, list[Stored]] = {}
+        taken = 0
+        for value in values:
+            new, again = self.retained.merge(value, now)
+            taken += 1
+            if again is not None:
+                mine.append(again)
+            if new is not None:
+                news.append(new)
+                requests, units = self.retained.expected(new, self._find)
+                meter.left -= units
+                size = size_of(new.notification)
+                for place, ask in requests:
+                    given.setdefault(place, []).append(Stored(new.notification, size, ask=ask))
+            if meter.left <= 0:
+                break
         effects: list[Effect] = []
         for link in self._links:
             told = mine if link == came_from else [*news, *mine]
             effects += [Send(link, one) for one in batches(told)]
-        for place, ask, value in list(self.retained.expected(news)):
+        for place, some in given.items():
             session = self._by_place.get(place)
             if session is not None:
-                self._give(session, value, ask, now)
-                effects += self.push(session)
-        return effects
+                self._give(session, some, now)
+                effects += self.push(session, now)
+        return effects, values[taken:]
 
     def route_retained(self, value: m.Retained, came_from: LinkId | None, now: int) -> list[Effect]:
         """Keep a current value, and send it on to every neighbour and to the sessions that want it."""
@@ -817,7 +917,7 @@ class Border:
         ]
 
     def _doubt(self, notification: Notification, since: int) -> None:
-        """Tell who got nothing of its publisher since then that something may be missing."""
+        """Report to the clients that got nothing of its publisher since then that something may be missing."""
         _, here = near_and_here(self._find(notification.attributes))
         for place in here:
             session = self._by_place[place]
@@ -827,7 +927,7 @@ class Border:
     def route_uncertain(
         self, message: m.Uncertain, came_from: LinkId | None, now: int
     ) -> list[Effect]:
-        """Send a notification on, with what is to be known of it; who got nothing since is told."""
+        """Forward a notification in doubt; clients that got nothing of its publisher since then get a gap."""
         notification = message.notification
         self._doubt(notification, message.since)
         return [
@@ -837,7 +937,7 @@ class Border:
             for effect in self.route(notification, came_from, now)
         ]
 
-    def lose_all(self, why: str) -> list[Effect]:
+    def lose_all(self, why: str, now: int) -> list[Effect]:
         """Something that was to come from a neighbour is lost: tell every session that wants anything.
 
         Nobody here may know yet of an advertisement that is lost, with the first publications behind it.
@@ -846,10 +946,10 @@ class Border:
         effects: list[Effect] = []
         for session in map(self._by_place.__getitem__, places):
             self.lose(session, why)
-            effects += self.push(session)
+            effects += self.push(session, now)
         return effects
 
-    def roll_back(self, why: str) -> list[Effect]:
+    def roll_back(self, why: str, now: int) -> list[Effect]:
         """All sessions are as they once were: report that, and know those again that went on since."""
         effects: list[Effect] = []
         for client, tombstone in self.tombstones.items():
@@ -861,7 +961,7 @@ class Border:
                     session.wait.lose(Loss(1, why, exact=False))
                 if session.link is None:
                     session.rolled_back = session.backlog.last
-            effects += self.push(session)
+            effects += self.push(session, now)
         return effects
 
     # Time
@@ -885,7 +985,7 @@ class Border:
         session.ages = False
         if backlog:
             self._time_backlog(session, backlog.oldest())
-        return self.push(session)
+        return self.push(session, now)
 
     def expire_tombstone(self, client: ClientId, now: int) -> None:
         tombstone = self.tombstones.get(client)

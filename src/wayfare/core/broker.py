@@ -13,18 +13,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from msgspec.structs import replace
 
-from wayfare.core import deadlines, saving, saving_virtual
+from wayfare.core import deadlines, saving, saving_virtual, wills
 from wayfare.core import messages as m
 from wayfare.core.backpressure import PRESSURE
 from wayfare.core.border import Border
 from wayfare.core.buffers import Buffer
 from wayfare.core.codec import DELIVERED_MAX
 from wayfare.core.convergence import NEVER, Source, merged
-from wayfare.core.deadlines import CONFIRM, UPDATE
+from wayfare.core.deadlines import CONFIRM, UPDATE, WILL
 from wayfare.core.effects import (
     Close,
     Confined,
@@ -36,6 +37,7 @@ from wayfare.core.effects import (
     LinkDown,
     LinkState,
     LinkUp,
+    Measured,
     Posted,
     Pressed,
     Publications,
@@ -46,12 +48,13 @@ from wayfare.core.effects import (
     Tick,
 )
 from wayfare.core.grants import Grants
-from wayfare.core.groups import GROUP_PLACE, Groups, coordinator, group_id
+from wayfare.core.groups import GROUP_PLACE, Group, Groups, coordinator, group_id
 from wayfare.core.handoff import Handoff
 from wayfare.core.history import SECOND_NS, Limits
 from wayfare.core.home import Home
 from wayfare.core.intake import in_slices, takes_long, update_units
 from wayfare.core.junction import Junction
+from wayfare.core.long_texts import LONG_TEXTS
 from wayfare.core.memory import BODY_BYTES
 from wayfare.core.messages import (
     ANNOUNCE_MAX,
@@ -64,6 +67,7 @@ from wayfare.core.messages import (
     Update,
 )
 from wayfare.core.paths import Paths
+from wayfare.core.preparing import Comparison, Held
 from wayfare.core.profiles import Profiles, Step
 from wayfare.core.publishers import (
     Delayed,
@@ -121,6 +125,15 @@ def check_strategies(routing: str, relocation: str) -> None:
         )
 
 
+def check_ahead(relocation: str, listens: bool) -> None:
+    """Raise UsageError if brokers are to listen ahead, and this relocation does not tell them where clients are."""
+    if listens and relocation == "home":
+        raise UsageError(
+            "sessions stay at home, so no broker can listen ahead for a client that comes: choose"
+            ' another relocation, or say ahead.nlb = "none"'
+        )
+
+
 class Broker:
     """One broker of the tree."""
 
@@ -152,10 +165,10 @@ class Broker:
             self.relocation = strategy(self.border, self.paths)
         self.profiles = Profiles(self.border, self.paths)
         self.replicator = Replicator(name, self.border, ahead)
-        self._shedding = Shedding(self.border, self.replicator, self.relocation)
         self._heard = self.replicator.ear.heard  # what is there for virtual clients
         self.groups = Groups(name, self.border)
         self._shared = self.groups.heard  # what is there for queue groups
+        self._shedding = Shedding(self.border, self.replicator, self.relocation, self.groups)
         self._route = self.border.route
         self._tunnels = relocation == "home"
         if self._tunnels:
@@ -167,11 +180,20 @@ class Broker:
         self.costs = self.border.costs
         # Whom to tell later how the tables changed: with the next message, or then at the latest.
         self._owed: dict[BrokerId, int] = {}
-        # Updates of neighbours that take long, in slices, and what came behind them.
+        # Updates and values of neighbours that take long, in slices, and what came behind them.
         self._queued: dict[BrokerId, deque[m.Between]] = {}
+        # Links with publications whose texts take long to match, and what came behind them.
+        self._patterns = self.routing.destinations.patterns
+        self.preparations = self.border.preparations
+        self._late = self.preparations.late
+        self._prepared: Event | None = None
         self._now = 0  # of this event
 
     def step(self, event: Event, now: int) -> list[Effect]:
+        if self._patterns or self._late:
+            link = self._put_off_behind(event)
+            if link is not None:
+                return self._wait(link, now)
         if type(event) is Received:
             message = event.message
             if (
@@ -190,10 +212,67 @@ class Broker:
         effects = EVENTS[type(event)](self, event, now)
         if self._heard or self._shared:
             effects += self._hear(now)
-        if self.grants:
+        if self.grants or self._late:
             for effect in effects:
                 if type(effect) is Close:
                     self.grants.pop(effect.link, None)
+                    if effect.link not in self._neighbour_links:
+                        self.preparations.drop(effect.link)
+        return effects
+
+    def _put_off_behind(self, event: Event) -> LinkId | None:
+        """Let an event wait if its texts take long to match, or it comes behind such a one; returns its link then."""
+        if event is self._prepared or not isinstance(event, Received | Publications | LinkDown):
+            return None
+        link = event.link
+        if link not in self._late and (self._is_busy(link) or not self.preparations.is_for(event)):
+            return None
+        self.preparations.put_off(link, event)
+        return link
+
+    def _is_busy(self, link: LinkId) -> bool:
+        """Whether what comes on this link waits behind filters that are taken in, or asked for."""
+        taking = link in self.intakes.taking or link in self.profiles.asking
+        return taking or BrokerId(link) in self._queued
+
+    def _wait(self, link: LinkId, now: int) -> list[Effect]:
+        """What came on this link waits behind a publication whose texts take long to match."""
+        if link in self._neighbour_links or not self.preparations.is_full(link):
+            self.border.go_on_soon()
+            return []
+        self.preparations.drop(link)
+        closed = Close(link, "too many messages behind a publication with a long text", again=True)
+        return [closed, *self.step(LinkDown(link), now)]
+
+    def _perform_late(self, now: int) -> list[Effect]:
+        """Prepare a slice of the publications that take long to match, and perform those that are prepared."""
+        effects: list[Effect] = []
+        for event, prepared in self.preparations.go_on(self._is_busy):
+            self._prepared = None if isinstance(event, Held) else event
+            if isinstance(prepared, Comparison):
+                self.border.retained.compared = prepared.compared()
+            else:
+                LONG_TEXTS.begin(prepared.known)
+            try:
+                if isinstance(event, Held):
+                    effects += self._accept_held(*event, now)
+                else:
+                    effects += self.step(event, now)
+            finally:
+                LONG_TEXTS.end()
+                self.border.retained.compared = None
+        self._prepared = None
+        return effects
+
+    def _accept_held(self, session: Session, publication: Publish | None, now: int) -> list[Effect]:
+        """Publish what was held back, unless its client is to send it again: elsewhere, or because it came back."""
+        if self.border.at_place(session.place) is not session or session.wait is not None:
+            return []
+        if publication is None:
+            return self.relocation.leave(session, now)
+        effects = self.border.publish(session, publication, now)
+        if session.link is not None:
+            effects.append(Send(session.link, m.Published(session.published)))
         return effects
 
     def _hear(self, now: int) -> list[Effect]:
@@ -206,7 +285,7 @@ class Broker:
     def memory_bytes(self) -> int:
         """Everything that is kept, as an estimate of resident memory."""
         kept = self.border.memory.bytes + self.past_bytes() + self.profiles.bytes
-        return kept + self.border.retained.memory_bytes()
+        return kept + self.border.retained.memory_bytes() + self.preparations.bytes
 
     def past_bytes(self) -> int:
         past = self.border.past
@@ -223,11 +302,15 @@ class Broker:
         With an account: its largest consumer, and its own clients only, as far as they are here.
         """
         largest = self.border.memory.largest(account)
-        if not isinstance(largest, Session):
+        if isinstance(largest, Session):
+            backlog = largest.backlog
+            queue = reversed(backlog.waiting or backlog.unacked)
+            last = [stored for _, stored, _ in islice(queue, FEEDERS_MAX)]
+        elif isinstance(largest, Group):
+            last = [item.stored for item in islice(reversed(largest.queue), FEEDERS_MAX)]
+        else:
             return []
-        backlog = largest.backlog
-        last = list(islice(reversed(backlog.waiting or backlog.unacked), FEEDERS_MAX))
-        publishers = dict.fromkeys(stored.notification.publisher for _, stored, _ in last)
+        publishers = dict.fromkeys(stored.notification.publisher for stored in last)
         return [
             name
             for name in publishers
@@ -286,7 +369,8 @@ class Broker:
         link, border = event.link, self.border
         session = border.by_link.get(link)
         effects: list[Effect] = []
-        if session is None or not self._is_ready(session, link):
+        late = self._patterns and any(map(self.preparations.takes_long, event.messages))
+        if session is None or late or not self._is_ready(session, link):
             for message in event.messages:
                 effects += self.step(Received(link, message), now)
                 if any(type(effect) is Close and effect.link == link for effect in effects):
@@ -317,19 +401,26 @@ class Broker:
         self.paths.down.discard(neighbour)
         self._begin(now)
         effects: list[Effect] = []
+        for late in self.preparations.drop(event.link):
+            self._prepared = late
+            effects += self.step(late, now)
+        self._prepared = None
         again = self.convergence.has_begun(neighbour)  # whether or not anything came over it
         if again:
-            effects = self.on_gap(neighbour, m.Gap(0, LINK_LOST, exact=False), now)
-        for message in self._queued.pop(neighbour, ()):
+            effects += self.on_gap(neighbour, m.Gap(0, LINK_LOST, exact=False), now)
+        queue = self._queued.pop(neighbour, deque())
+        while queue:
+            message = queue.popleft()
             if isinstance(message, Update):  # of its tables, it tells everything anew
                 message = Update(errands=message.errands)
             effects += self._perform(neighbour, message, now)
+            queue.extendleft(self._queued.pop(neighbour, ()))
         self.routing.start_over(neighbour)
         self.convergence.start_over(neighbour, again=again)
         if not self.convergence.is_eager:  # nobody says when it has told everything anew
             self.routing.drop_stale(neighbour)
-        values = self.border.retained.start_over(neighbour)
-        effects += [Send(event.link, one) for one in values]  # before it is told who is there
+        values = self.border.retained.start_over(neighbour, now)
+        effects += [Send(event.link, one) for one in values]  # before the announcements
         known, begun = self.paths.known_beyond(neighbour), self.border.begun()
         for start in range(0, len(begun), ANNOUNCE_MAX):  # it may have forgotten, or never heard it
             known.append(Announce((), tuple(begun[start : start + ANNOUNCE_MAX])))
@@ -346,8 +437,8 @@ class Broker:
         self.border.since = now
         gap = m.Gap(0, ROLLED_BACK, exact=False)
         effects: list[Effect] = [Send(LinkId(one), gap) for one in self.neighbours]
-        effects += self.replicator.lose(ROLLED_BACK)
-        effects += self.border.roll_back(ROLLED_BACK)
+        effects += self.replicator.lose(ROLLED_BACK, now)
+        effects += self.border.roll_back(ROLLED_BACK, now)
         self.groups.roll_back(now)
         unclaimed = self._unclaimed()
         for neighbour in self.neighbours:
@@ -423,6 +514,11 @@ class Broker:
         except (ProtocolError, FilterError):  # it may as well have been lost
             effects = []
         return self._with_updates(effects)
+
+    def on_measured(self, event: Measured, now: int) -> list[Effect]:
+        if event.link in self._neighbour_links:
+            self.replicator.pace.on_round_trip(BrokerId(event.link), event.round_trip_ns)
+        return []
 
     def on_exceeded(self, event: Exceeded, now: int) -> list[Effect]:
         return self._with_updates(self._shedding.shed(event, now))
@@ -515,14 +611,16 @@ class Broker:
 
     def is_behind(self) -> bool:
         """Whether there is work that was put off, and goes on with the next tick."""
-        late = self.routing.is_behind or self.watches.is_behind
-        return late or bool(self.intakes) or bool(self._queued)
+        late = self.routing.is_behind or self.watches.is_behind or self._late
+        return bool(late or self.intakes or self._queued)
 
     def on_work_due(self, _: None, now: int) -> list[Effect]:
         """Do a slice of the work that was put off."""
         self.routing.catch_up()
         self.border.go_on()
         effects = self._apply_queued(now)
+        if self._late:
+            effects += self._perform_late(now)
         taken = self.intakes.take()
         if taken is None:
             return effects
@@ -532,14 +630,17 @@ class Broker:
         if link not in self.border.by_link:
             return effects  # it came too late
         effects += self._take(said, now)
-        return effects + self.on_link_down(LinkDown(link), now) if intake.gone else effects
+        return effects + self.step(LinkDown(link), now) if intake.gone else effects
 
     def waiting(self) -> list[m.Between]:
         """The messages of neighbours, and the errands to them, that wait here behind work on tables."""
         mail = [errand for errands in self.paths.mail.values() for errand in errands]
+        late = [one for link in self._late.values() for one in link.events]
+        said = [one.message for one in late if isinstance(one, Received)]
         return [
             Update(errands=tuple(mail)),
             *(one for some in self._queued.values() for one in some),
+            *(one for one in said if isinstance(one, m.Between)),
         ]
 
     def _updates(self, mail: dict[BrokerId, list[m.Errand]]) -> list[Effect]:
@@ -601,7 +702,7 @@ class Broker:
         if not self.convergence.waits(place):
             self.border.deadlines.disarm(CONFIRM, place)
         if place == GROUP_PLACE:
-            return self.groups.on_confirmed(echo.subs, self._now)
+            return self._confirm_groups(echo)
         session = self.border.at_place(place)
         if session is None:
             return []
@@ -609,6 +710,14 @@ class Broker:
             session.wait.echo = merged(session.wait.echo, echo)
             return []
         return [] if session.link is None else [Send(session.link, echo)]
+
+    def _confirm_groups(self, echo: m.Echo) -> list[Effect]:
+        effects = self.groups.on_confirmed(echo.subs, self._now) if echo.subs else []
+        if not echo.ads:
+            return effects
+        for one in self.groups.on_known():
+            effects += self._enlist(one, self._now)
+        return self._with_updates(effects)
 
     def _begin_watches(self, now: int) -> None:
         """The first answer to what a client watches waits until its advertisements are confirmed."""
@@ -642,7 +751,7 @@ class Broker:
     def is_quiet(self) -> bool:
         """Whether nothing is half done that cannot be saved."""
         waiting = self.routing.touched or self._owed or self.paths.mail or self._queued
-        return not (waiting or self.convergence.is_due)
+        return not (waiting or self._late or self.convergence.is_due)
 
     def save(self) -> bytes:
         assert self.is_quiet()
@@ -746,11 +855,32 @@ class Broker:
         return self.border.route_retained(message, LinkId(neighbour), now)
 
     def on_values(self, neighbour: BrokerId, message: m.Values, now: int) -> list[Effect]:
-        return self.border.merge(message.values, LinkId(neighbour), now)
+        effects, left = self.border.merge(message.values, LinkId(neighbour), now)
+        if left:
+            self._queued[neighbour] = deque([m.Values(tuple(left))])
+            self.border.go_on_soon()
+        return effects
 
     def on_will_due(self, place: int, now: int) -> list[Effect]:
         session = self.border.at_place(place)
-        return [] if session is None else self.border.on_will_due(session, now)
+        if session is None:
+            return []
+        will, due = session.will, wills.due_at(session)
+        if not self._patterns or will is None or due is None or due > now:
+            return self.border.on_will_due(session, now)
+        known = self.preparations.will(session, will, self._has_will_due)
+        if known is None:
+            self.border.deadlines.arm(WILL, place, now)  # it goes on with the next tick
+            return []
+        LONG_TEXTS.begin(known)
+        try:
+            return self.border.on_will_due(session, now)
+        finally:
+            LONG_TEXTS.end()
+
+    def _has_will_due(self, session: Session) -> bool:
+        here = self.border.at_place(session.place) is session
+        return here and wills.due_at(session) is not None
 
     def on_retained_due(self, _: None, now: int) -> list[Effect]:
         self.border.retained.expire(now)
@@ -764,8 +894,8 @@ class Broker:
         effects += self._take(self.profiles.on_gap(now), now)
         unclaimed = self._unclaimed()  # an announcement may be lost, too
         effects += [Send(LinkId(to), one) for to in self.neighbours for one in unclaimed]
-        effects += self.replicator.lose(message.reason)
-        return effects + self.border.lose_all(message.reason)
+        effects += self.replicator.lose(message.reason, now)
+        return effects + self.border.lose_all(message.reason, now)
 
     def on_announce(self, neighbour: BrokerId, message: Announce, now: int) -> list[Effect]:
         self.border.retained.heard(neighbour)
@@ -829,6 +959,7 @@ class Broker:
                     else:
                         effects += self._perform(neighbour, message, now)
                     queue.popleft()
+                    queue.extendleft(self._queued.pop(neighbour, ()))  # what is left of values
             except (ProtocolError, FilterError) as error:
                 effects.append(Close(LinkId(neighbour), str(error), fault=True))
                 continue
@@ -905,11 +1036,11 @@ class Broker:
         above = self._above(message, now) if message.anew else 0
         if above:
             return self.profiles.on_behind(link, message, above, now)
-        if self.border.is_stale(message.client, message.epoch):
-            return [Close(link, self._why_stale(message))]
         contested = self.border.contested(message)
         if contested >= message.epoch:
             return self.profiles.on_behind(link, message, contested, now)
+        if self.border.is_stale(message.client, message.epoch):
+            return [self._refuse_stale(link, message)]
         if message.digest and not self.relocation.visits(message):
             return self._take(self.profiles.on_attach(link, message, now), now)
         self.profiles.forget(link)
@@ -927,23 +1058,33 @@ class Broker:
             effects += self._on_began(anew, None, now)
         effects += self.relocation.on_attach(link, message, now)
         session = self.border.by_link.get(link)
-        if (
-            session is not None
-            and message.anew
-            and message.welcomed
-            and session.may_have_published()
-        ):
-            until = now + self.border.limits.marks_age_ns
-            session.doubt = Doubt(until, message.anew)
+        if session is not None and message.anew and message.welcomed:
+            # Its earlier epochs were those of another process, too: its older sessions may not be found by them.
+            session.miss_sessions()
+            effects += self.relocation.on_spoken(session, now)
+            if session.may_have_published():
+                until = now + self.border.limits.marks_age_ns
+                session.doubt = Doubt(until, message.anew)
         if link in self.grants and link in self.border.by_link:
             self._assign(link, self.grants[link])
         if message.asks and link in self.border.by_link:
-            asks = {ask: message.subscriptions[place] for place, ask in message.asks}
-            session = self.border.by_link[link]
-            effects += self.border.answer(session, asks, message.delivered, now)
+            effects += self._answer(self.border.by_link[link], message, now)
         if link in self.border.by_link and (message.followed or self.replicator.virtual):
             effects += self.replicator.on_attach(link, message, now)
         return effects + self.backpressure.on_attached(message.client)
+
+    def _answer(self, session: Session, message: m.Attach, now: int) -> list[Effect]:
+        """Send current values for the requests of an attachment, at once or one request after the other."""
+        link = session.link
+        asks = {ask: message.subscriptions[place] for place, ask in message.asks}
+        if link is None or len(asks) < 2 or not self.preparations.are_many(asks):
+            return self.border.answer(session, asks, message.delivered, now)
+        for ask, filter in sorted(asks.items(), key=itemgetter(0)):
+            terms = session.subscriptions.get(filter)
+            again = m.Subscribe(filter, terms, 0, ask, message.delivered)
+            self.preparations.put_off(link, Received(link, again), own=True)
+        self.border.go_on_soon()
+        return []
 
     def _above(self, message: m.Attach, now: int) -> int:
         """The number that a client has to exceed which begins anew; 0: it does, or has to be refused.
@@ -963,11 +1104,19 @@ class Broker:
         filters = message.subscriptions, message.advertisements
         return self.intakes.is_large(*filters) and not self.relocation.visits(message)
 
-    def _why_stale(self, message: m.Attach) -> str:
+    def _refuse_stale(self, link: LinkId, message: m.Attach) -> Close:
+        """A later attachment of the client was here.
+
+        If that was of another process, this one may still be the latest, and its announcement under way.
+        """
         tombstone = self.border.tombstones.get(message.client)
         if tombstone is not None and message.epoch < tombstone.began:
-            return BEGAN_ANEW.format(message.client)
-        return LATER.format(message.client)
+            return Close(link, BEGAN_ANEW.format(message.client))
+        lives = {one.life for one in self.border.of(message.client)}
+        if tombstone is not None:
+            lives.add(tombstone.life)
+        known = not message.life or message.life in lives
+        return Close(link, LATER.format(message.client), again=not known)
 
     def on_detach(self, session: Session, message: m.Detach, now: int) -> list[Effect]:
         effects: list[Effect] = []
@@ -976,6 +1125,8 @@ class Broker:
         return effects + self.relocation.on_detach(session, message, now)
 
     def on_subscribe(self, session: Session, message: m.Subscribe, now: int) -> list[Effect]:
+        if message.ask > session.asked and self._compares_first(session, message):
+            return []
         if message.filter not in session.subscriptions:
             self.border.check_room(session.subscriptions)
             self.routing.subscribe(session.client, message.filter, session.place)
@@ -990,6 +1141,17 @@ class Broker:
             asks = {message.ask: message.filter}
             effects += self.border.answer(session, asks, message.delivered, now)
         return effects
+
+    def _compares_first(self, session: Session, message: m.Subscribe) -> bool:
+        """Whether a request for current values waits until it was compared with them in slices."""
+        link, prepared = session.link, self._prepared
+        if isinstance(prepared, Received) and prepared.message is message:
+            return False
+        if link is None or not self.preparations.takes_long_to_answer():
+            return False
+        self.preparations.put_off(link, Received(link, message))
+        self.border.go_on_soon()
+        return True
 
     def on_unsubscribe(self, session: Session, message: m.Unsubscribe, now: int) -> list[Effect]:
         if message.filter in session.subscriptions:
@@ -1026,7 +1188,7 @@ class Broker:
         backlog.acknowledge(message.number)
         if message.probe is not None:
             self._ask(session, message.probe, now)
-        effects = self.border.push(session) if backlog.sent < backlog.last else []
+        effects = self.border.push(session, now) if backlog.sent < backlog.last else []
         if session.episode is not None:
             effects += self.backpressure.on_ack(session, now)
         return effects
@@ -1062,6 +1224,12 @@ class Broker:
         return self.replicator.on_unfollow(session, message, now)
 
     def on_enlist(self, session: Session, message: m.Enlist, now: int) -> list[Effect]:
+        effects: list[Effect] = []
+        for one in self.groups.on_enlist(message):
+            effects += self._enlist(one, now)
+        return effects
+
+    def _enlist(self, message: m.Enlist, now: int) -> list[Effect]:
         group = group_id(message.group, message.filter)
         there = coordinator(group, [self.name, *self.paths.known()])
         return self._convene(m.Convene(there, message), now)
@@ -1070,7 +1238,12 @@ class Broker:
         return self.replicator.on_state(session, message, now)
 
     def on_here_ack(self, session: Session, message: m.HereAck, now: int) -> list[Effect]:
-        return self.replicator.on_ack(session, message, now)
+        effects = self.replicator.on_ack(session, message, now)
+        if message.asks and session.wait is not None:
+            session.wait.asks = True
+        elif message.asks and session.link is not None:
+            effects.append(Send(session.link, m.CaughtUp(session.backlog.last)))
+        return effects
 
 
 def _is_part_of_attachment(message: m.AnyMessage) -> bool:
@@ -1114,6 +1287,7 @@ EVENTS: dict[type, Callable[[Broker, Any, int], list[Effect]]] = {
     RolledBack: Broker.on_rolled_back,
     Exceeded: Broker.on_exceeded,
     Pressed: Broker.on_pressed,
+    Measured: Broker.on_measured,
     Tick: Broker.on_tick,
     Stalled: Broker.on_stalled,
 }

@@ -4,8 +4,8 @@ It remembers what the application subscribed to and advertised, the last deliver
 publication that no broker has acknowledged, and says it all again at the next attachment. So the
 application may call at any time, attached or not.
 
-    attach -> (Attach, outbox) ->          Welcome, Deliver, Gap, Published, Interest
-                                                   -> Notify, Lost, Interested
+    attach -> (Attach, outbox) ->          Welcome, Deliver, Late, Gap, Settled, Published, Interest
+                                                   -> Notify, Lost, Settled, Interested
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ from wayfare.core.effects import (
     Notify,
     Received,
     Send,
+    Settled,
     Tick,
     Unheard,
 )
 from wayfare.core.filters import Filter
 from wayfare.core.following import Following
 from wayfare.core.history import Marks, size_of
+from wayfare.core.late import LATE, UNSURE, UNTOLD, WANTED, Tally
 from wayfare.core.matching import FilterIndex
 from wayfare.core.messages import (
     FILTERS_MAX,
@@ -74,6 +76,7 @@ OUTBOX_BYTES_MAX = 64 * 1024 * 1024  # of them; the last one may come on top
 NO_PROBE = m.Probe()
 CAME_MAX = 10_000  # notifications that are remembered since current values were asked for
 NO_END = 2**62  # no delivery has this number
+OVERLAPS_MAX = 1_000  # notifications by Here that may still come by an ordinary subscription
 InHand = tuple[ClientId, int, int]  # publisher, number; of a current value, the request for it
 CHANGES = (m.Subscribe, m.Unsubscribe, m.Advertise, m.Unadvertise)  # of a profile
 
@@ -103,6 +106,7 @@ class Held(msgspec.Struct, frozen=True):
     advertisements: list[Filter] = []
     follows: list[tuple[str, m.Terms | None]] = []
     state: m.State = m.NOWHERE
+    local_follows: list[tuple[str, BrokerId]] = []
 
 
 class Client:
@@ -120,6 +124,7 @@ class Client:
         window: int = 0,
         expires_ns: int = 0,
         failover_ns: int = 0,
+        late: int = UNTOLD,
         will: m.Will | None = None,
     ) -> None:
         """Without `once`, duplicates reach the application: for clients that have no support.
@@ -128,7 +133,8 @@ class Client:
         a while: a larger `window` lets more come meanwhile, as far as the broker allows it.
 
         With `failover_ns`, it waits no longer than that for what is at a broker that cannot be reached; 0: as
-        long as brokers allow. With `expires_ns`, its session ends when it has been away for that long; 0, or more than the
+        long as brokers allow. When that is back, it gets what was kept there, or is told how many it lost, as `late`
+        says: see late.py. With `expires_ns`, its session ends when it has been away for that long; 0, or more than the
         broker's limit: after that. A `will` is published when it is gone for longer than the will's delay.
         """
         self.name = name
@@ -160,7 +166,13 @@ class Client:
         self._window = window
         self.expires_ns = expires_ns
         self.failover_ns = failover_ns
+        self.late = late
+        self._tally: Tally | None = None  # what it has had, while a loss may be settled later
+        self._restored = 0  # what came to attachments up to this one, earlier processes had
         self._local: dict[Filter, BrokerId] = {}  # local subscriptions, and where they were made
+        self._local_follows: dict[
+            Template, BrokerId
+        ] = {}  # the same of what only mentions `my.<name>`
         self._recalls: dict[Filter, int] = {}  # how much of the past is still to be asked for
         self._characters = 0  # of all filters that are held
         self._changed = False  # what it wants or offers, since it could tell a broker
@@ -190,7 +202,13 @@ class Client:
         self.asked = NO_PROBE  # the last probe for each kind
         self.confirmed = m.Echo()  # the last one that was answered
         self.following = Following()
-        self._follows = self.following.counts  # at hand, for `step`
+        self._follows = self.following.counts  # at hand
+        self._time_ns = 0  # of the last attachment, by the clock of publications; 0: unknown
+        self._has_followed = False  # at some time: what comes by both ways is noted from then on
+        # What came by Here and an ordinary subscription asks for, too: whether it is of the past, and which
+        # delivery is the last that it can have. If it has none, it is handed out then.
+        self._overlaps: dict[tuple[ClientId, int], tuple[m.Notification, bool, int]] = {}
+        self._asks_here = False  # which delivery that is, and was not answered yet
         self.will: m.Will | None = None
         self._offer: Filter | None = None
         if will is not None:
@@ -207,11 +225,17 @@ class Client:
         self.epoch = self.published = self.asks = at
         self.anew, self.life = at + 1, life
 
-    def make_will(self, will: m.Will) -> None:
-        """From the first attachment on, publish this when it is gone for longer than the delay."""
-        m.check_will(will, self.name)
-        self.will, self._offer = will, offer_of(will.attributes)
-        self._count_up(self.advertisements, self._offer)
+    def make_will(self, will: m.Will | None) -> None:
+        """From the next attachment on, publish this when it is gone for longer than the delay."""
+        if will is not None:
+            m.check_will(will, self.name)
+        if self._offer is not None:
+            self._count_down(self.advertisements, self._offer)
+            self._offer = None
+        self.will = will
+        if will is not None:
+            self._offer = offer_of(will.attributes)
+            self._count_up(self.advertisements, self._offer)
 
     def may_attach_unseen(self) -> bool:
         """Whether it can attach before it knows where.
@@ -219,15 +243,18 @@ class Client:
         If it is not greeted there, it does not know where that attachment was, and cannot say so at the
         next one. Then the broker before knows where its session went: if it had it, and has told so.
         """
-        return self._is_settled() and not self._local
+        return self._is_settled() and not self._local and not self._local_follows
 
     def _is_settled(self) -> bool:
         """Whether its session is known to be open where it was last, and nowhere else."""
         one = self.welcomed and len(self.previous) == 1
         return one and (self._open_here or self.delivered > self._started)
 
-    def attach(self, broker: BrokerId | None, link: LinkId) -> list[Effect]:
-        """A connection to this broker is there: use it from now on. None: `greet` tells which it is."""
+    def attach(self, broker: BrokerId | None, link: LinkId, time_ns: int = 0) -> list[Effect]:
+        """A connection to this broker is there: use it from now on. None: `greet` tells which it is.
+
+        The time is by the same clock as that of publications: some that wait may have expired. 0: unknown.
+        """
         self.epoch += 1
         self.link, self._attached = link, False
         ended: list[Effect] = []
@@ -240,6 +267,10 @@ class Client:
         self._open_here, self._started = not self.previous, self.delivered
         attach = self._attachment()
         self.following.begin(self.epoch)
+        self._asks_here = False
+        self._overlaps = {
+            key: (one, past, NO_END) for key, (one, past, _) in self._overlaps.items()
+        }
         # Only who was welcomed where it was last can be sure that somebody there knows its filters.
         welcomed_there = self.welcomed and self.greeted and len(self.previous) == 1
         known_there = welcomed_there and not self._changed and not ended
@@ -262,6 +293,7 @@ class Client:
         self.greeted = broker is not None
         if broker is not None:
             self._be_at(broker)
+        self._time_ns = time_ns
         return [*ended, *self._present(attach)]
 
     def greet(self, broker: BrokerId) -> None:
@@ -301,6 +333,7 @@ class Client:
             life=self.life,
             failover_ns=self.failover_ns,
             will=self.will,
+            late=self.late,
         )
 
     def _asking(self) -> tuple[tuple[int, int], ...]:
@@ -315,12 +348,23 @@ class Client:
         assert self.link is not None
         unconfirmed = self._unconfirmed()
         self._asked_here, self._asked_before = bool(attach.asks), self.asks
-        said = [Send(self.link, attach), *(Send(self.link, one) for one in self.outbox)]
+        waiting = (Send(self.link, _remaining(one, self._time_ns)) for one in self.outbox)
+        said = [Send(self.link, attach), *waiting]
         return [*said, *(self._ask(unconfirmed) if unconfirmed != NO_PROBE else [])]
 
     def _leave_behind(self, broker: BrokerId) -> list[Effect]:
         """Let go of the local subscriptions made at another broker."""
         ended: list[Effect] = []
+        for template, made_at in list(self._local_follows.items()):
+            if made_at not in ("", broker):
+                meant = self.following.meant[template]
+                self.following.end(template)
+                del self._local_follows[template]
+                if self._count_down(self.subscriptions, meant):
+                    self._forget_subscription(meant)
+                ended.append(Ended(template))
+            else:
+                self._local_follows[template] = broker
         for filter, made_at in list(self._local.items()):
             if made_at not in ("", broker):
                 del self.subscriptions[filter]
@@ -340,9 +384,12 @@ class Client:
         self.deadline = None
         if leave:
             self.outbox.clear()
+            self._overlaps.clear()
+            self.following.served = False
             self._outbox_bytes = 0
             self.previous = ()
             self.welcomed = False
+            self._tally = None
             if link is not None:
                 self._unanswered.clear()
                 self._note_for_a_while()
@@ -355,10 +402,15 @@ class Client:
         before = self.following.meant.get(template)
         if not self.following.add(template, terms):
             return []
+        self._has_followed = True
         if template.follows_location:
             said = self._say(m.Follow(template.text, terms))
+            self.following.served |= self.link is not None
             first = len(self.following.located()) == 1  # so nobody was told where the client is
             return [*said, *self._say(self.following.state)] if first else said
+        self._local_follows.pop(template, None)
+        if terms is not None and terms.local:
+            self._local_follows[template] = self._here()
         now = self.following.meant[template]
         effects = self.subscribe(now, terms) if now.conjunctions else []
         return effects if before is None else [*effects, *self.unsubscribe(before)]
@@ -368,7 +420,10 @@ class Client:
         if meant is None or not self.following.remove(template):
             return []
         if template.follows_location:
+            if self.link is not None:
+                self.following.served = bool(self.following.located())
             return self._say(m.Unfollow(template.text))
+        self._local_follows.pop(template, None)
         return self.unsubscribe(meant)
 
     def be(self, state: m.State) -> list[Effect]:
@@ -414,9 +469,12 @@ class Client:
         if terms is not None:
             self.terms[filter] = terms
             if terms.local:
-                here = self.link is not None and self.greeted
-                self._local[filter] = self.previous[0][0] if here else BrokerId("")
+                self._local[filter] = self._here()
         return self._say(m.Subscribe(filter, terms, since_ns, ask, self.delivered if ask else 0))
+
+    def _here(self) -> BrokerId:
+        """Where it is; empty: wherever it will be."""
+        return self.previous[0][0] if self.link is not None and self.greeted else BrokerId("")
 
     def _ask_for_current(self, filter: Filter) -> int:
         self.asks += 1
@@ -431,7 +489,8 @@ class Client:
         if not self._count_down(self.subscriptions, filter):
             return []
         self._forget_subscription(filter)
-        return self._say(m.Unsubscribe(filter))
+        unwanted = self._hand_out_unwanted() if self._overlaps else []
+        return [*self._say(m.Unsubscribe(filter)), *unwanted]
 
     def _forget_subscription(self, filter: Filter) -> None:
         self._wanted.remove(filter)
@@ -514,8 +573,12 @@ class Client:
         payload: bytes = b"",
         published_ns: int = 0,
         retain: m.Retain | None = None,
+        expires_ns: int = 0,
     ) -> list[Effect]:
-        """Publish once, now or at the next attachment. The time is for subscribers; 0: unknown."""
+        """Publish once, now or at the next attachment. The time is for subscribers; 0: unknown.
+
+        With `expires_ns`, it is of no use after this time: brokers forget it then.
+        """
         self.check_publication(attributes, payload)
         if retain is not None:
             m.check_retain(retain, attributes)
@@ -527,7 +590,9 @@ class Client:
                 " an acknowledgement"
             )
         self.published += 1
-        publish = m.Publish(self.published, dict(attributes), payload, published_ns, retain)
+        publish = m.Publish(
+            self.published, dict(attributes), payload, published_ns, retain, expires_ns
+        )
         self._keep(publish)
         return self._say(publish)
 
@@ -610,13 +675,14 @@ class Client:
                 notification = message.notification
                 subscriptions: Sequence[Filter | Template]
                 subscriptions = self._wanted.find(notification.attributes)
-                if subscriptions and self._follows:
+                if subscriptions and self._has_followed:
                     subscriptions = self._with_followed(notification, subscriptions)
                 effects: list[Effect] = []
+                passed = self._hand_out_passed(notification) if self._overlaps else effects
                 # It may have been on its way when the last of them was withdrawn; or come twice, when
                 # a broker that was asked in vain did not know what had been delivered before.
                 if self._confirms:
-                    return self._hand_out(message, subscriptions, now)
+                    return [*passed, *self._hand_out(message, subscriptions, now)]
                 if subscriptions:
                     recent, publisher = self._recent, notification.publisher
                     last = recent.get(publisher)
@@ -625,11 +691,16 @@ class Client:
                         effects.append(Notify(notification, subscriptions))
                     elif self._marks is None or self._marks.pass_on(notification, now):
                         effects.append(Notify(notification, subscriptions))
+                    if self._tally is not None:
+                        if effects:
+                            self._tally.add(publisher, notification.number)
+                        else:
+                            effects += self._overtaken(notification, subscriptions)
                 if message.number <= self._noted_to and effects:
                     self._note_came(message)
                 if self.deadline is None or message.number - self._acked >= ACK_EVERY:
                     effects += self._mind_ack(now)
-                return effects
+                return [*passed, *effects] if passed is not effects else effects
         return EVENTS[type(event)](self, event, now)
 
     def _note_came(self, message: Deliver) -> None:
@@ -657,6 +728,8 @@ class Client:
         """These, and what is followed; nothing if it came by Here before."""
         if not self.following.is_news(notification):
             return []
+        if not self._follows:
+            return subscriptions
         asked = [one for one in subscriptions if self.asks_for(one)]
         return [*asked, *self.following.find(notification)]
 
@@ -666,17 +739,55 @@ class Client:
         """Notify the application, which will say when it is done."""
         notification = message.notification
         key = notification.publisher, notification.number, 0
+        if self._tally is not None and (*key[:2], LATE) in self._hand:
+            key = (*key[:2], LATE)  # it was overtaken, and comes again
         told: list[Effect] = []
         if key not in self._hand:
             if not subscriptions or key in self._done:
                 return self._mind_ack(now)
             if self._marks is not None and not self._marks.pass_on(notification, now):
-                return self._mind_ack(now)
-            told = [Notify(notification, subscriptions)]
+                told = self._overtaken(notification, subscriptions)
+                if not told:
+                    return self._mind_ack(now)
+                key = (*key[:2], LATE)
+            else:
+                told = [Notify(notification, subscriptions)]
+                if self._tally is not None:
+                    self._tally.add(notification.publisher, notification.number)
             if message.number <= self._noted_to:
                 self._note_came(message)
         self._hand[key], self._open[message.number] = message.number, key
         return [*told, *self._mind_ack(now)]
+
+    def _overtaken(
+        self, notification: m.Notification, subscriptions: Sequence[Filter | Template]
+    ) -> list[Effect]:
+        """It is older than what came before: it came twice, or only another broker knew of what came before."""
+        publisher, number = notification.publisher, notification.number
+        if self._tally is None:
+            return []
+        if self.late != WANTED:
+            self._tally.miss(publisher, number)
+            return []
+        return self._take_late(self._tally, notification, subscriptions)
+
+    def _take_late(
+        self,
+        tally: Tally,
+        notification: m.Notification,
+        subscriptions: Sequence[Filter | Template],
+    ) -> list[Effect]:
+        """Notify the application of what it has not had."""
+        publisher, number = notification.publisher, notification.number
+        had = tally.had(publisher, number)
+        if had is None:
+            tally.exact = False
+        if had is not False:
+            return []
+        tally.add(publisher, number)
+        if self._marks is not None:
+            self._marks.raise_to({publisher: number})
+        return [Notify(notification, subscriptions, ask=LATE)]
 
     def has_in_hand(self, publisher: ClientId, number: int, ask: int = 0) -> bool:
         """Whether it is to be confirmed; what came by Here is not."""
@@ -733,7 +844,7 @@ class Client:
             self.welcomed,
             self.home,
             self.previous,
-            self.following.heard,
+            self.following.resumes_at(),
             self.asks,
             self.life,
         )
@@ -750,6 +861,7 @@ class Client:
             [one for one, count in self.advertisements.items() if one != self._offer or count > 1],
             [(one.text, following.terms.get(one)) for one in following.counts],
             following.state,
+            [(one.text, broker) for one, broker in self._local_follows.items()],
         )
 
     def remember(
@@ -764,6 +876,7 @@ class Client:
         The memory may be an old copy: who begins by a clock is above all that was reached since then.
         """
         self.epoch = max(self.epoch, memory.epoch)
+        self._restored = memory.epoch
         self.published = max(self.published, memory.published)
         # What came to the process before is no news of where its session is: that is not written down.
         self.delivered = self._acked = self._started = memory.delivered
@@ -777,11 +890,14 @@ class Client:
         for one in held.advertisements:
             self.advertise(one)
         self.be(held.state)
+        made_at = dict(held.local_follows)
         for text, terms in held.follows:
             template = parse(text)
             assert isinstance(template, Template)
             self.follow(template, terms)
-        self.following.heard = memory.heard
+            if text in made_at:
+                self._local_follows[template] = made_at[text]
+        self.following.heard, self.following.served = memory.heard, memory.heard != (0, 0)
         self.asks = self._asks_before = max(self.asks, memory.asks)
         for publish in outbox:
             self._keep(publish)
@@ -817,6 +933,7 @@ class Client:
             raise ProtocolError(f"Welcome to epoch {message.epoch}, but this is {self.epoch}")
         self.previous = self.previous[:1]
         self.welcomed, self.anew, self._attached = True, 0, True
+        self.following.served = bool(self.following.located())
         self._forget_published(message.published)
         recalls, self._recalls = self._recalls, {}
         again = [m.Subscribe(one, self.terms.get(one), ns) for one, ns in recalls.items()]
@@ -825,7 +942,8 @@ class Client:
             for ask, one in self._unanswered.items()
             if ask <= self._asked_before and not self._asked_here
         ]
-        return [effect for one in again for effect in self._say(one)]
+        effects = [effect for one in again for effect in self._say(one)]
+        return [*effects, *(self._ask_here() if self._overlaps else [])]
 
     def on_deliver(self, message: m.Deliver, now: int) -> list[Effect]:
         raise ProtocolError(f"delivery {message.number} after {self.delivered}")
@@ -847,6 +965,8 @@ class Client:
             self._note_for_a_while()
         if self._marks is not None:
             self._marks.raise_to({notification.publisher: notification.number})
+        if self._tally is not None and wanted:
+            self._tally.add(notification.publisher, notification.number)
         key = notification.publisher, notification.number, ask
         if not wanted or key in self._done:
             return self._mind_ack(now)
@@ -854,6 +974,63 @@ class Client:
         if self._confirms:
             self._hand[key], self._open[message.number] = message.number, key
         return [*told, *self._mind_ack(now)]
+
+    def on_late(self, message: m.Late, now: int) -> list[Effect]:
+        """An old broker kept this, and is back."""
+        if message.number != self.delivered + 1:
+            raise ProtocolError(f"delivery {message.number} after {self.delivered}")
+        self.delivered = message.number
+        notification = message.notification
+        key = notification.publisher, notification.number, LATE
+        subscriptions: Sequence[Filter | Template] = self._wanted.find(notification.attributes)
+        if subscriptions and self._has_followed:
+            subscriptions = self._with_followed(notification, subscriptions)
+        told: list[Effect] = []
+        if key not in self._hand:
+            if not subscriptions or key in self._done:
+                return self._mind_ack(now)
+            tally = self._tally or self._doubtful_tally()
+            told = self._take_late(tally, notification, subscriptions)
+            if not told:
+                unsure = [] if tally is self._tally or tally.exact else [Lost(0, UNSURE)]
+                return [*unsure, *self._mind_ack(now)]
+        if self._confirms:
+            self._hand[key], self._open[message.number] = message.number, key
+        return [*told, *self._mind_ack(now)]
+
+    def on_settled(self, message: m.Settled, now: int) -> list[Effect]:
+        """What is lost of what an old broker had is known now, or will be later."""
+        gap = message.gap
+        if not message.number:
+            if self._marks is not None:
+                if self._tally is None:
+                    self._tally = Tally(self._marks.known(), knows_floor=True)
+                self._tally.knows_floor &= gap > self._restored
+                self._tally.gaps[gap] = None
+            return []
+        if message.number != self.delivered + 1:
+            raise ProtocolError(f"delivery {message.number} after {self.delivered}")
+        self.delivered = message.number
+        tally = self._tally or self._doubtful_tally()
+        for publisher, numbers in message.missed.items():
+            for number in numbers:
+                tally.miss(publisher, number)
+        effects: list[Effect] = []
+        tally.counted &= message.exact
+        if not message.more:
+            missed, exact, counted = tally.settle(gap)
+            if not exact:
+                effects.append(Lost(0, UNSURE))
+            elif counted:
+                effects.append(Settled(sum(missed.values()), missed))
+            if not tally.gaps:
+                self._tally = None
+        return [*effects, *self._mind_ack(now)]
+
+    def _doubtful_tally(self) -> Tally:
+        """For who has noted nothing: what may have come before is not known."""
+        known = {} if self._marks is None else self._marks.known()
+        return Tally(known, knows_floor=False)
 
     def _answered(self, ask: int) -> None:
         """A broker knows all requests for current values up to this one."""
@@ -871,21 +1048,70 @@ class Client:
     def on_here(self, message: m.Here, now: int) -> list[Effect]:
         """What is followed, of the place where the client is. It may be somewhere else by now.
 
-        What an ordinary subscription asks for comes by that one alone: else it would come twice.
+        What an ordinary subscription asks for comes by that one, if it does: in the order of that stream.
         """
         following, notification = self.following, message.notification
         following.hear(message.number)
         effects: list[Effect] = []
         if not self._wanted.find(notification.attributes):
-            templates = following.find(notification)
-            if templates and following.is_news(notification):
-                effects.append(Notify(notification, templates, message.past))
+            effects += self._hand_out_followed(notification, message.past)
+        elif following.find(notification) and not following.has_seen(notification):
+            key = notification.publisher, notification.number
+            self._overlaps[key] = notification, message.past, NO_END
+            if len(self._overlaps) > OVERLAPS_MAX:
+                effects += self._hand_out_overlaps([next(iter(self._overlaps))])
+            effects += self._ask_here()
         return [*effects, *self._mind_here_ack(now)]
+
+    def _hand_out_followed(self, notification: m.Notification, past: bool) -> list[Effect]:
+        templates = self.following.find(notification)
+        if templates and self.following.is_news(notification):
+            return [Notify(notification, templates, past)]
+        return []
+
+    def _ask_here(self) -> list[Effect]:
+        """Ask which delivery is the last that what came by Here so far can have."""
+        if self._asks_here:
+            return []
+        self._asks_here, self.following.acked = True, self.following.heard[1]
+        return self._say(m.HereAck(self.following.acked, asks=True))
+
+    def on_caught_up(self, message: m.CaughtUp, now: int) -> list[Effect]:
+        self._asks_here = False
+        end = message.delivered
+        self._overlaps = {key: (one, past, end) for key, (one, past, _) in self._overlaps.items()}
+        return self._hand_out_overlaps(self._ended_overlaps())
+
+    def _ended_overlaps(self) -> list[tuple[ClientId, int]]:
+        """What no ordinary subscription has delivered, nor will."""
+        return [key for key, (_, _, end) in self._overlaps.items() if end <= self.delivered]
+
+    def _hand_out_passed(self, delivered: m.Notification) -> list[Effect]:
+        """The ordinary stream is in every publisher's order: what it has passed does not come by it any more."""
+        passed = [
+            (publisher, number)
+            for publisher, number in self._overlaps
+            if publisher == delivered.publisher and number <= delivered.number
+        ]
+        return self._hand_out_overlaps(dict.fromkeys([*passed, *self._ended_overlaps()]))
+
+    def _hand_out_unwanted(self) -> list[Effect]:
+        """What no ordinary subscription asks for any more."""
+        overlaps = self._overlaps.items()
+        return self._hand_out_overlaps(
+            [key for key, (one, _, _) in overlaps if not self._wanted.find(one.attributes)]
+        )
+
+    def _hand_out_overlaps(self, keys: Iterable[tuple[ClientId, int]]) -> list[Effect]:
+        effects: list[Effect] = []
+        for notification, past, _ in [self._overlaps.pop(key) for key in keys]:
+            effects += self._hand_out_followed(notification, past)
+        return effects
 
     def on_here_gap(self, message: m.HereGap, now: int) -> list[Effect]:
         lost = message.number - self.following.heard[1]
         self.following.hear(message.number)
-        return [Lost(lost if message.exact else 0, message.reason), *self._mind_here_ack(now)]
+        return [*_losses(message, lost), *self._mind_here_ack(now)]
 
     def _mind_here_ack(self, now: int) -> list[Effect]:
         if self.following.heard[1] - self.following.acked >= ACK_EVERY:
@@ -905,7 +1131,10 @@ class Client:
         if lost <= 0:
             return []
         self.delivered = message.number
-        return [Lost(lost if message.exact else 0, message.reason), *self._mind_ack(now)]
+        effects = _losses(message, lost)
+        if self._overlaps:
+            effects += self._hand_out_overlaps(self._ended_overlaps())
+        return [*effects, *self._mind_ack(now)]
 
     def on_published(self, message: m.Published, now: int) -> list[Effect]:
         self._open_here = True
@@ -922,7 +1151,7 @@ class Client:
     def _exceed(self, above: int) -> list[Effect]:
         """An earlier process of its name has reached this number: attach again, above it.
 
-        Who was welcomed does so on the next connection: its broker closes this one.
+        A client that was welcomed does so on the next connection: its broker closes this one.
         """
         if above < self.epoch:
             raise ProtocolError(f"{above} is no number to exceed at epoch {self.epoch}")
@@ -933,8 +1162,9 @@ class Client:
             return []
         assert self.link is not None
         self.previous = self.previous[1:]
+        self.following.served &= self.welcomed
         self._changed = True  # so that it sends everything
-        return self.attach(here, self.link)
+        return self.attach(here, self.link, self._time_ns)
 
     def on_interest(self, message: m.Interest, now: int) -> list[Effect]:
         filter, wanted = message.filter, message.wanted
@@ -982,6 +1212,22 @@ class Client:
         return [*self._say(m.Ack(self._acked)), *self._acknowledge_here()]
 
 
+def _losses(message: m.Gap | m.HereGap, missing: int) -> list[Effect]:
+    """What an application is told of deliveries that do not come: not of those that have expired."""
+    if not message.exact:
+        return [Lost(0, message.reason)]
+    lost = missing - message.expired
+    return [Lost(lost, message.reason)] if lost > 0 else []
+
+
+def _remaining(publish: m.Publish, time_ns: int) -> m.Publish:
+    """A publication as it is sent at this time: some of its lifetime may be over."""
+    if not (publish.expires_ns and publish.published_ns and time_ns):
+        return publish
+    left = publish.expires_ns - max(0, time_ns - publish.published_ns)
+    return replace(publish, expires_ns=max(m.OVER_NS, left))
+
+
 EVENTS: dict[type, Callable[[Client, Any, int], list[Effect]]] = {
     Received: Client.on_received,
     LinkDown: Client.on_link_down,
@@ -992,7 +1238,9 @@ FROM_BROKER: dict[type, Callable[[Client, Any, int], list[Effect]]] = {
     m.Welcome: Client.on_welcome,
     m.Deliver: Client.on_deliver,
     m.Current: Client.on_current,
+    m.Late: Client.on_late,
     m.Gap: Client.on_gap,
+    m.Settled: Client.on_settled,
     m.Published: Client.on_published,
     m.Resend: Client.on_resend,
     m.Interest: Client.on_interest,
@@ -1000,4 +1248,5 @@ FROM_BROKER: dict[type, Callable[[Client, Any, int], list[Effect]]] = {
     m.NoResponders: Client.on_no_responders,
     m.Here: Client.on_here,
     m.HereGap: Client.on_here_gap,
+    m.CaughtUp: Client.on_caught_up,
 }

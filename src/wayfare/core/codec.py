@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from wayfare.core import filters
+from wayfare.core import filters, late
 from wayfare.core import messages as m
 from wayfare.core.filters import Filter
 from wayfare.core.syntax import FILTER_TEXT_MAX
@@ -285,7 +285,7 @@ def _publications(message: m.AnyMessage) -> Iterator[m.Publish | m.Notification]
     """All that is in there; only where a frame is long may one of them be too long."""
     if isinstance(message, m.Publish | m.Notification):
         yield message
-    elif isinstance(message, m.Deliver | m.Current | m.Uncertain | m.Retained | m.Here):
+    elif isinstance(message, m.Deliver | m.Current | m.Late | m.Uncertain | m.Retained | m.Here):
         yield message.notification
     elif isinstance(message, m.Values):
         yield from (value.notification for value in message.values)
@@ -420,8 +420,13 @@ def _check_welcome(message: m.Welcome) -> None:
     _check_number(message.published)
 
 
-def _check_deliver(message: m.Deliver | m.Current | m.Here) -> None:
+def _check_deliver(message: m.Deliver | m.Current | m.Late | m.Here) -> None:
     _check_notification(message.notification)
+
+
+def _check_settled(message: m.Settled) -> None:
+    for name in message.missed:
+        _check_name(name)
 
 
 def _check_gap(message: m.Gap | m.HereGap) -> None:
@@ -488,6 +493,8 @@ def _check_reply(message: m.Reply) -> None:
     for kept in message.kept:
         _check_notification(kept.notification)
         _check_number(kept.age_ns)
+        if kept.ask == late.REPORT:
+            _check_settled(late.settled_of(kept.notification))
     for loss in message.losses:
         _check_number(loss.place)
         _check_number(loss.count)
@@ -552,14 +559,22 @@ def _check_tunnel(message: m.Tunnel) -> None:
         CHECKS[type(message.message)](message.message)
 
 
+def _check_names(names: tuple[str, ...]) -> None:
+    for name in names:
+        _check_name(name)
+
+
 def _check_shadow(message: m.Shadow) -> None:
     _check_name(message.broker)
     _check_name(message.client)
     _check_followed(message.followed)
+    _check_names(message.others)
 
 
 def _check_forget(message: m.Forget) -> None:
     _check_name(message.client)
+    if message.broker:
+        _check_name(message.broker)
 
 
 def _check_recall(message: m.Recall) -> None:
@@ -569,6 +584,8 @@ def _check_recall(message: m.Recall) -> None:
 
 def _check_recalled(message: m.Recalled) -> None:
     _check_name(message.client)
+    _check_names(message.others)
+    _require(len(message.reason) <= REASON_MAX, "too long a reason")
     for kept in message.kept:
         _check_notification(kept.notification)
         _check_number(kept.age_ns)
@@ -603,7 +620,9 @@ CHECKS: dict[type, Callable[[Any], None]] = {
     m.Welcome: _check_welcome,
     m.Deliver: _check_deliver,
     m.Current: _check_deliver,
+    m.Late: _check_deliver,
     m.Gap: _check_gap,
+    m.Settled: _check_settled,
     m.Published: _check_nothing,
     m.Update: _check_update,
     m.Announce: _check_announce,
@@ -627,6 +646,7 @@ CHECKS: dict[type, Callable[[Any], None]] = {
     m.HereAck: _check_nothing,
     m.Here: _check_deliver,
     m.HereGap: _check_gap,
+    m.CaughtUp: _check_nothing,
     m.Shadow: _check_shadow,
     m.Forget: _check_forget,
     m.Recall: _check_recall,

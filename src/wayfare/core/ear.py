@@ -6,6 +6,7 @@ those whose clients are there.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import cast
 
 from wayfare.core.border import Border
@@ -15,20 +16,21 @@ from wayfare.core.filters import Filter
 from wayfare.core.history import Kept as Put
 from wayfare.core.history import Stored
 from wayfare.core.matching import FilterIndex
-from wayfare.core.messages import ClientId, Terms
+from wayfare.core.messages import ClientId, Notification, Terms
 from wayfare.core.sessions import Session
 from wayfare.core.virtual import Chains, Listened, Virtual
 
 
 class Listening:
-    """One filter that the replicator has subscribed to, and for whom."""
+    """One filter that the replicator listens to, and for whom."""
 
-    __slots__ = ("buffers", "chains", "filter", "live")
+    __slots__ = ("buffers", "chains", "filter", "live", "subscribed")
 
     def __init__(self, filter: Filter, chains: Chains) -> None:
         self.filter, self.chains = filter, chains
         self.buffers: dict[Terms | None, Buffer] = {}
         self.live: dict[ClientId, int] = {}  # whose clients are here, with so many subscriptions
+        self.subscribed = 0  # for how many; 0: to others that cover it, for each place of a range
 
 
 class Ear:
@@ -62,7 +64,11 @@ class Ear:
                 if not buffer.ages:
                     self._time(buffer)
             self.store.let_go(number)
-        return number, list(dict.fromkeys(client for one in found for client in one.live))
+        return number, _live(found)
+
+    def live(self, notification: Notification) -> list[ClientId]:
+        """The clients here that get this."""
+        return _live(self._index.find(notification.attributes))
 
     def clear(self) -> None:
         """Everything that was heard has been sorted."""
@@ -77,14 +83,17 @@ class Ear:
         ids: dict[Id, None] = {}
         for listened in virtual.listened.values():
             wanted = listened.ranged if listened.exact is None else listened.exact
-            buffer = self.buffer(listened)
-            for number in buffer.ids() if buffer is not None else ():
+            for number in self._ids(listened):
                 if number >= listened.since and number not in virtual.told:
                     kept = self.store.kept[number]
                     if wanted.matches(kept.stored.notification.attributes):
                         ids[number] = None
         kept_of = self.store.kept
         return {one: (kept_of[one].stored, kept_of[one].came) for one in sorted(ids)}
+
+    def ids(self, virtual: Virtual) -> set[Id]:
+        """What its buffers have, delivered or not."""
+        return {number for one in virtual.listened.values() for number in self._ids(one)}
 
     def key(self, number: Id) -> tuple[ClientId, int] | None:
         """Whose notification has this id; None: it is not kept any more."""
@@ -112,53 +121,69 @@ class Ear:
 
     def subscriptions(self) -> list[tuple[Filter, Chains]]:
         """What the replicator has subscribed to at its broker."""
-        return list(self._listening)
+        return [key for key, one in self._listening.items() if one.subscribed]
 
     def buffers(self) -> list[Buffer]:
         return [buffer for one in self._listening.values() for buffer in one.buffers.values()]
 
-    def buffer(self, listened: Listened) -> Buffer | None:
-        one = self._listening.get((listened.ranged, ()))
-        return None if one is None else one.buffers.get(listened.terms)
+    def _ids(self, listened: Listened) -> Iterator[Id]:
+        for filter in listened.placed or (listened.ranged,):
+            one = self._listening.get((filter, ()))
+            if one is not None and listened.terms in one.buffers:
+                yield from one.buffers[listened.terms].ids()
 
     def _count(self, listened: Listened, client: ClientId, by: int) -> None:
         """So many more virtual clients listen to this, or fewer."""
-        ranged, terms = listened.ranged, listened.terms
+        ranged = listened.ranged
         if ranged.conjunctions:
-            one = self._listening_to(ranged, ())
-            buffer = one.buffers.get(terms)
-            if buffer is None:
-                buffer = one.buffers[terms] = Buffer(ranged, terms, self.store, self._border.limits)
-            buffer.listeners += by
-            if not buffer.listeners:
-                buffer.clear()
-                self._border.deadlines.disarm(BUFFER, buffer)
-                del one.buffers[terms]
-            self._forget_unheard(one)
+            for filter in listened.placed or (ranged,):
+                self._keep(filter, listened.terms, by)
+            self._subscribe(self._listening_to(ranged, ()), by)
         exact, chains = listened.exact, listened.chains
         if exact is not None and (exact.conjunctions or chains):
             one = self._listening_to(exact, chains)
             one.live[client] = one.live.get(client, 0) + by
             if not one.live[client]:
                 del one.live[client]
-            self._forget_unheard(one)
+            self._subscribe(one, by)
+
+    def _keep(self, filter: Filter, terms: Terms | None, by: int) -> None:
+        """So many more virtual clients keep what this filter matches, or fewer."""
+        one = self._listening_to(filter, ())
+        buffer = one.buffers.get(terms)
+        if buffer is None:
+            buffer = one.buffers[terms] = Buffer(filter, terms, self.store, self._border.limits)
+        buffer.listeners += by
+        if not buffer.listeners:
+            buffer.clear()
+            self._border.deadlines.disarm(BUFFER, buffer)
+            del one.buffers[terms]
+        self._forget_unheard(one)
+
+    def _subscribe(self, one: Listening, by: int) -> None:
+        before, one.subscribed = one.subscribed, one.subscribed + by
+        session, routing = self.session, self._border.routing
+        if not before:
+            routing.subscribe(session.client, one.filter, session.place, one.chains)
+        elif not one.subscribed:
+            routing.unsubscribe(session.client, one.filter, session.place, one.chains)
+        self._forget_unheard(one)
 
     def _listening_to(self, filter: Filter, chains: Chains) -> Listening:
         one = self._listening.get((filter, chains))
         if one is None:
             one = self._listening[filter, chains] = Listening(filter, chains)
             self._index.add(one, filter)
-            session = self.session
-            self._border.routing.subscribe(session.client, filter, session.place, chains)
         return one
 
     def _forget_unheard(self, one: Listening) -> None:
-        if one.buffers or one.live:
-            return
-        del self._listening[one.filter, one.chains]
-        self._index.remove(one)
-        session = self.session
-        self._border.routing.unsubscribe(session.client, one.filter, session.place, one.chains)
+        if not (one.buffers or one.live or one.subscribed):
+            del self._listening[one.filter, one.chains]
+            self._index.remove(one)
+
+
+def _live(found: Iterable[Listening]) -> list[ClientId]:
+    return list(dict.fromkeys(client for one in found for client in one.live))
 
 
 def _held(session: Session) -> list[Put]:

@@ -4,11 +4,11 @@ A host turns what happens into events, calls `step(event, now)`, and performs th
 
     Received, LinkUp, LinkDown,       ->  core  ->  Send, Close       (broker and client)
                                                     Pause, Resume     (broker: of publishers)
-    Publications, Granted,                          Notify, Lost, Ended,
+    Publications, Granted,                          Notify, Lost, Settled, Ended,
     Confined, Forgotten, Exceeded,                  Interested, Confirmed,
                                                     Unheard           (client: to the application)
     Tick, Stalled, RolledBack, Posted,              Post              (broker: to another replicator)
-    Pressed                                         SessionEnded, WillPublished (broker: to the operator)
+    Pressed, Measured                               SessionEnded, WillPublished (broker: to the operator)
 
 `now` is an integer of nanoseconds that never goes back. Whenever `next_deadline()` is reached, the
 host steps a `Tick`; a tick too many does no harm.
@@ -22,6 +22,7 @@ import msgspec
 
 from wayfare.core.filters import Filter
 from wayfare.core.grants import Grants
+from wayfare.core.late import LATE
 from wayfare.core.messages import (
     AnyMessage,
     BrokerId,
@@ -114,9 +115,16 @@ class Exceeded(msgspec.Struct, frozen=True, gc=False):
 
 
 class Pressed(msgspec.Struct, frozen=True, gc=False):
-    """A limit in sum is near: whoever publishes to the largest consumer, of this account if one is named, is slowed."""
+    """A total limit is near: the publishers of the largest consumer (of this account, if it is named) are slowed."""
 
     account: str = ""
+
+
+class Measured(msgspec.Struct, frozen=True, gc=False):
+    """A message to a neighbour, and its answer, take so long."""
+
+    link: LinkId
+    round_trip_ns: int
 
 
 class Tick(msgspec.Struct, frozen=True, gc=False):
@@ -146,6 +154,7 @@ Event = (
     | RolledBack
     | Exceeded
     | Pressed
+    | Measured
     | Tick
     | Stalled
 )
@@ -176,7 +185,14 @@ class Notify(msgspec.Struct, frozen=True, gc=False):
     notification: Notification
     subscriptions: Sequence[Filter | Template]
     past: bool = False  # it came by where the client is now before it was there
-    ask: int = 0  # it is a current value, and the subscription asked for it by this number
+    ask: int = (
+        0  # it is a current value, and the subscription asked for it by this number; or see `late`
+    )
+
+    @property
+    def late(self) -> bool:
+        """Whether an old broker kept it that did not answer in time: it may be older than what came before."""
+        return self.ask == LATE
 
 
 class Lost(msgspec.Struct, frozen=True, gc=False):
@@ -186,6 +202,13 @@ class Lost(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
+class Settled(msgspec.Struct, frozen=True):
+    """Tell the application how many are lost of which it was told that nobody knows how many."""
+
+    count: int  # perhaps none
+    publishers: dict[ClientId, int]  # the same for each of them
+
+
 class Passed(msgspec.Struct, frozen=True, gc=False):
     """Tell who counts deliveries that one has come which nobody wants any more."""
 
@@ -193,7 +216,7 @@ class Passed(msgspec.Struct, frozen=True, gc=False):
 class Ended(msgspec.Struct, frozen=True, gc=False):
     """Tell the application that a local subscription stayed behind: the client is elsewhere now."""
 
-    subscription: Filter
+    subscription: Filter | Template
 
 
 class Interested(msgspec.Struct, frozen=True, gc=False):
@@ -269,6 +292,7 @@ Effect = (
     | Resume
     | Notify
     | Lost
+    | Settled
     | Passed
     | Ended
     | Interested

@@ -23,7 +23,7 @@ SEEN_MAX = 50_000  # notifications that are remembered, so that they do not come
 class Following:
     """What one client follows."""
 
-    __slots__ = ("_index", "_seen", "acked", "counts", "heard", "meant", "state", "terms")
+    __slots__ = ("_index", "acked", "counts", "heard", "meant", "seen", "served", "state", "terms")
 
     def __init__(self) -> None:
         self.state = m.NOWHERE
@@ -32,9 +32,12 @@ class Following:
         self.meant: dict[Template, Filter] = {}  # what each of them means now
         self.heard = (0, 0)  # since which attachment, and up to which number, by Here
         self.acked = 0
+        self.served = (
+            False  # a broker follows something for it: what comes of that has these numbers
+        )
         self._index: FilterIndex[Template] = FilterIndex()
         # Brokers listen in several places, so the same may come from several of them.
-        self._seen: dict[tuple[ClientId, int], None] = {}
+        self.seen: dict[tuple[ClientId, int], None] = {}
 
     def add(self, template: Template, terms: Terms | None) -> bool:
         """True if that is news to the broker."""
@@ -62,6 +65,11 @@ class Following:
         self.terms.pop(template, None)
         self._index.remove(template)
         return True
+
+    def end(self, template: Template) -> None:
+        """However often the application asked for it."""
+        self.counts[template] = 1
+        self.remove(template)
 
     def be(self, state: State) -> dict[Template, Filter]:
         """The client is like this from now on: what meant something else before, and what."""
@@ -94,7 +102,11 @@ class Following:
     def followed(self) -> m.Followed | None:
         """What an attachment says of what is followed; None: nothing."""
         follows = self.located()
-        return m.Followed(follows, self.state, self.heard) if follows else None
+        return m.Followed(follows, self.state, self.resumes_at()) if follows else None
+
+    def resumes_at(self) -> tuple[int, int]:
+        """Behind which delivery the next broker goes on; (0, 0): no broker has followed anything for it."""
+        return self.heard if self.served else (0, 0)
 
     def begin(self, epoch: int) -> None:
         """The numbers of deliveries begin anew with an attachment."""
@@ -110,12 +122,15 @@ class Following:
             raise ProtocolError(f"delivery {number} after {last}")
         self.heard = epoch, number
 
+    def has_seen(self, notification: Notification) -> bool:
+        return (notification.publisher, notification.number) in self.seen
+
     def is_news(self, notification: Notification) -> bool:
         """Whether this has not come before; from now on it has."""
         key = notification.publisher, notification.number
-        if key in self._seen:
+        if key in self.seen:
             return False
-        self._seen[key] = None
-        if len(self._seen) > SEEN_MAX:
-            del self._seen[next(iter(self._seen))]
+        self.seen[key] = None
+        if len(self.seen) > SEEN_MAX:
+            del self.seen[next(iter(self.seen))]
         return True

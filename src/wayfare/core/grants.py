@@ -5,8 +5,8 @@ a deny rule wins over every allow rule. The host says which rules hold for a con
 first message of the client, and again when the rules change; the broker asks here before it acts on a
 message. An attachment by digest is checked when its filters are known.
 
-Everybody may subscribe to replies at one address, advertise replies, and publish a reply: an address is known only to
-those who have got a request from there. A deny rule that names `$inbox` takes that away.
+Everybody may subscribe to replies at one address, advertise replies, and publish a reply: only
+clients that received a request from there know the address. A deny rule that names `$inbox` takes that away.
 """
 
 from __future__ import annotations

@@ -22,15 +22,18 @@ from collections.abc import Iterable, Iterator
 from hashlib import sha256
 
 import msgspec
+from msgspec.structs import replace
 
 from wayfare.core.border import LISTENING_PLACE, Border
 from wayfare.core.conditions import attr
 from wayfare.core.deadlines import GROUP as GROUP_TIMER
 from wayfare.core.effects import Effect
 from wayfare.core.filters import Filter
-from wayfare.core.history import Limits, Loss, Marks, Stored, size_of
+from wayfare.core.history import Limits, Loss, Marks, Stored, has_expired, size_of
 from wayfare.core.matching import FilterIndex
+from wayfare.core.memory import BODY_BYTES, ENTRY_BYTES
 from wayfare.core.messages import (
+    OVER_NS,
     BrokerId,
     ClientId,
     Enlist,
@@ -42,9 +45,13 @@ from wayfare.core.reserved import ADDRESSES, GROUP, MEMBER
 from wayfare.core.sessions import Session, Wait
 
 GROUP_PLACE = LISTENING_PLACE + 1  # of the session that subscribes for all groups of a broker
-GROUPS_MAX = 1_000  # that one broker coordinates; another one is not begun
+GROUPS_MAX = 1_000  # that one broker coordinates; further groups are refused
 MEMBERS_MAX = 10_000  # of one group
-ENDED_MAX = 1_000  # groups that ended with something in their queue, as long as nobody was told
+REPORTS_MAX = 100  # of losses that no member of a group is known to have heard of
+ENDED_MAX = 1_000  # groups that ended with something in their queue, until that is reported
+ENLISTING_MAX = (
+    1_000  # members at a broker that does not know all brokers yet; others enlist again later
+)
 ASSIGNMENTS = Filter.where(attr(MEMBER).exists())  # what a coordinator advertises
 
 QUEUE_COUNT, QUEUE_BYTES = "group_count", "group_bytes"
@@ -58,7 +65,7 @@ TOO_MANY = "its broker coordinates too many queue groups"
 class Assign(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """This notification is for you."""
 
-    term: Number  # of this membership; another one is void
+    term: Number  # of this membership; messages of other terms are void
     number: Number  # of the notification in the queue
     notification: Notification
     redelivered: Number  # how often it was assigned before
@@ -79,10 +86,11 @@ class Expelled(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class Missed(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """So many notifications are lost to the group; 0: nobody knows how many."""
+    """This number of notifications is lost to the group; 0: it is unknown."""
 
     count: Number
     reason: str
+    number: Number = 0  # of the report
 
 
 class Poll(msgspec.Struct, frozen=True, array_like=True, tag=5):
@@ -106,6 +114,7 @@ class Done(msgspec.Struct, frozen=True, array_like=True, tag=1):
     beat: Number
     # What it has, if something that was assigned to it may be lost: then the rest is sent again.
     has: tuple[Number, ...] | None = None
+    missed: Number = 0  # the last report of a loss that has come
 
 
 class Leave(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -149,7 +158,7 @@ def group_id(name: str, filter: Filter) -> str:
 
 
 def coordinator(group: str, brokers: Iterable[BrokerId]) -> BrokerId:
-    """Which of the brokers coordinates a group: the same for all who know the same ones (rendezvous hashing)."""
+    """The broker that coordinates a group: the same wherever the same brokers are known (rendezvous hashing)."""
     return max(brokers, key=lambda one: (sha256("\0".join((group, one)).encode()).digest(), one))
 
 
@@ -159,6 +168,7 @@ class Item(msgspec.Struct, eq=False):
     number: int
     stored: Stored
     redelivered: int = 0
+    came: int = 0  # when
 
 
 class Member:
@@ -184,13 +194,25 @@ class Member:
             return self.silent_at()
         return max(self.heard_ns + group_ns, self.silent_at())
 
-    def told_of(self, item: Item) -> Assign:
-        """What it is told when this is assigned to it."""
+    def told_of(self, item: Item, now: int) -> Assign:
+        """The message that assigns this to it."""
         one = item.stored.notification
+        if one.expires_ns:
+            one = replace(one, expires_ns=max(OVER_NS, item.came + one.expires_ns - now))
         return Assign(self.term, item.number, one, item.redelivered, self.beat)
 
 
 Said = tuple[str, ToMember]  # and to which member
+
+
+class Report(msgspec.Struct, array_like=True):
+    """A loss of which some members were told, and none is known to have heard."""
+
+    number: int
+    count: int
+    why: str
+    exact: bool
+    members: dict[str, None]
 
 
 class Group:
@@ -201,16 +223,21 @@ class Group:
         self.id = group_id(name, filter)
         self.publisher = ClientId(f"group:{self.id}:{now}")  # of what it sends
         self.published = 0
-        self.members: dict[str, Member] = {}  # the next one that gets something first
+        self.members: dict[str, Member] = {}  # the member that is next in turn comes first
         self.queue: deque[Item] = deque()  # in order of number
         self.bytes = 0  # of the queue and of what is assigned
+        self.count = 0  # likewise
+        self.account, self.noted = "", 0  # see memory.Consumer
         self.confirmed = False  # everything that is published from now on comes here
         self.probe = 0  # which request says so
         self.empty_ns = now  # since when there are no members
-        self.lost = 0  # of which no member was told yet
+        self.lost = 0  # that was not reported to a member yet
         self.why = ""
         self.exact = True
+        self.reports: list[Report] = []  # the oldest first
+        self.reported = 0  # the number of the last report
         self.redelivered = 0  # how often something was assigned again
+        self.expired: list[Stored] = []  # what the queue had, to be forgotten
         self._count = 0  # notifications
         self._terms = 0
 
@@ -220,10 +247,11 @@ class Group:
         for member in self.members.values():
             yield from member.assigned.values()
 
-    def put(self, stored: Stored, limits: Limits) -> list[Stored]:
+    def put(self, stored: Stored, limits: Limits, now: int) -> list[Stored]:
         """A notification has come; what is dropped to keep a limit."""
         self._count += 1
-        self.queue.append(Item(self._count, stored))
+        self.queue.append(Item(self._count, stored, came=now))
+        self.count += 1
         self.bytes += stored.size
         dropped: list[Stored] = []
         while self.queue:
@@ -233,11 +261,29 @@ class Group:
                 why = QUEUE_BYTES
             else:
                 break
-            oldest = self.queue.popleft().stored
-            self.bytes -= oldest.size
-            dropped.append(oldest)
-            self.lose(1, why)
+            oldest = self.queue[0]
+            dropped.append(self._drop_oldest())
+            if not has_expired(oldest.stored.notification, oldest.came, now):
+                self.lose(1, why)
         return dropped
+
+    def measure(self) -> int:
+        return self.bytes + self.count * (BODY_BYTES + ENTRY_BYTES)
+
+    def shed(self, size: int, why: str) -> list[Stored]:
+        """Drop the oldest of the queue until this is at most so large. What is assigned stays."""
+        dropped: list[Stored] = []
+        while self.queue and self.measure() > size:
+            dropped.append(self._drop_oldest())
+        if dropped:
+            self.lose(len(dropped), why)
+        return dropped
+
+    def _drop_oldest(self) -> Stored:
+        oldest = self.queue.popleft().stored
+        self.count -= 1
+        self.bytes -= oldest.size
+        return oldest
 
     def lose(self, count: int, why: str, *, exact: bool = True) -> None:
         self.lost, self.why, self.exact = self.lost + count, why, self.exact and exact
@@ -261,19 +307,22 @@ class Group:
         return [(name, Lease(one.term, one.beat)) for name, one in self.members.items()]
 
     def on_done(self, message: Done, now: int) -> tuple[list[Said], list[Stored]]:
-        """What a member has to be told, and what need not be kept any more."""
+        """The replies to a member, and the notifications that need not be kept any more."""
         member = self.members.get(message.member)
         if member is None or member.term != message.term:
             return [(message.member, Expelled(message.term))], []
         self._hear(member, message.beat, now)
+        if self.reports:
+            self._settle(message)
         done = [member.assigned.pop(one) for one in message.numbers if one in member.assigned]
         self.bytes -= sum(one.stored.size for one in done)
+        self.count -= len(done)
         said: list[Said] = []
-        if not message.numbers:
+        if not message.numbers or message.has is not None:
             said.append((message.member, Lease(member.term, member.beat)))
         if message.has is not None:
             lost = [one for number, one in member.assigned.items() if number not in message.has]
-            said += [(message.member, member.told_of(one)) for one in lost]
+            said += [(message.member, member.told_of(one, now)) for one in lost]
         return said, [one.stored for one in done]
 
     def remove(self, name: str, now: int) -> None:
@@ -288,6 +337,38 @@ class Group:
         self.queue = deque(sorted(both, key=lambda one: one.number))
         if not self.members:
             self.empty_ns = now
+        self._report_again(name)
+
+    def _report(self) -> list[Said]:
+        """Tell all members of a loss: one of them may be dead, and nobody knows yet."""
+        if len(self.reports) == REPORTS_MAX:
+            first, second = self.reports[:2]
+            second.count, second.exact = first.count + second.count, first.exact and second.exact
+            del self.reports[0]
+        self.reported += 1
+        self.reports.append(
+            Report(self.reported, self.lost, self.why, self.exact, dict.fromkeys(self.members))
+        )
+        missed = Missed(self.lost if self.exact else 0, self.why, self.reported)
+        self.lost, self.exact = 0, True
+        return [(name, missed) for name in self.members]
+
+    def _settle(self, message: Done) -> None:
+        """A member has heard of losses, all that it was told of up to a report."""
+        self.reports = [
+            one
+            for one in self.reports
+            if one.number > message.missed or message.member not in one.members
+        ]
+
+    def _report_again(self, name: str) -> None:
+        """If nobody else was told of a loss but a member that is gone, others are."""
+        for one in self.reports:
+            if name in one.members:
+                del one.members[name]
+                if not one.members:
+                    self.lose(one.count, one.why, exact=one.exact)
+        self.reports = [one for one in self.reports if one.members]
 
     def mind_silent(self, group_ns: int, now: int) -> list[Said]:
         """What was assigned to members that are silent for too long is for others; idle ones are asked."""
@@ -309,19 +390,19 @@ class Group:
             return []
         out: list[Said] = []
         if self.lost:
-            # To all members: one of them may be dead, and nobody knows yet.
-            missed = Missed(self.lost if self.exact else 0, self.why)
-            out += [(name, missed) for name in self.members]
-            self.lost, self.exact = 0, True
+            out += self._report()
         ready = [name for name, one in self.members.items() if len(one.assigned) < one.prefetch]
         turns = deque(ready)
         while self.queue and turns:
+            if has_expired(self.queue[0].stored.notification, self.queue[0].came, now):
+                self.expired.append(self._drop_oldest())
+                continue
             name = turns.popleft()
             member, item = self.members[name], self.queue.popleft()
             if not (member.assigned or member.polled):
                 member.busy_ns = now
             member.assigned[item.number] = item
-            out.append((name, member.told_of(item)))
+            out.append((name, member.told_of(item, now)))
             self.members[name] = self.members.pop(name)  # behind the others
             if len(member.assigned) < member.prefetch:
                 turns.append(name)
@@ -336,6 +417,11 @@ class Group:
         member.heard_ns, member.beat, member.polled = now, max(beat, member.beat), False
 
 
+def _subscriptions(group: Group) -> tuple[Filter, Filter]:
+    """What is subscribed to for a group; several may have the same filter."""
+    return group.filter, Filter.where(attr(GROUP) == group.id)
+
+
 class Groups:
     """The groups that one broker coordinates."""
 
@@ -344,6 +430,9 @@ class Groups:
         self.groups: dict[str, Group] = {}  # by id
         self.refused = 0  # groups that were not begun, because there are too many
         self.ended: dict[str, int] = {}  # groups that ended, and how many were in their queues
+        # Whether this broker has been told of all others: only then does it know who coordinates a group.
+        self.knows_all = False
+        self._enlisting: dict[str, Enlist] = {}  # by member: what waits for that
         self._border = border
         self.session = Session(
             ClientId(f"groups:{name}"), 0, GROUP_PLACE, 0, border.limits.marks_age_ns
@@ -351,10 +440,31 @@ class Groups:
         self.session.wait = wait = Wait({}, 0)
         self.heard = wait.held  # what the broker has for groups, and losses
         self._index: FilterIndex[str] = FilterIndex()
+        self._wanted: dict[Filter, int] = {}  # what is subscribed to, and for how many groups
         self._probes = 0
         self._resumed = False  # from a store: members may have said something meanwhile
 
     # What the broker reports
+
+    def on_enlist(self, enlist: Enlist) -> list[Enlist]:
+        """A member at this broker says that it is there; what can be sent to the coordinators.
+
+        A broker that has lost its store does not know the others at first, and would choose a second coordinator. The
+        neighbours tell it of them before they confirm what its clients advertise, and a member always advertises.
+        """
+        if self.knows_all:
+            return [enlist]
+        if len(self._enlisting) < ENLISTING_MAX:
+            self._enlisting[enlist.member] = enlist
+        self._border.convergence.on_probe(GROUP_PLACE, Probe(ads=1))
+        return []
+
+    def on_known(self) -> list[Enlist]:
+        """All brokers are known; what has waited for that."""
+        self.knows_all = True
+        waiting = list(self._enlisting.values())
+        self._enlisting.clear()
+        return waiting
 
     def on_convene(self, enlist: Enlist, now: int) -> list[Effect]:
         """A member says that it is there, for the first time or again."""
@@ -417,6 +527,22 @@ class Groups:
         for group in self.groups.values():
             group.publisher = ClientId(f"group:{group.id}:{now}")
 
+    def shed(self, group: Group, size: int, why: str) -> None:
+        """Beyond a limit in sum, a queue loses its oldest."""
+        memory, dropped = self._border.memory, group.shed(size, why)
+        for stored in dropped:
+            memory.let_go(stored)
+        memory.shed += len(dropped)
+        memory.note(group)
+
+    def report(self, now: int) -> list[Effect]:
+        """Tell the members of all groups what was lost."""
+        effects: list[Effect] = []
+        for group in self.groups.values():
+            if group.lost:
+                effects += self._go_on(group, [], now)
+        return effects
+
     # Inside
 
     def _take(self, stored: Stored, concerned: dict[str, list[Said]], now: int) -> None:
@@ -428,10 +554,14 @@ class Groups:
             if group is not None and said is not None:
                 concerned.setdefault(group.id, []).extend(self._on_said(group, said, now))
             return
+        memory = self._border.memory
         for name in self._index.find(attributes):
-            self._border.memory.keep(stored)
-            for dropped in self.groups[name].put(stored, self._border.limits):
-                self._border.memory.let_go(dropped)
+            group = self.groups[name]
+            memory.keep(stored)
+            for dropped in group.put(stored, self._border.limits, now):
+                memory.let_go(dropped)
+            if group.measure() > group.noted + memory.room(group):
+                memory.note(group)
             concerned.setdefault(name, [])
 
     def _on_said(self, group: Group, said: FromMember, now: int) -> list[Said]:
@@ -452,6 +582,9 @@ class Groups:
                 group.publisher, group.published, {MEMBER: member}, encoded(message)
             )
             effects += self._border.route(notification, None, now)
+        for stored in group.expired:
+            self._border.memory.let_go(stored)
+        group.expired.clear()
         self._arm(group)
         return effects
 
@@ -484,8 +617,9 @@ class Groups:
             routing.advertise(session.client, ASSIGNMENTS)
         self.groups[group.id] = group
         self._index.add(group.id, group.filter)
-        for filter, count in self.subscriptions().items():
-            if count and filter not in session.subscriptions:
+        for filter in _subscriptions(group):
+            self._wanted[filter] = self._wanted.get(filter, 0) + 1
+            if self._wanted[filter] == 1:
                 session.subscriptions[filter] = None
                 routing.subscribe(session.client, filter, session.place)
 
@@ -493,16 +627,18 @@ class Groups:
         routing, session = self._border.routing, self.session
         for item in group.items():
             self._border.memory.let_go(item.stored)
+        self._border.memory.forget(group)
         if lost := len(group.queue) + group.lost:
             self.ended[group.id] = lost
             while len(self.ended) > ENDED_MAX:
                 del self.ended[next(iter(self.ended))]
         del self.groups[group.id]
         self._index.remove(group.id)
-        wanted = self.subscriptions()
-        for filter in [one for one in session.subscriptions if one not in wanted]:
-            del session.subscriptions[filter]
-            routing.unsubscribe(session.client, filter, session.place)
+        for filter in _subscriptions(group):
+            self._wanted[filter] -= 1
+            if not self._wanted[filter]:
+                del self._wanted[filter], session.subscriptions[filter]
+                routing.unsubscribe(session.client, filter, session.place)
         self._border.deadlines.disarm(GROUP_TIMER, group.id)
         if not self.groups:
             routing.unadvertise(session.client, ASSIGNMENTS)
@@ -510,10 +646,10 @@ class Groups:
             self._border.convergence.forget(GROUP_PLACE)
 
     def subscriptions(self) -> dict[Filter, int]:
-        """What is subscribed to for all groups: several may have the same filter."""
+        """What has to be subscribed to for all groups, looked at one by one."""
         wanted: dict[Filter, int] = {}
         for group in self.groups.values():
-            for filter in (group.filter, Filter.where(attr(GROUP) == group.id)):
+            for filter in _subscriptions(group):
                 wanted[filter] = wanted.get(filter, 0) + 1
         return wanted
 
@@ -523,7 +659,7 @@ class Groups:
             yield from (item.stored for item in group.items())
 
     def facts(self) -> dict[str, int]:
-        """How many of what there are, for operators."""
+        """Counts for operators."""
         groups = self.groups.values()
         assigned = [len(member.assigned) for one in groups for member in one.members.values()]
         return {
@@ -539,7 +675,7 @@ class Groups:
 
     def save(self) -> bytes:
         """The groups as bytes; nothing may be left in `heard`."""
-        if not self.groups and not self.ended:
+        if not (self.groups or self.ended or self.knows_all):
             return b""
         marks = self.session.marks
         return _encoder.encode(
@@ -550,6 +686,7 @@ class Groups:
                 marks.recent,
                 marks.older,
                 marks.turn_at,
+                self.knows_all,
             )
         )
 
@@ -560,15 +697,20 @@ class Groups:
             self.begin(group)
             for item in group.items():
                 self._border.memory.keep(item.stored)
+            self._border.memory.note(group)
             self._arm(group)
-        self.ended, self._probes = saved.ended, saved.probes
+        self.ended, self._probes, self.knows_all = saved.ended, saved.probes, saved.knows_all
         self.session.marks = Marks(self._border.limits.marks_age_ns)
         self.session.marks.recent, self.session.marks.older = saved.recent, saved.older
         self.session.marks.turn_at = saved.turn_at
         self._resumed = True
 
 
-SavedItem = tuple[int, Notification, int]  # number, notification, how often assigned before
+class SavedItem(msgspec.Struct, array_like=True):
+    number: int
+    notification: Notification
+    redelivered: int
+    came: int = 0
 
 
 class SavedMember(msgspec.Struct, array_like=True):
@@ -597,6 +739,8 @@ class SavedGroup(msgspec.Struct, array_like=True):
     redelivered: int
     count: int
     terms: int
+    reports: list[Report] = []
+    reported: int = 0
 
 
 class SavedGroups(msgspec.Struct, array_like=True):
@@ -606,17 +750,28 @@ class SavedGroups(msgspec.Struct, array_like=True):
     recent: dict[ClientId, int]
     older: dict[ClientId, int]
     turn_at: int
+    knows_all: bool = True
 
 
 _saved_decoder = msgspec.msgpack.Decoder(SavedGroups)
 
 
 def _saved_items(items: Iterable[Item]) -> list[SavedItem]:
-    return [(one.number, one.stored.notification, one.redelivered) for one in items]
+    return [
+        SavedItem(one.number, one.stored.notification, one.redelivered, one.came) for one in items
+    ]
 
 
 def _items(saved: list[SavedItem]) -> list[Item]:
-    return [Item(number, Stored(one, size_of(one)), again) for number, one, again in saved]
+    return [
+        Item(
+            one.number,
+            Stored(one.notification, size_of(one.notification)),
+            one.redelivered,
+            one.came,
+        )
+        for one in saved
+    ]
 
 
 def _saved(group: Group) -> SavedGroup:
@@ -647,6 +802,8 @@ def _saved(group: Group) -> SavedGroup:
         group.redelivered,
         group._count,
         group._terms,
+        group.reports,
+        group.reported,
     )
 
 
@@ -658,8 +815,10 @@ def _loaded(saved: SavedGroup) -> Group:
         member = Member(one.term, one.prefetch, one.away_ns, one.beat, one.heard_ns)
         member.assigned = {item.number: item for item in _items(one.assigned)}
         group.members[one.name] = member
-    group.bytes = sum(item.stored.size for item in group.items())
+    sizes = [item.stored.size for item in group.items()]
+    group.count, group.bytes = len(sizes), sum(sizes)
     group.confirmed, group.probe, group.empty_ns = saved.confirmed, saved.probe, saved.empty_ns
     group.lost, group.why, group.exact = saved.lost, saved.why, saved.exact
+    group.reports, group.reported = saved.reports, saved.reported
     group.redelivered, group._count, group._terms = saved.redelivered, saved.count, saved.terms
     return group

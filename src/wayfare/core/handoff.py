@@ -14,17 +14,19 @@ and both travel in front of them. Under `docs/mobility.md` is why this loses not
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from math import inf
 from typing import Any
 
 from msgspec.structs import replace
 
+from wayfare.core import late
 from wayfare.core import messages as m
 from wayfare.core.border import Border
 from wayfare.core.codec import encode
 from wayfare.core.deadlines import ANSWER, AWAY
 from wayfare.core.effects import Close, Effect, LinkDown, Received, Send
+from wayfare.core.filters import Filter
 from wayfare.core.history import (
     NEVER,
     Kept,
@@ -35,16 +37,21 @@ from wayfare.core.history import (
     in_order_with_losses,
     inexact,
     is_unsure,
+    newest,
     size_of,
+    still_wanted,
     thinned,
     together,
     with_loss_behind,
     with_loss_between,
+    with_values_behind,
 )
+from wayfare.core.late import LATE, REPORT
 from wayfare.core.messages import (
     REPLY_BYTES_MAX,
     REPLY_KEPT_MAX,
     REPLY_MARKS_MAX,
+    UNSETTLED_MAX,
     BrokerId,
     ClientId,
     Fetch,
@@ -54,6 +61,7 @@ from wayfare.core.messages import (
     Request,
 )
 from wayfare.core.paths import Paths
+from wayfare.core.predicates import Attributes
 from wayfare.core.profiles import digest
 from wayfare.core.relocation import (
     NO_SESSION,
@@ -61,6 +69,7 @@ from wayfare.core.relocation import (
     Relocation,
     left_of,
 )
+from wayfare.core.routing import Destinations
 from wayfare.core.sessions import (
     Departure,
     Doubt,
@@ -72,6 +81,7 @@ from wayfare.core.sessions import (
     wanted_of,
 )
 
+Find = Callable[[Attributes], Collection[Filter]]  # the subscriptions of a session that match
 SESSIONS_MAX = 100  # of one client at one broker, while it moves fast
 SOUGHT_MAX = 100  # requests in one Announce
 SENT_ON_MAX = 10_000  # requests that are watched; the oldest are forgotten
@@ -126,7 +136,9 @@ class Handoff(Relocation):
     def _last_here(self, message: m.Attach) -> Session | None:
         """The session of the client's last attachment, if that was here."""
         broker, epoch = message.previous[0]
-        return self.border.left_here(message.client, epoch) if broker == self.paths.name else None
+        if broker != self.paths.name:
+            return None
+        return self.border.left_here(message.client, epoch, message.life)
 
     def _ask(self, session: Session, message: m.Attach, now: int) -> list[Effect]:
         """Look for what the client had before."""
@@ -140,6 +152,7 @@ class Handoff(Relocation):
             bool(session.advertisements),
             welcomed=message.welcomed,
             failover=session.failover_ns > 0,
+            life=session.life,
         )
         assert session.wait is not None
         session.wait.request = request
@@ -174,7 +187,7 @@ class Handoff(Relocation):
             self.border.convergence.on_returned(session.place)
         elif wait.returning:
             self.border.convergence.on_returned(session.place)
-        wait.echo = None  # the client asks again
+        wait.echo, wait.asks = None, False  # the client asks again
         self.border.renew(session, message, link)
         self.border.memory.publications -= wait.publications_bytes()
         wait.forget_publications()  # they are sent again
@@ -200,6 +213,8 @@ class Handoff(Relocation):
         elif reply.sought and not session.partial:
             since = now - reply.sought_age_ns
             session.sought_since = max(since, session.sought_since or since)
+        if session.late:
+            late.open_gap(session.unsettled, reply.unsettled)
         if not reply.found:
             return self._not_found(session, reply, now)
         kept = _queue_of(reply, now)
@@ -214,6 +229,13 @@ class Handoff(Relocation):
             return effects if reply.more else effects + self._seek([session], now)
         wait = session.wait
         old = wait.old.setdefault(reply.old_epoch, Old(wait.asked))
+        if reply.gap in session.unsettled and not reply.more:
+            lost = any(
+                isinstance(one, Loss) and not _is_open(one, reply) for one, _ in (*old.kept, *kept)
+            )
+            exact = not (lost or reply.partial) and old.known == wait.asked
+            kept.append((self._settle(session, reply.gap, exact=exact), now))
+        kept = self.border.shared(kept)
         old.kept += kept
         for one, _ in kept:
             if isinstance(one, Stored):
@@ -224,11 +246,14 @@ class Handoff(Relocation):
         old.asked = max(old.asked, reply.asked)
         if reply.subscriptions is not None:
             old.known = wanted_of(reply.subscriptions, reply.terms)
-        return [] if reply.more else self._on_taken_over(session, now)
+        return [] if reply.more else self._on_taken_over(session, wait, reply, now)
 
     def _not_found(self, session: Session, reply: Reply, now: int) -> list[Effect]:
+        gap = reply.gap or reply.epoch
+        if session.wait is None and gap in session.unsettled:  # that will not be known any more
+            self.border.put(session, [(self._settle(session, gap, exact=False), now)])
         if reply.old_epoch:  # it was an answer to an older session, and followed that
-            return self._seek([session], now)
+            return [*self.border.push(session, now), *self._seek([session], now)]
         awaited = session.wait is not None and session.wait.pending is not None
         if reply.superseded and session.epoch == reply.epoch and not awaited:
             return self._end(session, now)  # no attachment will ask for it
@@ -237,34 +262,83 @@ class Handoff(Relocation):
         if session.doubt is not None and session.welcomed and not reply.superseded:
             # It waited no longer. What an older session should have had until now is lost, too.
             self.border.lose(session, NO_ANSWER)
-        return [*self.border.push(session), *self._seek([session], now)]
+        return [*self.border.push(session, now), *self._seek([session], now)]
 
-    def _on_taken_over(self, session: Session, now: int) -> list[Effect]:
+    def _on_taken_over(self, session: Session, wait: Wait, reply: Reply, now: int) -> list[Effect]:
+        """Open the session, unless the old one was rolled back to other subscriptions: the tree forgot the rest."""
+        old = wait.old[reply.old_epoch]
+        whys = {one.why for one, _ in old.kept if isinstance(one, Loss)}
+        lacking = session.subscriptions.keys() - old.known
+        if SUBSCRIPTIONS_FORGOTTEN.why in whys and lacking and not wait.returning:
+            self._return(session, wait, now)
+        if wait.returning:  # it opens when its filters are in effect
+            return []
         return self._release(session, now)
 
     def _take_late(
         self, session: Session, kept: list[Queued], reply: Reply, now: int
     ) -> list[Effect]:
-        """The session did not wait any more: take what is still in order.
+        """The session did not wait any more: take what is still in order, or all, if its client wants that.
 
         What was reported as lost before that may also be missing between, if the older session did not ask for it.
         """
         session.backlog.may_repeat |= bool(kept)
-        news = [
-            (one, put)
-            for one, put in kept
-            if isinstance(one, Loss)
-            or (not one.ask and session.marks.pass_on(one.notification, now))
-        ]
-        queue = inexact(news)  # some may have come here by themselves
+        gap = reply.gap or reply.epoch
+        if session.late:
+            kept = still_wanted(kept, session.subscriptions)
+        news: list[Queued] = []
+        missed: dict[ClientId, list[int]] = {}
+        overtaken = False
+        for one, put in kept:
+            if isinstance(one, Loss) or one.ask >= LATE:
+                news.append((one, put))
+            elif one.ask:
+                overtaken = True
+            elif session.late == late.WANTED and gap in session.unsettled:
+                news.append((Stored(one.notification, one.size, ask=LATE), put))
+            elif session.marks.pass_on(one.notification, now):
+                news.append((one, put))
+            elif gap in session.unsettled:
+                missed.setdefault(one.notification.publisher, []).append(one.notification.number)
+            else:  # come twice, or overtaken: nobody knows
+                overtaken = True
+        queue = inexact(news, NO_ANSWER)  # some may have come here by themselves
         if session.unlike and session.unlike == reply.old_epoch:
             some = {one for one, _ in news if isinstance(one, Stored)}
             queue = with_loss_behind(queue, Loss(1, NO_ANSWER, exact=False), some)
+        if gap in session.unsettled:
+            lost = any(isinstance(one, Loss) and not _is_open(one, reply) for one, _ in news)
+            exact = reply.subscriptions is None and not (overtaken or reply.partial or lost)
+            report = self._settle(session, gap, missed, exact=exact, more=reply.more)
+            has_room = len(session.backlog) + len(queue) < self.border.limits.backlog_count
+            if session.link is None and not has_room:  # no notification gives way to a report
+                exact = False
+            elif missed or not (exact and reply.more):
+                queue.append((report, now))
+            overtaken |= bool(missed) and not exact
+        self.border.backpressure.expect(session, len(queue), now)
         self.border.put(session, queue)
         session.marks.raise_to(reply.marks)
-        if len(news) < len(kept):  # come twice, or overtaken: nobody knows
+        if overtaken:
             session.backlog.lose(1, NO_ANSWER, exact=False)
-        return self.border.push(session)
+        told = self.border.tell_unsettled(session) if reply.unsettled else []
+        return [*told, *self.border.push(session, now)]
+
+    def _settle(
+        self,
+        session: Session,
+        gap: int,
+        missed: dict[ClientId, list[int]] | None = None,
+        *,
+        exact: bool,
+        more: bool = False,
+    ) -> Stored:
+        """Report what is lost of what an older session had; unless there is `more`, that is known now."""
+        if not more:
+            del session.unsettled[gap]
+        numbers = {publisher: tuple(some) for publisher, some in (missed or {}).items()}
+        notification = late.report(session.client, m.Settled(0, gap, numbers, exact, more))
+        return Stored(notification, size_of(notification), ask=REPORT)
 
     def _send_after(self, reply: Reply, now: int) -> list[Effect]:
         """A reply that comes too late follows the session to where it went, if it says something of older ones."""
@@ -275,12 +349,21 @@ class Handoff(Relocation):
         broker, epoch = tombstone.moved_to
         if epoch <= reply.epoch or tombstone.is_before(reply.epoch):
             return []
-        old_epoch = reply.old_epoch or reply.epoch
-        return self._answer(replace(reply, broker=broker, epoch=epoch, old_epoch=old_epoch), now)
+        old_epoch, gap = reply.old_epoch or reply.epoch, reply.gap or reply.epoch
+        unsettled = reply.unsettled
+        if gap in tombstone.unsettled and gap not in unsettled:
+            # The session there may hear of this gap later than of this reply.
+            unsettled = (*unsettled, gap)[-UNSETTLED_MAX:]
+        follows = replace(
+            reply, broker=broker, epoch=epoch, old_epoch=old_epoch, gap=gap, unsettled=unsettled
+        )
+        return self._answer(follows, now)
 
     def _nothing(self, session: Session, now: int) -> list[Effect]:
         """Nobody has a session of this client."""
         assert session.wait is not None
+        if session.wait.returning and session.wait.old:  # it is here already
+            return []
         if not session.welcomed:
             if not session.wait.repeated:
                 return self._release(session, now)
@@ -333,6 +416,8 @@ class Handoff(Relocation):
             one in wanted and not (terms and (terms.local or terms.last == 0))
             for one, terms in wait.asked.items()
         )
+        if may_miss and wait.request is not None and session.late:
+            late.open_gap(session.unsettled, [wait.request.epoch])
         return self._release(session, now, Loss(1, why, exact=False) if may_miss else None)
 
     def _release(self, session: Session, now: int, loss: Loss | None = None) -> list[Effect]:
@@ -351,32 +436,41 @@ class Handoff(Relocation):
         olds = wait.old.values()
         session.backlog.may_repeat = loss is not None or any(is_unsure(old.kept) for old in olds)
         queue = self._merged(session, wait, [] if loss is None else [(loss, NEVER)], now)
-        self.border.put(session, queue)
+        self.border.put_shared(session, queue)
         self.border.let_go(wait)
         for old in olds:
             session.marks.raise_to(old.marks)
             session.asked = max(session.asked, old.asked)
-        kept, _ = apart(queue)
-        for one, _ in kept:
-            session.marks.raise_to({one.notification.publisher: one.notification.number})
+        some = [one for one, _ in queue if isinstance(one, Stored) and one.ask < LATE]
+        session.marks.raise_to(newest(some))
         self.border.note(session)
         self.border.arm_will(session)
         self.border.watches.review(session)  # the tables are complete now
-        effects = self.border.push(session)
-        if wait.pending is None and not session.rolled_back:  # else its client sends them again
+        effects = [*self.border.tell_unsettled(session), *self.border.push(session, now)]
+        away = session.link is None and not session.leaving
+        lost = wait.repeated and away  # what its client published elsewhere since then may be
+        # Else its client sends them again.
+        accepts = not (wait.pending or session.rolled_back or lost)
+        in_slices = accepts and self.border.preparations.are_long(wait)
+        if in_slices:
+            self.border.preparations.put_off_held(session, wait)
+            self.border.go_on_soon()
+        elif accepts:
             for publication in wait.publications:
                 effects += self.border.publish(session, publication, now)
         if session.link is not None and session.published:
             effects.append(Send(session.link, m.Published(session.published)))
         if session.link is not None and wait.echo is not None:
             effects.append(Send(session.link, wait.echo))
+        if session.link is not None and wait.asks:
+            effects.append(Send(session.link, m.CaughtUp(session.backlog.last)))
         if wait.refused:
             effects += self.border.disconnect(session, HELD_TOO_MUCH, now, again=True)
         effects += self._claim(session, wait.unclaimed, now)
         if wait.pending is not None:
             return effects + self._hand_over(session, wait.pending, now)
         if session.leaving:
-            return effects + self._end(session, now)
+            return effects if in_slices else effects + self._end(session, now)
         return effects + self._seek([session], now)
 
     def _merged(self, session: Session, wait: Wait, lost: list[Queued], now: int) -> list[Queued]:
@@ -388,17 +482,19 @@ class Handoff(Relocation):
             kept = wait.old[epoch].kept
             if wait.old[epoch].known != wait.asked:
                 kept = thinned(kept, session.subscriptions, now, moved=True)
-            queue += _news(kept, session.subscriptions, there, [], is_last)
-        earlier = list(wait.old.values())
+            queue += _news(kept, there, [], is_last)
+        wanted = session.subscriptions
+        find = _finder(wanted, self.border.routing.destinations)
+        earlier = [_Earlier(old, wanted, find) for old in wait.old.values()]
         # What was lost there may be news here, and counted twice.
-        counts = all(old.known == session.subscriptions for old in earlier)
+        counts = all(old.known == wanted for old in wait.old.values())
         if not is_last:
             earlier, counts = [], False  # what is dropped may be no loss
         asked = max((old.asked for old in wait.old.values()), default=0)
-        held = self.border.without_old_values(wait.held, asked)
-        news = list(_news(held, session.subscriptions, there, earlier, is_last))
-        merged = in_order_with_losses([*queue, *lost, *news])
-        behind = _loss_behind(queue, news, wait.old.values(), session.subscriptions)
+        held = self.border.with_current_values(wait, asked, now)
+        news = list(_news(held, there, earlier, is_last))
+        merged = with_values_behind(in_order_with_losses([*queue, *lost, *news]))
+        behind = _loss_behind(queue, news, wait.old.values(), find)
         if behind is not None:
             merged = with_loss_behind(merged, *behind)
         losses = [one for one, _ in news if isinstance(one, Loss)]
@@ -431,7 +527,7 @@ class Handoff(Relocation):
             certain = request.departed or (request.welcomed and len(request.previous) == 1)
             forgotten = request.forgotten or border.forgot(request.client, epoch, certain, now)
             border.bury(request.client, request.epoch - 1, now, partial=forgotten)
-            session = border.at(request.client, epoch)
+            session = border.at(request.client, epoch, request.life or None)
             superseded = any(
                 one.epoch > request.epoch and (one is session or one.wait is None)
                 for one in border.of(request.client)
@@ -442,6 +538,7 @@ class Handoff(Relocation):
                     return effects + self._on_found(session, request, now)
                 forgotten |= session.is_partial()
                 effects += self._end(session, now)
+            effects += self._end_earlier_processes(request, now)
             stops = self._went_on(request, epoch)
             if not stops and certain:  # its session has ended: the next one begins there
                 border.bury(request.client, 0, now, moved_to=(request.broker, request.epoch))
@@ -453,8 +550,17 @@ class Handoff(Relocation):
             )
         return effects + self._refuse(request, now, superseded=superseded)
 
+    def _end_earlier_processes(self, request: Request, now: int) -> list[Effect]:
+        """End the sessions of earlier processes of the client that came back with an old store."""
+        effects: list[Effect] = []
+        for old in self.border.of(request.client):
+            another = old.epoch < request.epoch and request.life not in (0, old.life)
+            if another and old.rolled_back and not old.leaving:
+                effects += self._end(old, now)
+        return effects
+
     def _watch(self, request: Request, broker: BrokerId, now: int) -> list[Effect]:
-        """Tell whoever sent a request if it cannot go on to this broker, now or later."""
+        """Reply to the sender of a request if it cannot be forwarded to this broker, now or later."""
         key = request.client, request.epoch, request.broker
         self._sent_on.pop(key, None)
         if not self.paths.reaches(broker):
@@ -487,6 +593,8 @@ class Handoff(Relocation):
             self.border.deadlines.arm(ANSWER, session.place, wait.until)
 
     def _patience_ns(self, session: Session, wait: Wait) -> int:
+        if wait.returning:
+            return self.border.limits.confirm_ns
         limit = self.border.limits.answer_ns
         return min(session.failover_ns, limit) if wait.unreachable else limit
 
@@ -526,8 +634,12 @@ class Handoff(Relocation):
     ) -> list[Effect]:
         """Nobody has what is asked for, or a later attachment of the client has it."""
         reply = Reply(request.broker, request.client, request.epoch, False, superseded=superseded)
-        forgotten = isinstance(request, Request) and request.forgotten
-        return self._answer(replace(reply, partial=forgotten), now)
+        if not isinstance(request, Request):
+            return self._answer(reply, now)
+        effects: list[Effect] = []
+        if above := self.border.above(request.client, request.life):
+            effects = self.on_above(replace(reply, above=above), now)
+        return effects + self._answer(replace(reply, partial=request.forgotten), now)
 
     def _ask_on(self, request: Request | Fetch, now: int) -> list[Effect]:
         """What a request waited for has ended."""
@@ -544,6 +656,8 @@ class Handoff(Relocation):
             }
             if session.rolled_back:
                 left = with_loss_between(left, SUBSCRIPTIONS_FORGOTTEN)
+                if not left or left[-1][0] != SUBSCRIPTIONS_FORGOTTEN:
+                    left.append((SUBSCRIPTIONS_FORGOTTEN, NEVER))
         if not self._is_sought(session, now):
             session.sought_since = None
         left = thinned(left, wanted, now, moved=True)
@@ -612,7 +726,7 @@ class Handoff(Relocation):
                 _add_once(later[-1].wait.unclaimed, one)
             elif later:
                 effects += self._claim(later[-1], (one,), now)
-            else:  # who asks for a later one that has ended here seeks this one, too
+            else:  # a request for a later session that has ended here is for this session, too
                 tombstone = self.border.tombstones.get(one.client)
                 if tombstone is not None and tombstone.tells_of(tombstone.epoch):
                     self.border.bury(one.client, one.epoch, now, partial=True)
@@ -634,6 +748,7 @@ class Handoff(Relocation):
             previous,
             digest(session.subscriptions),
             welcomed=True,
+            life=session.life,
         )
 
     # Where the chain of hand-offs is broken
@@ -665,9 +780,12 @@ class Handoff(Relocation):
     def on_sought(self, sought: Sequence[Request], now: int) -> list[Effect]:
         effects: list[Effect] = []
         for request in sought:
+            effects += self._end_earlier_processes(request, now)
             older = [one for one in self.border.of(request.client) if one.epoch < request.epoch]
             for session in older:
-                here = replace(request, previous=((self.paths.name, session.epoch),))
+                if not request.life and self.border.is_latest(session):
+                    continue  # who has no life has never begun anew: it will hear of this one
+                here = replace(request, previous=((self.paths.name, session.epoch),), life=0)
                 effects += self._walk(here, now)
         return effects
 
@@ -711,6 +829,11 @@ class Handoff(Relocation):
         return effects
 
 
+def _is_open(loss: Loss, reply: Reply) -> bool:
+    """Whether this is the report of a loss that may itself be settled later."""
+    return bool(reply.unsettled) and loss.why == NO_ANSWER and loss.count == 1
+
+
 def _add_once(unclaimed: list[m.Unclaimed], one: m.Unclaimed) -> None:
     if one not in unclaimed:
         unclaimed.append(one)
@@ -736,9 +859,8 @@ def _queue_of(reply: Reply, now: int) -> list[Queued]:
 
 def _news(
     kept: list[Queued],
-    wanted: Wanted,
     there: set[tuple[ClientId, int, int]],
-    earlier: list[Old],
+    earlier: list[_Earlier],
     is_last: bool,
 ) -> Iterator[Queued]:
     """What is not there yet, and earlier sessions did not have; and what is lost.
@@ -746,21 +868,26 @@ def _news(
     A current value is for one subscription; if the same is there for all that match, that one gets it, too. Unless
     `is_last`, that may have come to the client before, and only the client knows.
     """
+    marks: dict[ClientId, int] = {}
+    for old in earlier:
+        marks = {name: max(mark, marks.get(name, 0)) for name, mark in (marks | old.marks).items()}
     for one in kept:
-        if isinstance(one[0], Loss):
+        if isinstance(one[0], Loss) or one[0].ask == REPORT:
             yield one
             continue
         notification, ask = one[0].notification, one[0].ask
         publisher, number = notification.publisher, notification.number
-        if (publisher, number, ask) in there or (is_last and (publisher, number, 0) in there):
+        key = publisher, number, ask
+        if key in there or (ask and is_last and (publisher, number, 0) in there):
             continue
-        if ask or not any(_came(notification, old, wanted) for old in earlier):
-            there.add((publisher, number, ask))
+        above = number > marks.get(publisher, 0)
+        if above or ask or not any(old.had(notification) for old in earlier):
+            there.add(key)
             yield one
 
 
 def _loss_behind(
-    queue: list[Queued], news: list[Queued], olds: Iterable[Old], wanted: Wanted
+    queue: list[Queued], news: list[Queued], olds: Iterable[Old], find: Find
 ) -> tuple[Loss, set[Stored]] | None:
     """The last loss of old sessions, and the news that may be older than what was lost; None: there are none.
 
@@ -785,30 +912,55 @@ def _loss_behind(
             end: float = max((old.marks.get(publisher, 0) for old in olds), default=0)
             if not end and not loss.exact:
                 end = inf
-            if number < min(end, first.get(publisher, end)) and _is_wanted(one, wanted):
+            if number < min(end, first.get(publisher, end)) and find(one.notification.attributes):
                 older.add(one)
     return (Loss(1, loss.why, exact=False), older) if older else None
 
 
-def _is_wanted(stored: Stored, wanted: Wanted) -> bool:
-    return any(filter.matches(stored.notification.attributes) for filter in wanted)
+def _finder(wanted: Wanted, tables: Destinations) -> Find:
+    """Find the subscriptions of a session by the tables, which have all conjunctions of them."""
+    of_part: dict[Filter, list[Filter]] = {}
+    for one in wanted:
+        for part in one.parts():
+            of_part.setdefault(part, []).append(one)
+
+    def find(attributes: Attributes) -> Collection[Filter]:
+        found = (of_part.get(one.filter, ()) for one in tables.find(attributes))
+        return dict.fromkeys(one for some in found for one in some)
+
+    return find
 
 
-def _came(notification: Notification, old: Old, wanted: Wanted) -> bool:
-    """Whether a notification came to the old session, and is not news to the client.
+class _Earlier:
+    """What an older session had, for one that has these subscriptions, all of which are in the tables."""
 
-    What is not above its mark came there before that was handed over: it is among what was kept, was
-    delivered long ago, or was left out by the terms of a subscription. Unless only a subscription asks
-    for it that was not known there, or had other terms.
-    """
-    if notification.number > old.marks.get(notification.publisher, 0):
-        return False
-    attributes = notification.attributes
-    matching = [terms for filter, terms in old.known.items() if filter.matches(attributes)]
-    if None in matching or not matching:
-        return bool(matching)
-    fresh = (f for f, terms in wanted.items() if f not in old.known or old.known[f] != terms)
-    return not any(f.matches(attributes) for f in fresh)
+    __slots__ = ("_find", "_fresh", "_gone", "_known", "marks")
+
+    def __init__(self, old: Old, wanted: Wanted, find: Find) -> None:
+        self.marks, self._known, self._find = old.marks, old.known, find
+        self._gone = [(one, terms) for one, terms in old.known.items() if one not in wanted]
+        self._fresh = {
+            one for one, terms in wanted.items() if one not in old.known or old.known[one] != terms
+        }
+
+    def had(self, notification: Notification) -> bool:
+        """Whether a notification came to the old session, and is not news to the client.
+
+        What is not above its mark came there before that was handed over: it is among what was kept, was
+        delivered long ago, or was left out by the terms of a subscription. Unless only a subscription asks
+        for it that was not known there, or had other terms.
+        """
+        if notification.number > self.marks.get(notification.publisher, 0):
+            return False
+        if not self._gone and not self._fresh:
+            return True  # it was wanted there, because it was held back here
+        attributes, known = notification.attributes, self._known
+        here = self._find(attributes)
+        matching = [known[one] for one in here if one in known]
+        matching += [terms for one, terms in self._gone if one.matches(attributes)]
+        if None in matching or not matching:
+            return bool(matching)
+        return not any(one in self._fresh for one in here)
 
 
 def _replies(
@@ -842,6 +994,7 @@ def _replies(
         doubt_since=session.doubt.since if session.doubt else 0,
         asked=session.asked,
         above=session.above,
+        unsettled=tuple(session.unsettled),
     )
     for number, piece in enumerate(pieces, 1):
         yield replace(reply, **piece, more=number < len(pieces))

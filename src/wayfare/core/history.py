@@ -12,12 +12,13 @@ from __future__ import annotations
 import itertools
 from bisect import bisect
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
+from wayfare.core import late
 from wayfare.core import messages as m
 from wayfare.core.filters import Filter
 from wayfare.core.matching import FilterIndex
@@ -27,8 +28,10 @@ from wayfare.core.messages import (
     Current,
     Deliver,
     Gap,
+    Late,
     Notification,
     Publish,
+    Settled,
     Terms,
     Will,
 )
@@ -85,6 +88,7 @@ class Limits(msgspec.Struct, frozen=True):
     account_memory_bytes: int = 0  # ... that the clients of one account keep; 0: any
     group_ns: int = 3600 * SECOND_NS  # that a queue group without members keeps its queue
     slice_units: int = 5_000  # of work on tables in one event, about a microsecond each
+    long_text: int = 2_048  # characters of texts in which many patterns are looked for in slices
     retained_count: int = 10_000  # current values of retained publications; then the oldest go
     retained_bytes: int = 64 * 1024 * 1024
     account_retained_count: int = 0  # ... that the clients of one account have set; 0: any
@@ -177,12 +181,14 @@ class Past:
             self.forgotten, oldest = self.kept.popleft()
             self.bytes -= size_of(oldest)
 
-    def since(self, time: int, filter: Filter) -> list[tuple[Notification, int]]:
-        """What matches of what came since then, the oldest first, and when."""
+    def since(self, time: int, filter: Filter, now: int) -> list[tuple[Notification, int]]:
+        """What matches of what came since then and has not expired, the oldest first, and when."""
         return [
             (notification, came)
             for came, notification in self.kept
-            if came >= time and filter.matches(notification.attributes)
+            if came >= time
+            and not has_expired(notification, came, now)
+            and filter.matches(notification.attributes)
         ]
 
 
@@ -192,16 +198,27 @@ class Stored(msgspec.Struct, eq=False, weakref=True):
     notification: Notification
     size: int
     refs: int = 0  # consumers that keep it; see memory.py
-    ask: int = 0  # it is a current value, for this request of one client
+    ask: int = 0  # it is a current value, for this request of one client; or see late.py
 
 
-FORGOTTEN_PAST = "its broker does not remember so much of the past"
+NO_LOSS = "expired"  # the reason of a `Gap` without a loss
+SCAN_NS = 100_000_000  # between two looks at a whole backlog for what has expired
+ENDLESS = 1 << 62
+
+
+def has_expired(notification: Notification, put: int, now: int) -> bool:
+    """Whether something that came here at this time is of no use any more."""
+    lifetime = notification.expires_ns
+    return lifetime > 0 and put + lifetime <= now
+
+
+FORGOTTEN_PAST = "its broker remembers less of the past than was asked for"
 
 
 def reason(first: str, then: str, *, exact: bool) -> str:
     """Of two losses in one place: why nobody knows how many the first ones are says more than a limit.
 
-    But who asked for the past may be content with what its broker remembers, and not with less.
+    But a client that asked for the past may be content with what its broker remembers, and not with less.
     """
     return then if exact or first == FORGOTTEN_PAST else first
 
@@ -224,10 +241,10 @@ Queued = tuple[Stored | Loss, int]  # ... or lost
 Q = TypeVar("Q", Kept, Queued)
 
 
-def inexact(queue: list[Queued]) -> list[Queued]:
-    """The same, but of each loss nobody knows how many it were."""
+def inexact(queue: list[Queued], why: str = "") -> list[Queued]:
+    """The same, but of each loss nobody knows how many it were; perhaps for another reason."""
     return [
-        (replace(one, exact=False), put) if isinstance(one, Loss) else (one, put)
+        (Loss(one.count, why or one.why, exact=False), put) if isinstance(one, Loss) else (one, put)
         for one, put in queue
     ]
 
@@ -284,7 +301,15 @@ def together(kept: list[Kept], losses: Iterable[m.Loss]) -> list[Queued]:
 def thinned(
     kept: list[Q], wanted: Mapping[Filter, Terms | None], now: int, *, moved: bool
 ) -> list[Q]:
-    """What a client wants to have of what it missed; a local subscription, nothing if it `moved`."""
+    """What a client wants to have of what it missed; a local subscription, nothing if it `moved`.
+
+    What has expired is of no use to anybody.
+    """
+    kept = [
+        (one, put)
+        for one, put in kept
+        if isinstance(one, Loss) or not has_expired(one.notification, put, now)
+    ]
     if not any(wanted.values()):
         return kept
     index: FilterIndex[Filter] = FilterIndex()
@@ -318,6 +343,18 @@ def _chosen(kept: list[Q], mine: list[int], terms: Terms, now: int, moved: bool)
     return mine
 
 
+def still_wanted(kept: list[Queued], wanted: Iterable[Filter]) -> list[Queued]:
+    """What a client still subscribes to; losses and what is no ordinary notification stay."""
+    index: FilterIndex[Filter] = FilterIndex()
+    for filter in wanted:
+        index.add(filter, filter)
+    return [
+        (one, put)
+        for one, put in kept
+        if isinstance(one, Loss) or one.ask or index.find(one.notification.attributes)
+    ]
+
+
 def key_of(notification: Notification, name: str, at: int) -> tuple[bool | None, object]:
     """Equal for equal values; true is not 1."""
     value = notification.attributes.get(name)
@@ -326,12 +363,25 @@ def key_of(notification: Notification, name: str, at: int) -> tuple[bool | None,
 
 def in_order(queue: list[Q]) -> list[Q]:
     """The same, but of each publisher in the order of its numbers; losses and current values stay."""
+    if _is_in_order(queue):
+        return queue
     of: dict[ClientId, list[Q]] = {}
     for one in queue:
         if _has_turn(one):
             of.setdefault(_notification(one).publisher, []).append(one)
     turns = {who: iter(sorted(ones, key=_number)) for who, ones in of.items()}
     return [next(turns[_notification(one).publisher]) if _has_turn(one) else one for one in queue]
+
+
+def _is_in_order(queue: Iterable[Kept | Queued]) -> bool:
+    last: dict[ClientId, int] = {}
+    for one, _ in queue:
+        if isinstance(one, Stored) and not one.ask:
+            publisher, number = one.notification.publisher, one.notification.number
+            if number < last.get(publisher, 0):
+                return False
+            last[publisher] = number
+    return True
 
 
 def _has_turn(queued: Kept | Queued) -> bool:
@@ -348,7 +398,7 @@ def in_order_with_losses(queue: list[Queued]) -> list[Queued]:
     doubtful = set[Stored]()  # for membership only
     last: dict[ClientId, Stored] = {}
     for one, _ in ordered:
-        if isinstance(one, Stored):
+        if isinstance(one, Stored) and one.ask < late.LATE:
             before = last.get(one.notification.publisher, one)
             since = bisect(losses, places[before]) if places[before] <= places[one] else 0
             if bisect(losses, max(places[before], places[one])) > since:
@@ -358,9 +408,49 @@ def in_order_with_losses(queue: list[Queued]) -> list[Queued]:
     return with_loss_behind(ordered, Loss(1, why, exact=False), doubtful)
 
 
+def with_values_behind(queue: list[Queued]) -> list[Queued]:
+    """The same, but current values are behind the earlier notifications of their publishers.
+
+    A client that has a value takes nothing earlier of its publisher.
+    """
+    values = [place for place, (one, _) in enumerate(queue) if _is_value(one)]
+    if not values:
+        return queue
+    of: dict[ClientId, list[tuple[int, int]]] = {}  # numbers, which ascend, and places
+    for place, one in enumerate(queue[values[0] :], values[0]):
+        if _has_turn(one):
+            of.setdefault(_notification(one).publisher, []).append((_number(one), place))
+    behind: dict[int, list[Queued]] = {}
+    for place in values:
+        known = of.get(_notification(queue[place]).publisher, [])
+        earlier = bisect(known, (_number(queue[place]),))
+        last = known[earlier - 1][1] if earlier else place
+        behind.setdefault(max(place, last), []).append(queue[place])
+    out: list[Queued] = []
+    for place, one in enumerate(queue):
+        if not _is_value(one[0]):
+            out.append(one)
+        out += behind.get(place, ())
+    return out
+
+
+def _is_value(one: Stored | Loss) -> bool:
+    return isinstance(one, Stored) and 0 < one.ask < late.LATE
+
+
 def _notification(kept: Kept | Queued) -> Notification:
     assert isinstance(kept[0], Stored)
     return kept[0].notification
+
+
+def newest(some: Iterable[Stored]) -> dict[ClientId, int]:
+    """The highest number of each publisher."""
+    found: dict[ClientId, int] = {}
+    for one in some:
+        publisher, number = one.notification.publisher, one.notification.number
+        if number > found.get(publisher, 0):
+            found[publisher] = number
+    return found
 
 
 def _number(kept: Kept | Queued) -> int:
@@ -374,11 +464,20 @@ class Hole(msgspec.Struct, frozen=True, gc=False):
     last: int
     why: str
     exact: bool
+    expired: int = 0  # of these numbers: they are not lost
 
     def and_then(self, other: Hole) -> Hole:
         """Both, and what was dropped in between; for the reason, see Loss."""
+        expired = self.expired + other.expired
+        if self.is_no_loss():
+            return Hole(self.first, other.last, other.why, other.exact, expired)
+        if other.is_no_loss():
+            return Hole(self.first, other.last, self.why, self.exact, expired)
         why = reason(self.why, other.why, exact=self.exact)
-        return Hole(self.first, other.last, why, self.exact and other.exact)
+        return Hole(self.first, other.last, why, self.exact and other.exact, expired)
+
+    def is_no_loss(self) -> bool:
+        return self.expired == self.last - self.first + 1
 
 
 def _first(hole: Hole) -> int:
@@ -392,6 +491,7 @@ class Backlog:
     """
 
     __slots__ = (
+        "_expires_at",
         "_least",
         "_many",
         "_memory",
@@ -419,6 +519,7 @@ class Backlog:
         self._memory, self._owner = memory or Memory(), owner
         self._most = self._many = -1  # beyond these bytes, or entries, somebody has to look
         self._least = -1  # ... and below these bytes
+        self._expires_at = ENDLESS  # when to look for what has expired while it waited
         self._spare = self._spare_bytes = 0  # that it may keep beyond its limits
         self.away = (
             False  # its client is: what it keeps counts once, with others that keep the same
@@ -446,8 +547,23 @@ class Backlog:
         self.bytes += stored.size
         if self.away:
             self._memory.keep(stored)
+        if stored.notification.expires_ns:
+            self._expires_at = min(self._expires_at, now + stored.notification.expires_ns)
         if self.bytes > self._most or len(self) > self._many:
-            self._mind(limits)
+            self._mind(limits, now)
+
+    def put_all(self, some: Sequence[Kept], limits: Limits) -> None:
+        """As `put` of each of them, but the limits are kept at the end."""
+        for stored, put in some:
+            self.last += 1
+            self.waiting.append((self.last, stored, put))
+            self.bytes += stored.size
+            if self.away:
+                self._memory.keep(stored)
+            if stored.notification.expires_ns:
+                self._expires_at = min(self._expires_at, put + stored.notification.expires_ns)
+        if some and (self.bytes > self._most or len(self) > self._many):
+            self._mind(limits, some[-1][1])
 
     def pass_on(self, stored: Stored, now: int, limits: Limits) -> Deliver:
         """As `put` and `take`, where nothing waits and the window is open: the usual case."""
@@ -455,7 +571,7 @@ class Backlog:
         self.unacked.append((number, stored, now))
         self.bytes += stored.size
         if self.bytes > self._most or len(self.unacked) > self._many:
-            self._mind(limits)
+            self._mind(limits, now)
         return Deliver(number, stored.notification)
 
     def lose(self, count: int, why: str, *, exact: bool = True) -> None:
@@ -479,32 +595,79 @@ class Backlog:
             if after > before + 1
         ]
 
-    def _mind(self, limits: Limits) -> None:
+    def _mind(self, limits: Limits, now: int) -> None:
         """It has grown: keep to the limits, and say when to look again."""
-        self._keep_to(limits)
+        self._keep_to(limits, now)
         room = 1 << 62
         if self._owner is not None:
             self._memory.note(self._owner)
             room = max(self._memory.room(self._owner) // 8, ROOM_MIN)
-        self._least = self.bytes // 2 - ROOM_MIN
+        self._least = self._shrunk()
         self._most = min(limits.backlog_bytes + self._spare_bytes, self.bytes + room)
         most = limits.backlog_count + self._spare
         self._many = min(most, len(self) + room // (BODY_BYTES + ENTRY_BYTES))
+
+    def _shrunk(self) -> int:
+        """Below these bytes its owner is looked at again: not whenever a window of deliveries is acknowledged."""
+        return self.bytes // 4 - 2 * ROOM_MIN
 
     def allow(self, count: int, size: int) -> None:
         """Let it keep this much beyond its limits; what is too much is dropped when more is put here."""
         self._spare, self._spare_bytes = count, size
         self._most = self._many = -1
 
-    def _keep_to(self, limits: Limits) -> None:
+    def _keep_to(self, limits: Limits, now: int) -> None:
+        if (
+            len(self) > limits.backlog_count + self._spare
+            or self.bytes > limits.backlog_bytes + self._spare_bytes
+        ):
+            self.drop_expired(now)
         while len(self) > limits.backlog_count + self._spare:
             self._drop("backlog_count")
         while self.bytes > limits.backlog_bytes + self._spare_bytes:
             self._drop("backlog_bytes")
 
     def expire(self, now: int, limits: Limits) -> None:
+        self.drop_expired(now)
         while self and self.oldest() + limits.backlog_age_ns <= now:
             self._drop("backlog_age")
+
+    def drop_expired(self, now: int) -> None:
+        """Drop what has expired while it waited: that is no loss."""
+        if self._expires_at > now:
+            return
+        left, ends = [], ENDLESS
+        for item in self.waiting:
+            number, stored, put = item
+            lifetime = stored.notification.expires_ns
+            if lifetime and put + lifetime <= now:
+                self._forget(number, stored)
+                continue
+            if lifetime:
+                ends = min(ends, put + lifetime)
+            left.append(item)
+        if len(left) < len(self.waiting):
+            self.waiting.clear()
+            self.waiting.extend(left)
+        self._expires_at = ends if ends == ENDLESS else max(ends, now + SCAN_NS)
+
+    def _forget(self, number: int, stored: Stored) -> None:
+        """What had this number has expired."""
+        self.bytes -= stored.size
+        if self.away:
+            self._memory.let_go(stored)
+        hole, holes = Hole(number, number, NO_LOSS, exact=True, expired=1), self.holes
+        place = bisect(holes, number, key=_first)
+        before = holes[place - 1] if place else None
+        if (
+            before is not None
+            and before.is_no_loss()
+            and before.last + 1 == number
+            and before.last != self.sent
+        ):
+            holes[place - 1] = before.and_then(hole)
+        else:
+            holes.insert(place, hole)
 
     def oldest(self) -> int:
         """When the oldest notification was put here; there must be one."""
@@ -540,7 +703,10 @@ class Backlog:
             and holes[1].last < first
             and sent not in range(holes[0].last, holes[1].last)
         ):
-            holes[:2] = [holes[0].and_then(holes[1])]
+            joined = holes[0].and_then(holes[1])
+            if joined.why == NO_LOSS and not joined.is_no_loss():  # what was between was dropped
+                joined = replace(joined, why=self.why)
+            holes[:2] = [joined]
 
     def shed(self, size: int, why: str) -> int:
         """Drop the oldest until this is at most so large; how many were dropped."""
@@ -579,10 +745,12 @@ class Backlog:
         self.bytes = 0
         self.count()
 
-    def take(self, window: int) -> list[Deliver | Current | Gap]:
+    def take(self, window: int, now: int) -> list[Deliver | Current | Late | Settled | Gap]:
         """What may be sent now; where something is gone, what says so."""
-        out: list[Deliver | Current | Gap] = []
+        out: list[Deliver | Current | Late | Settled | Gap] = []
         waiting, unacked = self.waiting, self.unacked
+        if self._expires_at <= now:
+            self.drop_expired(now)
         end = self.acked + window  # by number: what a limit dropped is still on its way
         while self.sent < min(end, self.last):
             first = waiting[0][0] if waiting else self.last + 1
@@ -590,24 +758,37 @@ class Backlog:
                 item = waiting.popleft()
                 unacked.append(item)
                 stored = item[1]
+                notification = stored.notification
+                if notification.expires_ns:
+                    left = max(1, item[2] + notification.expires_ns - now)
+                    notification = replace(notification, expires_ns=left)
                 if stored.ask:
-                    out.append(Current(item[0], stored.notification, stored.ask))
+                    out.append(late.message(item[0], notification, stored.ask))
                 else:
-                    out.append(Deliver(item[0], stored.notification))
+                    out.append(Deliver(item[0], notification))
             else:
                 loss = self._loss(self.sent, first - 1)
-                out.append(Gap(first - 1, loss.why, loss.exact))
+                expired = first - 1 - self.sent - loss.count
+                out.append(Gap(first - 1, loss.why, loss.exact, expired))
             self.sent = out[-1].number
         return out
 
     def _loss(self, before: int, last: int) -> Loss:
         """What is lost of the numbers behind `before`, up to the last one."""
         holes = [one for one in self.holes if before < one.last <= last]
+        expired = 0
+        for one in holes:
+            if one.expired:  # the client may have got over the first ones already
+                expired += min(one.expired, one.last - max(one.first, before + 1) + 1)
+        if expired:
+            if expired == last - before:
+                return Loss(0, NO_LOSS)
+            holes = [one for one in holes if not one.is_no_loss()]
         at_the_end = bool(holes) and holes[-1].last == last
         why = holes[-1].why if holes and (at_the_end or not self.why) else self.why
         unknown = (one.why for one in holes if not one.exact and one.why != FORGOTTEN_PAST)
         why = next(unknown, why)
-        return Loss(last - before, why, all(one.exact for one in holes))
+        return Loss(last - before - expired, why, all(one.exact for one in holes))
 
     def acknowledge(self, number: int) -> None:
         if number > self.sent:
@@ -620,7 +801,7 @@ class Backlog:
             if away:
                 self._memory.let_go(stored)
         if self.bytes < self._least and self._owner is not None:
-            self._least = self.bytes // 2 - ROOM_MIN
+            self._least = self._shrunk()
             self._memory.note(self._owner)
         if number > self.acked:
             self.acked = number
@@ -653,8 +834,8 @@ class Backlog:
     def take_back(self) -> list[Kept]:
         """What was not sent yet, as if it had never been put here; what was lost stays lost."""
         kept = [(stored, put) for _, stored, put in self.waiting]
-        lost = self.last - self.sent - len(kept)
         loss = self._loss(self.sent, self.last)
+        lost = loss.count - len(kept)
         self.bytes -= sum(stored.size for stored, _ in kept)
         if self.away:
             for stored, _ in kept:
@@ -684,10 +865,10 @@ class Backlog:
         """What is kept behind a delivery, and a loss in each place where numbers are missing."""
         queue: list[Queued] = []
         for number, stored, put in kept:
-            if number > before + 1:
-                queue.append((self._loss(before, number - 1), put))
+            if number > before + 1 and (loss := self._loss(before, number - 1)).count:
+                queue.append((loss, put))
             queue.append((stored, put))
             before = number
-        if self.last > before:
-            queue.append((self._loss(before, self.last), NEVER))
+        if self.last > before and (loss := self._loss(before, self.last)).count:
+            queue.append((loss, NEVER))
         return queue

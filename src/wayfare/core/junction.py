@@ -69,7 +69,7 @@ class Junction(Handoff):
         for broker, epoch in message.previous:
             if broker != self.paths.name:
                 return None
-            session = self.border.left_here(message.client, epoch)
+            session = self.border.left_here(message.client, epoch, message.life)
             if session is not None:
                 return session
             if tombstone is not None and tombstone.next_stop(epoch, message.epoch) is not None:
@@ -88,7 +88,9 @@ class Junction(Handoff):
         )
         return self._search(fetch, None, now)
 
-    def _on_taken_over(self, session: Session, now: int) -> list[Effect]:
+    def _on_taken_over(
+        self, session: Session, wait: Wait, reply: m.Reply, now: int
+    ) -> list[Effect]:
         return []  # there may be more: it is released when all has been searched
 
     def _on_searched_all(self, search: Search, now: int) -> list[Effect]:

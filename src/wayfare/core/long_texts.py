@@ -30,6 +30,8 @@ PLACES_PER_CHARACTER = 32  # bytes of the places that are kept: those of 256 lit
 FEW = 8  # places that are looked at one by one
 COUNTED = 4  # literals, until somebody counts how many places are left
 CHARACTERS_MAX = 4 * 2**20  # of all texts that are remembered: those of one notification
+# Characters that take about a microsecond
+SCANNED, CUT, SHIFTED = 300, 5, 2**16
 
 
 class _Pieces(Protocol):
@@ -127,13 +129,26 @@ def _lowest(number: int) -> int:
 class LongText:
     """A text, and which pieces it has."""
 
-    __slots__ = ("_exact", "_pieces", "_places", "_text", "scans", "searches")
+    __slots__ = (
+        "_cut_units",
+        "_exact",
+        "_found",
+        "_pieces",
+        "_places",
+        "_text",
+        "fits",
+        "scans",
+        "searches",
+    )
 
     def __init__(self, text: str, *, exact: bool) -> None:
         self._text = text
         self._exact = exact
         self._places: Places | None = None
         self._pieces: dict[int, _Pieces] = {}  # by their length, the longest first
+        self._found: dict[str, bool] = {}  # whether it contains these literals
+        self._cut_units = 0
+        self.fits: dict[str, bool] = {}  # whether it matches these patterns
         self.searches = 0  # for pieces with wildcards, by scans
         self.scans: dict[int, int] = {}  # by the length of a literal, or of the longest pieces
 
@@ -143,8 +158,31 @@ class LongText:
             self._places = Places(self._text)
         return self._places
 
+    def units(self) -> int:
+        """What was spent on this text so far, in units of about a microsecond."""
+        size = len(self._text)
+        scans = self.searches + sum(self.scans.values())
+        shifts = 0 if self._places is None else self._places.operations
+        return scans * size // SCANNED + shifts * size // SHIFTED + self._cut_units
+
+    def pieces(self, length: int) -> _Pieces:
+        """All its pieces of this length; if it is not exact, there may be others among them."""
+        found = self._pieces.get(length)
+        if found is None:
+            found = self._pieces[length] = self._cut(length)
+            self._pieces = dict(sorted(self._pieces.items(), reverse=True))
+        return found
+
     def contains(self, literal: str, *, surely: bool = True) -> bool:
         """Unless it has to be sure, True may be wrong."""
+        if not surely:
+            return self._contains(literal, surely=False)
+        found = self._found.get(literal)
+        if found is None:
+            found = self._found[literal] = self._contains(literal, surely=True)
+        return found
+
+    def _contains(self, literal: str, *, surely: bool) -> bool:
         size = len(literal)
         if not size:
             return True
@@ -158,8 +196,7 @@ class LongText:
         length = min(size, PIECE_MAX)
         count = self.scans[length] = self.scans.get(length, 0) + 1
         if count == SCANS:
-            self._pieces[length] = self._cut(length)
-            self._pieces = dict(sorted(self._pieces.items(), reverse=True))
+            self.pieces(length)
         if count > SCANS and not surely:
             return True
         if count > SCANS:
@@ -168,6 +205,7 @@ class LongText:
 
     def _cut(self, length: int) -> _Pieces:
         text = self._text
+        self._cut_units += len(text) // CUT
         if not self._exact:
             return _Marks(text, length)
         return {text[i : i + length] for i in range(len(text) - length + 1)}
@@ -180,19 +218,16 @@ def _may_contain(pieces: _Pieces, literal: str, length: int) -> bool:
 class LongTexts:
     """The long texts of a notification."""
 
-    __slots__ = ("_characters", "known")
+    __slots__ = ("_characters", "_pinned", "known")
 
     def __init__(self) -> None:
         self.known: dict[str, LongText] = {}
         self._characters = 0
+        self._pinned = False
 
     def contains(self, text: str, literal: str) -> bool:
         """Whether the text contains the literal."""
         return self.of(text).contains(literal)
-
-    def may_contain(self, text: str, literal: str) -> bool:
-        """False only if it does not, and soon."""
-        return self.of(text).contains(literal, surely=False)
 
     def of(self, text: str) -> LongText:
         found = self.known.get(text)
@@ -204,8 +239,18 @@ class LongTexts:
         return found
 
     def forget(self) -> None:
-        self.known.clear()
-        self._characters = 0
+        if not self._pinned:
+            self.known = {}
+            self._characters = 0
+
+    def begin(self, known: dict[str, LongText]) -> None:
+        """Know this of some texts already, and remember it until the end."""
+        self.known, self._pinned = known, True
+        self._characters = sum(map(len, known))
+
+    def end(self) -> None:
+        self._pinned = False
+        self.forget()
 
 
 LONG_TEXTS = LongTexts()

@@ -24,7 +24,7 @@ are in the order in which filters came, so the order of results depends on nothi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from wayfare.core.candidates import candidate_of
@@ -36,12 +36,22 @@ from wayfare.core.selectivity import Statistics
 from wayfare.core.shelves import Group, Lanes, visit
 
 Key = TypeVar("Key", bound=Hashable)
+Patterns = Mapping[str, Mapping[str, int]]  # that are looked for in texts, by attribute
 
 
 class FilterIndex(Generic[Key]):
     """Filters by key. The same history of calls gives the same order of results."""
 
-    __slots__ = ("_by_type", "_filters", "_lanes", "_several", "_statistics", "_top", "_topics")
+    __slots__ = (
+        "_by_type",
+        "_filters",
+        "_lanes",
+        "_several",
+        "_statistics",
+        "_top",
+        "_topics",
+        "patterns",
+    )
 
     def __init__(self) -> None:
         self._filters: dict[Key, Filter | tuple[_Part, ...]] = {}
@@ -51,6 +61,7 @@ class FilterIndex(Generic[Key]):
         # The one attribute by which all filters are found, and what finds them; () if it is not so.
         self._topics: tuple[str, Callable[[str], Any]] | tuple[()] | None = None
         self._statistics = Statistics()
+        self.patterns: Patterns = self._statistics.patterns
         self._top = Group()
         self._top.lanes = self._lanes = lanes = Lanes(self._statistics)
         self._by_type: dict[type, dict[str, Any]] = {

@@ -99,15 +99,18 @@ class Membership:
         self.connected = True
         self.held: dict[int, Assign] = {}  # assigned, but the lease is over
         self.hand: dict[tuple[int, int], None] = {}  # what the application is not done with
-        self._done: list[int] = []  # of this term, and not told yet
+        self._done: list[int] = []  # of this term, and not sent yet
         self._lease_until = 0
         self._beat = 0  # counts what is sent
+        self._missed = 0  # the last report of a loss that has come
+        self._ignored = False  # something was assigned to it by a coordinator that it did not know
         self._seen: dict[int, None] = {}  # numbers that came in this term: one may be sent again
+        self._checked: int | None = None  # the beat of a check that was not answered yet
         self._sent: dict[int, int] = {}  # when, of what may still be answered
         self._listening = False
         self._coordinator = ClientId(
             ""
-        )  # as it publishes; another one has forgotten what was before
+        )  # as it publishes; a new coordinator has forgotten what was before
         self._enrolled = (
             0  # a coordinator that has not heard this, or a later beat, has forgotten this member
         )
@@ -129,11 +132,14 @@ class Membership:
             return []
         if notification.publisher != self._coordinator:
             if isinstance(said, Missed | Expelled) or said.beat < self._enrolled:
+                self._ignored |= isinstance(said, Assign)
                 return []  # it does not know of the last time that this member came
-            self._coordinator = notification.publisher
+            self._coordinator, self._missed = notification.publisher, 0
             self._begin_term(0)
         if isinstance(said, Missed):
-            return [Lacking(said.count, said.reason)]
+            self._missed = max(self._missed, said.number)
+            told = self._tell(now) if self.term and self.connected else []
+            return [Lacking(said.count, said.reason), *told]
         if isinstance(said, Expelled):
             if said.term != self.term:
                 return []
@@ -148,14 +154,28 @@ class Membership:
             self.joined = True
             actions.append(Joined())
         self._extend(said.beat)
-        if isinstance(said, Poll):
+        if self._checked is not None and said.beat >= self._checked:
+            self._checked = None
+        if self._ignored:
+            self._ignored = False
+            actions += self._tell(now, check=True)
+        elif isinstance(said, Poll):
             actions += self._tell(now)
-        elif isinstance(said, Assign) and said.number not in self._seen:
+        if isinstance(said, Assign):
+            actions += self._on_assign(said, now)
+        return [*actions, *self._hand_out(now)]
+
+    def _on_assign(self, said: Assign, now: int) -> list[Action]:
+        if said.number not in self._seen:
             self.held[said.number] = said
             self._seen[said.number] = None
             while len(self._seen) > SEEN_MIN + 4 * self.prefetch:
                 del self._seen[next(iter(self._seen))]
-        return [*actions, *self._hand_out(now)]
+            return []
+        if said.number in self._has():
+            return []
+        self._done.append(said.number)  # the coordinator may not have heard that it is done
+        return self._tell(now)
 
     def done(self, number: tuple[int, int]) -> bool:
         """The application is done with this; whether there is something to `flush`."""
@@ -181,7 +201,7 @@ class Membership:
         return [*told, Tell({GROUP: self.group}, encoded(Leave(self.address)))]
 
     def on_lost(self, now: int) -> list[Action]:
-        """The client was told of a loss: maybe of an assignment, or the coordinator has forgotten its members."""
+        """A loss was reported to the client: maybe of an assignment, or the coordinator has forgotten its members."""
         if not self._listening or self.left:
             return []
         checked = self._tell(now, check=True) if self.term and self.connected else []
@@ -196,7 +216,9 @@ class Membership:
         self.connected = True
         if self.left or not self._listening:
             return []
-        return self._tell(now) if self.term else self._enrol(now)
+        if not self.term:
+            return self._enrol(now)
+        return self._tell(now, check=self._checked is not None)
 
     def tick(self, now: int) -> list[Action]:
         if self._due is None or now < self._due or self.left:
@@ -204,8 +226,8 @@ class Membership:
         self._due = None
         if not self.term:
             return self._enrol(now)
-        if self._has_something():
-            return self._tell(now)
+        if self._has_something() or self._checked is not None:
+            return self._tell(now, check=self._checked is not None)
         return []
 
     def next_deadline(self) -> int | None:
@@ -214,12 +236,17 @@ class Membership:
     def _has_something(self) -> bool:
         return bool(self.held) or any(term == self.term for term, _ in self.hand)
 
+    def _has(self) -> set[int]:
+        """What was assigned to it in this term, and is not done."""
+        return {*self.held, *(number for term, number in self.hand if term == self.term)}
+
     def _begin_term(self, term: int) -> None:
         """What was assigned before is void; what the application has, it has."""
         self.term = term
         self.held.clear()
         self._seen.clear()
         self._done.clear()
+        self._checked = None
         self._lease_until = 0
 
     def _extend(self, beat: int) -> None:
@@ -273,21 +300,23 @@ class Membership:
         ]
 
     def _tell(self, now: int, *, check: bool = False) -> list[Action]:
-        """What is done by now; if that is nothing, it renews the lease."""
-        has = (*self.held, *(number for term, number in self.hand if term == self.term))
-        done = Done(
-            self.address,
-            self.term,
-            tuple(self._done),
-            self._next_beat(now),
-            has if check else None,
-        )
-        if not self._done:
+        """What is done by now; if that is nothing, it renews the lease.
+
+        With `check`, something that either side has said may be lost: all that is done, and all that is not,
+        is said again until the coordinator answers.
+        """
+        numbers, has, beat = tuple(self._done), None, self._next_beat(now)
+        if check:
+            has = tuple(sorted(self._has()))
+            numbers = tuple(one for one in self._seen if one not in has)
+            self._checked = beat
+        if check or not numbers:
             self._asked_ns = now
         self._done.clear()
         self._due = None
-        if self._has_something():
+        if self._has_something() or check:
             self._arm(now)
+        done = Done(self.address, self.term, numbers, beat, has, self._missed)
         return [Tell({GROUP: self.group}, encoded(done))]
 
     def _next_beat(self, now: int) -> int:

@@ -6,8 +6,8 @@ connection and never changes.
 
     client -> border broker   Attach  Detach  Subscribe  Unsubscribe  Advertise  Unadvertise
                               Publish  Ack(Probe)  Follow  Unfollow  State  HereAck  Enlist
-    border broker -> client   Welcome  Deliver  Current  Gap  Published  Resend  Interest  Here  HereGap
-                              Echo  NoResponders
+    border broker -> client   Welcome  Deliver  Current  Late  Gap  Settled  Published  Resend  Interest
+                              Here  HereGap  Echo  NoResponders
     broker -> broker          Notification  Uncertain  Retained  Values  Gap  Announce  Tunnel
                               Update(Probe, Echo, Slow, Request, Reply, Fetch, Searched, Ask,
                                          Profile, Prepare, Convene)
@@ -51,6 +51,7 @@ ANNOUNCE_MAX = 1_000  # brokers, or clients, in one Announce
 REPLY_BYTES_MAX = 1024 * 1024  # of notifications in one Reply; then the rest comes in another
 REPLY_KEPT_MAX = 10_000  # notifications in one Reply
 REPLY_MARKS_MAX = 1_000  # publishers of which one Reply says how far they were heard
+UNSETTLED_MAX = 100  # losses of unknown number of one client that may be settled later
 WILL_SUFFIX = (
     " (will)"  # of the name that the will of a client is published under; no client has such a name
 )
@@ -154,6 +155,7 @@ class Notification(Message, frozen=True, tag=1):
     attributes: Attributes
     payload: bytes = b""
     published_ns: Number = 0  # by the publisher's clock, since 1970; 0: unknown
+    expires_ns: Number = 0  # after which it is of no use, counted from its arrival; 0: never
 
 
 class Uncertain(Message, frozen=True, tag=2):
@@ -317,6 +319,7 @@ Places = Annotated[tuple[int, ...], Meta(max_length=FILTERS_MAX)]  # of filters 
 
 LOCATION_MAX = 256  # characters of a location's name
 FOLLOWS_MAX = 100  # location-dependent subscriptions of one client
+LISTENERS_MAX = 32  # brokers that listen ahead for one client, if that is learnt
 FOLLOWED_CHARACTERS_MAX = 10_000  # of all of them: each change of state resolves them at once
 AREAS_MAX = 1_000  # locations that stand for more than themselves
 AREA_MAX = 256  # locations that one of them stands for
@@ -381,6 +384,7 @@ class Attach(Message, frozen=True, tag=10):
     # That it waits for what an old broker has which cannot be reached; 0: as long as the new broker allows.
     failover_ns: Number = 0
     will: Will | None = None
+    late: Number = 0  # what it wants of what such a broker sends when it is back: see late.py
 
 
 class Detach(Message, frozen=True, tag=11):
@@ -392,7 +396,7 @@ class Detach(Message, frozen=True, tag=11):
 class Subscribe(Message, frozen=True, tag=12):
     filter: Filter
     terms: Terms | None = None
-    since_ns: int = 0  # so much of the past is wanted, too
+    since_ns: int = 0  # how much of the past is wanted, too
     ask: Number = 0  # the number of this request for current values; 0: they are not wanted
     delivered: Number = 0  # the last delivery that came before it
 
@@ -410,6 +414,9 @@ class Unadvertise(Message, frozen=True, tag=15):
     filter: Filter
 
 
+OVER_NS = 1  # of a lifetime that is over
+
+
 class Publish(Message, frozen=True, tag=16):
     """The client's publication of that number: 1, 2, 3 ... for its whole life."""
 
@@ -418,6 +425,7 @@ class Publish(Message, frozen=True, tag=16):
     payload: bytes = b""
     published_ns: Number = 0  # by the publisher's clock, since 1970; 0: unknown
     retain: Retain | None = None
+    expires_ns: Number = 0  # after which it is of no use; 0: never
 
 
 MISSING_MAX = 1_000  # neighbours that an Echo names
@@ -487,6 +495,8 @@ class HereAck(Message, frozen=True, tag=63):
     """All deliveries by `Here` up to this number have reached the application."""
 
     number: Number
+    # Which deliveries has the session of the client? `CaughtUp` answers, when the session is open.
+    asks: bool = False
 
 
 # Border broker -> client
@@ -514,6 +524,30 @@ class Current(Message, frozen=True, tag=82):
     ask: Number  # the request of this subscription
 
 
+class Late(Message, frozen=True, tag=98):
+    """A delivery, in the same stream: kept by an old broker of the client that did not answer in time."""
+
+    number: Number
+    notification: Notification
+
+
+class Settled(Message, frozen=True, tag=99):
+    """A delivery, in the same stream: what is lost of what the client's old broker had, as is known now.
+
+    With the number 0 it is no delivery: this may be known later, so the client has to note what it gets.
+    """
+
+    number: Number
+    gap: Number  # at which attachment the client was told of a loss of unknown number
+    # Publications that come too late, unless the client has had them: publisher -> numbers.
+    missed: Annotated[
+        dict[ClientId, Annotated[tuple[Number, ...], Meta(max_length=REPLY_KEPT_MAX)]],
+        Meta(max_length=REPLY_KEPT_MAX),
+    ] = {}
+    exact: bool = True  # False: more may be lost, which nobody can count
+    more: bool = False  # the rest comes later
+
+
 class Gap(Message, frozen=True, tag=22):
     """Deliveries up to this number that have not arrived are lost.
 
@@ -523,6 +557,7 @@ class Gap(Message, frozen=True, tag=22):
     number: Number
     reason: str
     exact: bool = True  # False: nobody knows how many notifications that were
+    expired: Number = 0  # of these, so many had expired: they are not lost
 
 
 class Published(Message, frozen=True, tag=23):
@@ -538,7 +573,7 @@ class Resend(Message, frozen=True, tag=24):
     """
 
     epoch: int
-    above: Number = 0  # of its attachments and publications; only for who begins anew
+    above: Number = 0  # of its attachments and publications; only for a client that begins anew
 
 
 class Interest(Message, frozen=True, tag=25):
@@ -568,6 +603,13 @@ class HereGap(Message, frozen=True, tag=65):
     number: Number
     reason: str
     exact: bool = True
+    expired: Number = 0  # as in `Gap`
+
+
+class CaughtUp(Message, frozen=True, tag=66):
+    """The session is open. What came by `Here` so far has a delivery up to this one, or none."""
+
+    delivered: Number
 
 
 # Broker -> broker
@@ -621,7 +663,9 @@ class Began(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     client: ClientId
     epoch: int
-    broker: BrokerId = BrokerId("")  # where; whoever knows of a later session tells this broker
+    broker: BrokerId = BrokerId(
+        ""
+    )  # where; a broker that knows of a later session reports it there
     life: Number = 0  # of its process; with a broker, older sessions of the same life go on
 
 
@@ -665,8 +709,9 @@ class Request(Message, frozen=True, tag=40):
     # Of those in `previous`, these certainly took place; the others may never have reached their broker.
     welcomed: bool = False  # the last one
     departed: bool = False  # the first one: a session went there
-    # Whoever cannot send it on says so by a `Reply`, and sends it on later all the same.
+    # A broker that cannot forward it says so by a `Reply`, and forwards it later all the same.
     failover: bool = False
+    life: Number = 0  # of the process whose session it is: others may have used its epochs; 0: any
 
 
 class Kept(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -674,7 +719,7 @@ class Kept(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     notification: Notification
     age_ns: int
-    ask: Number = 0  # it is a current value, for this request
+    ask: Number = 0  # it is a current value, for this request; or comes late: see late.py
 
 
 class Loss(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -720,6 +765,9 @@ class Reply(Message, frozen=True, tag=41):
     doubt_ns: Number = 0
     doubt_since: Number = 0
     unreachable: bool = False  # no answer: a link on the way to the old broker is down
+    gap: Number = 0  # it follows its client: the attachment that asked for it; 0: `epoch`
+    # Attachments of the client whose losses may be settled later.
+    unsettled: Annotated[tuple[Number, ...], Meta(max_length=UNSETTLED_MAX)] = ()
 
 
 class Fetch(Message, frozen=True, tag=42):
@@ -835,12 +883,15 @@ ToClient = (
     Welcome
     | Deliver
     | Current
+    | Late
     | Gap
+    | Settled
     | Published
     | Resend
     | Interest
     | Here
     | HereGap
+    | CaughtUp
     | Echo
     | NoResponders
 )
@@ -862,6 +913,9 @@ class Tunnel(Message, frozen=True, tag=32):
 # Replicator -> replicator, directly. Any of them may be lost: a virtual client has a lease.
 
 
+Listeners = Annotated[tuple[BrokerId, ...], Meta(max_length=LISTENERS_MAX)]
+
+
 class Shadow(Message, frozen=True, tag=70):
     """Be, or stay for so long, a virtual client of a client that is at `broker`."""
 
@@ -871,6 +925,7 @@ class Shadow(Message, frozen=True, tag=70):
     version: Number  # of what the client follows, and is like
     lease_ns: Number
     followed: Followed
+    others: Listeners = ()  # all that listen ahead for it, if they are not the same for all clients
 
 
 class Forget(Message, frozen=True, tag=71):
@@ -878,22 +933,27 @@ class Forget(Message, frozen=True, tag=71):
 
     client: ClientId
     epoch: Number
+    broker: BrokerId = BrokerId("")  # where the client is now; empty: it left, or that is known
 
 
 class Recall(Message, frozen=True, tag=72):
-    """A client is at `broker`, where nobody expected it: what was kept for it?"""
+    """A client is at `broker`, where nobody has listened for its location: what was kept for it?"""
 
     broker: BrokerId
     client: ClientId
     epoch: Number
+    heard: tuple[Number, Number] = (0, 0)  # since which attachment, and up to which number, by Here
 
 
 class Recalled(Message, frozen=True, tag=73):
-    """What a virtual client had for its client, the oldest first."""
+    """What a virtual client had for its client, the oldest first, and how many were too many."""
 
     client: ClientId
     epoch: Number
     kept: Annotated[tuple[Kept, ...], Meta(max_length=REPLY_KEPT_MAX)] = ()
+    lost: Number = 0
+    reason: str = ""  # why these were lost
+    others: Listeners = ()  # that listen ahead for it, as in Shadow
 
 
 Between = Notification | Uncertain | Retained | Values | Gap | Update | Announce | Tunnel

@@ -116,6 +116,16 @@ PLACES = 4  # of a piece that are tried one by one
 
 def fits_long(pattern: str, text: str) -> bool:
     """Whether a long text matches; nothing is compiled, and no piece is looked for twice."""
+    known = LONG_TEXTS.of(text)
+    found = known.fits.get(pattern)
+    if found is None:  # most texts lack a part of it, and need no search to say so
+        parts = literals(pattern)
+        may_fit = all(known.contains(part, surely=False) for part in parts)
+        found = known.fits[pattern] = may_fit and _fits(pattern, text)
+    return found
+
+
+def _fits(pattern: str, text: str) -> bool:
     first, *others = tokens(pattern).split(MANY)
     if not _is_at(first, text, 0):
         return False

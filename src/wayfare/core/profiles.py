@@ -132,10 +132,9 @@ class Profiles:
             self._paths.send(profile)
             return []
         for link, asking in self.asking.items():
-            message = asking.message
-            if (message.client, message.epoch) == (profile.client, profile.epoch):
-                if asking.resent:
-                    return []
+            message, asked = asking.message, not asking.resent
+            # Two processes under one name may use one epoch, and one of them was told to exceed the other.
+            if asked and (message.client, message.epoch) == (profile.client, profile.epoch):
                 if not profile.found:
                     return self._resend(link, now)
                 self.forget(link)

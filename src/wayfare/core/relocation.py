@@ -59,7 +59,7 @@ class Relocation:
         if message.welcomed and self.remembers:
             session.backlog.lose(1, NO_SESSION, exact=False)
         welcome = Send(link, m.Welcome(session.epoch, session.published))
-        return [welcome, *self.border.push(session)]
+        return [welcome, *self.border.push(session, now)]
 
     def on_began(self, began: m.Began, came_from: BrokerId | None, now: int) -> list[Effect]:
         """A client began anew, here or elsewhere: in all the tree, its older sessions end.
@@ -67,29 +67,32 @@ class Relocation:
         Its earlier process was killed, its goodbye was lost, or it is still there.
         """
         border, client = self.border, began.client
-        tombstone = border.tombstones.get(client)
+        tombstone, reached = border.tombstones.get(client), 0
         if came_from is not None and began.broker:
             reached = border.reached(client, began.life)
-            if reached >= began.epoch:
+            reached = reached if reached >= began.epoch else 0
+            if reached:
                 reply = m.Reply(began.broker, client, began.epoch, False, above=reached)
                 self.paths.send(reply)
         if tombstone is not None and tombstone.began >= began.epoch:
             return []
-        border.bury(client, began.epoch - 1, now, began=began.epoch, life=began.life)
+        border.bury(client, began.epoch - 1, now, began=began.epoch, life=began.life, above=reached)
         effects: list[Effect] = [
             Send(LinkId(neighbour), m.Announce((), (began,)))
             for neighbour in self.paths.neighbours
             if neighbour != came_from
         ]
         for old in border.of(client):
-            ends = old.epoch < began.epoch and not old.leaving  # otherwise it ends by itself
-            if ends and not (began.broker and old.life == began.life):
+            own, other = old.life == began.life, began.life not in (0, old.life)
+            ends = old.epoch < began.epoch and not (began.broker and own)
+            ends |= old.opened < began.epoch and other  # it has reached no lower number
+            if ends and not old.leaving:  # otherwise it ends by itself
                 effects += border.disconnect(old, BEGAN_ANEW.format(client), now)
                 effects += self._end(old, now)
         return effects
 
     def on_above(self, reply: m.Reply, now: int) -> list[Effect]:
-        """A broker knows of a later session than that of a client which began anew: have that exceed it."""
+        """A broker knows of a later session of a client that began anew here: the client has to exceed it."""
         if reply.broker != self.paths.name:
             self.paths.send(reply)
             return []
@@ -100,6 +103,7 @@ class Relocation:
                 assert tombstone.moved_to is not None
                 broker, epoch = tombstone.moved_to
                 return self.on_above(replace(reply, broker=broker, epoch=epoch), now)
+            self.border.bury(reply.client, 0, now, above=reply.above)  # its next broker asks here
             return []
         session.above = max(session.above, reply.above)
         return self._have_exceed(session, now)
@@ -163,7 +167,7 @@ class Relocation:
     def on_spread(self, session: Session, now: int) -> list[Effect]:
         """The filters of a session, which the tree had forgotten, are in effect again."""
         self.border.lose(session, ROUTES_LOST)
-        return self.border.push(session)
+        return self.border.push(session, now)
 
     def on_errand(self, came_from: BrokerId, errand: m.Errand, now: int) -> list[Effect]:
         raise ProtocolError(f"{type(errand).__name__}, but relocation is {self.name} here")
@@ -188,7 +192,7 @@ class Relocation:
         until = self._away_until(session) if session.link is None else None
         if until is None:
             return []
-        if session.wait is not None:  # whoever waits for it gets an answer first
+        if session.wait is not None:  # a broker that waits for it gets a reply first
             until = max(until, session.wait.until)
         if until <= now:
             ended = session.ended(EXPIRED, now)
@@ -206,6 +210,10 @@ class Relocation:
     def forget(self, session: Session, now: int) -> list[Effect]:
         """End a session because an operator says so."""
         return [*self.border.publish_will(session, now), *self._end(session, now)]
+
+    def leave(self, session: Session, now: int) -> list[Effect]:
+        """End a session whose client has left, and whose publications are all accepted."""
+        return self._end(session, now)
 
     def _end(self, session: Session, now: int) -> list[Effect]:
         return self.border.end(session, now)
@@ -230,7 +238,7 @@ class Relocation:
         session.backlog.may_repeat |= is_unsure(left)
         border.put(session, thinned(left, session.subscriptions, now, moved=False))
         effects.append(Send(link, m.Welcome(session.epoch, session.published)))
-        return effects + border.push(session)
+        return [*effects, *border.tell_unsettled(session), *border.push(session, now)]
 
 
 def left_of(session: Session, delivered: int) -> list[Queued]:

@@ -11,7 +11,7 @@ the place where the client is, then live.
       |                        |---- Shadow: listen for it, too ---->|  newset \\ oldset
       |                        |---- Forget ------------------------>|  oldset \\ newset
       |<------- Here ----------|
-      | at an unexpected broker:                                     |
+      | where nobody has listened for its location:                  |
       |----------------------->|---- Recall ------------------------>|  where it was
       |                        |<--- Recalled -----------------------|
 
@@ -24,12 +24,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from wayfare.core import messages as m
-from wayfare.core.border import Border
+from wayfare.core.border import OVERTAKEN, Border
 from wayfare.core.deadlines import VIRTUAL
 from wayfare.core.ear import Ear
 from wayfare.core.effects import Effect, Post, Send
 from wayfare.core.filters import Filter
-from wayfare.core.history import Backlog, Limits, Stored, in_order, size_of, thinned
+from wayfare.core.history import Backlog, Limits, Stored, apart, in_order, size_of, thinned
 from wayfare.core.history import Kept as Put
 from wayfare.core.messages import (
     FOLLOWS_MAX,
@@ -41,14 +41,29 @@ from wayfare.core.messages import (
     State,
     Terms,
 )
+from wayfare.core.pace import Pace
+from wayfare.core.prediction import JOURNEY_NS, START
 from wayfare.core.sessions import Session
 from wayfare.core.templates import Template
-from wayfare.core.virtual import Ahead, Listened, Virtual, check_length, parsed, template_of
+from wayfare.core.virtual import (
+    PLACES_MAX,
+    Ahead,
+    Chains,
+    Listened,
+    Virtual,
+    check_length,
+    parsed,
+    template_of,
+)
 from wayfare.errors import FilterError, ProtocolError
 
 RENEWALS = 3  # of a lease, before it ends: two of them may be lost
 VIRTUAL_MAX = 100_000  # virtual clients of one broker
+TOLD_MIN = 64  # ids that a virtual client may always know without looking for them in its buffers
+THIN_MIN = 16  # notifications that are kept for a client that is away before terms are applied
+THIN_BYTES_MIN = 65_536
 NOTHING_HEARD = (0, 0)
+NOT_RECALLED = "its last broker had more of what it follows than it could send"
 NO_STREAM = "its broker has forgotten what it follows: something may be missing"
 
 
@@ -61,6 +76,8 @@ class Replicator:
         self.ahead = ahead
         self.virtual: dict[ClientId, Virtual] = {}
         self.ear = Ear(ClientId(f"~{name}"), border)
+        self.learner = ahead.learner(name)
+        self.pace = Pace()
         self._by_link: dict[LinkId, Virtual] = {}
 
     @property
@@ -86,35 +103,41 @@ class Replicator:
             return [] if virtual is None else self._leave(virtual, message.epoch, now)
         follows, heard = parsed(followed.follows), followed.heard
         check_length(follows, followed.state)
-        expected = virtual is not None
+        expected = virtual is not None and bool(virtual.follows)
         if virtual is None:
             virtual = self._add(message.client)
         previous = message.previous[0][0] if message.previous else self.name
         forgotten = not expected and previous == self.name and heard != NOTHING_HEARD
-        lost = (1, NO_STREAM) if forgotten else _resume(virtual, heard)
+        lost = NO_STREAM if forgotten else _resume(virtual, heard)
         left = virtual.backlog.take_back()
         self._connect(virtual, link)
         virtual.renew_at = self._next_renewal(virtual, now) if expected else now + self._renewal_ns
+        if previous != self.name or not expected or virtual.until is not None:
+            virtual.came = (START if previous == self.name else previous), now
+            virtual.located = now
         virtual.epoch, virtual.version, virtual.until = message.epoch, 0, None
         virtual.attached = now
+        self._locate(virtual, followed.state.location, now)
+        known = expected and _is_alike(virtual, follows, followed.state)
         virtual.follows, virtual.state = follows, followed.state
         self._begin_backlog(virtual)
         virtual.stream = message.epoch
         virtual.past.clear()
         virtual.held.clear()
         self._listen(virtual)
-        if lost is not None:
-            virtual.backlog.lose(*lost, exact=False)
+        if lost:
+            virtual.backlog.lose(1, lost, exact=False)
         effects: list[Effect] = []
         virtual.recalling = None
-        if not expected and previous != self.name:
+        if previous != self.name and not (expected and _listened_ahead(virtual)):
             virtual.recalling = now + self.limits.recall_ns
             self._arm(virtual, virtual.recalling)
-            effects.append(Post(previous, m.Recall(self.name, virtual.client, virtual.epoch)))
+            recall = m.Recall(self.name, virtual.client, virtual.epoch, heard)
+            effects.append(Post(previous, recall))
         self._replay(virtual, left, now)
-        effects += self.push(virtual)
+        effects += self.push(virtual, now)
         self._arm(virtual, virtual.renew_at)
-        return effects + self._hand_over(virtual, previous, expected, heard, now)
+        return effects + self._hand_over(virtual, previous, known, heard, now)
 
     def on_follow(self, session: Session, message: m.Follow, now: int) -> list[Effect]:
         virtual = self.virtual.get(session.client)
@@ -126,6 +149,7 @@ class Replicator:
             virtual.epoch, virtual.stream, virtual.until = session.epoch, session.epoch, None
             self._begin_backlog(virtual)
             virtual.attached = now
+            virtual.came, virtual.located = (START, now), now
         if len(virtual.follows) >= FOLLOWS_MAX and template not in virtual.follows:
             raise ProtocolError(f"a client follows at most {FOLLOWS_MAX} filters")
         check_length({**virtual.follows, template: message.terms}, virtual.state)
@@ -137,7 +161,7 @@ class Replicator:
         if virtual is None or virtual.follows.pop(template_of(message.text), self) is self:
             return []
         if not virtual.follows:
-            return self._leave(virtual, virtual.epoch + 1, now)
+            return self._rest(virtual, now)
         return self._changed(virtual, now)
 
     def on_state(self, session: Session, message: State, now: int) -> list[Effect]:
@@ -146,11 +170,12 @@ class Replicator:
         if virtual is None:
             return []
         check_length(virtual.follows, message)
-        before, virtual.state = virtual.state, message
+        self._locate(virtual, message.location, now)
+        known, virtual.state = _is_alike(virtual, virtual.follows, message), message
         self._listen(virtual)
         self._replay(virtual, _undelivered(virtual), now)
-        effects = self.push(virtual)
-        if (before.values, before.areas) != (message.values, message.areas):
+        effects = self.push(virtual, now)
+        if not known:
             effects += self._tell_others(virtual, now)
         return effects
 
@@ -160,12 +185,14 @@ class Replicator:
             return []
         virtual.backlog.acknowledge(message.number)
         virtual.past = {number for number in virtual.past if number > message.number}
-        return self.push(virtual)
+        return self.push(virtual, now)
 
     def on_link_down(self, link: LinkId) -> None:
         virtual = self._by_link.get(link)
-        if virtual is not None:
+        if virtual is not None and virtual.follows:
             self._disconnect(virtual)
+        elif virtual is not None:
+            self._remove(virtual)
 
     def on_left(self, client: ClientId, epoch: int, now: int) -> list[Effect]:
         """A client has left for good, or its earlier process is not the one any more."""
@@ -194,7 +221,7 @@ class Replicator:
         """The client follows something else."""
         self._listen(virtual)
         self._replay(virtual, _undelivered(virtual), now)
-        return [*self.push(virtual), *self._tell_others(virtual, now)]
+        return [*self.push(virtual, now), *self._tell_others(virtual, now)]
 
     # Between replicators
 
@@ -204,6 +231,7 @@ class Replicator:
         if isinstance(message, m.Forget):
             virtual = self.virtual.get(message.client)
             if virtual is not None and virtual.epoch < message.epoch:
+                self._learn(virtual, message.broker, now)
                 self._remove(virtual)
             return []
         if isinstance(message, m.Recall):
@@ -214,23 +242,30 @@ class Replicator:
         self,
         virtual: Virtual,
         previous: BrokerId,
-        expected: bool,
+        known: bool,
         heard: tuple[int, int],
         now: int,
     ) -> list[Effect]:
-        """Tell the replicators around that the client is here now."""
-        newset = self._next(self.name)
-        oldset: dict[BrokerId, None] = {}  # in order: what is sent must not depend on hashes
+        """Tell the replicators around that the client is here now.
+
+        Not those that listen for it already, if it is `known` that they listen for the same. If the next
+        brokers are learnt, all are told, as each has to know the others.
+        """
+        before = self._next(previous) if previous != self.name else []
+        if self.learner is not None:
+            before = [one for one in virtual.others if one != self.name]
+        newset = self._expect(virtual, now)
+        oldset = dict.fromkeys(before)  # in order: what is sent must not depend on hashes
         if previous != self.name:
-            oldset = dict.fromkeys([*self._next(previous), previous])
-        # Where nobody expected it, nobody knows who else listens.
-        fresh = [one for one in newset if not expected or one not in oldset or one == previous]
+            oldset[previous] = None
+        known = known and self.learner is None
+        fresh = [one for one in newset if not known or one not in oldset or one == previous]
         left_ns = virtual.renew_at - self._renewal_ns + self.limits.lease_ns - now
         shadow = self._shadow(virtual, max(1, left_ns), heard)
         return [
             *(Post(one, shadow) for one in fresh),
             *(
-                Post(one, m.Forget(virtual.client, virtual.epoch))
+                Post(one, m.Forget(virtual.client, virtual.epoch, self.name))
                 for one in oldset
                 if one not in newset
             ),
@@ -240,8 +275,38 @@ class Replicator:
         virtual.version += 1
         virtual.renew_at = now + self._renewal_ns
         self._arm(virtual, virtual.renew_at)
+        before, others = virtual.others, self._expect(virtual, now)
         shadow = self._shadow(virtual, self.limits.lease_ns)
-        return [Post(one, shadow) for one in self._next(self.name)]
+        forget = m.Forget(virtual.client, virtual.epoch + 1)
+        return [
+            *(Post(one, shadow) for one in others),
+            *(Post(one, forget) for one in before if one not in others),
+        ]
+
+    def _expect(self, virtual: Virtual, now: int) -> list[BrokerId]:
+        """Where the client of this virtual client, which is here, may go next."""
+        if self.learner is None:
+            virtual.others = ()
+            return self._next(self.name)
+        expected = self.learner.expected(_previous(virtual, now), virtual.client)
+        virtual.others = tuple(one for one in expected if one != self.name)
+        return list(virtual.others)
+
+    def _learn(self, virtual: Virtual, to: BrokerId, now: int) -> None:
+        """Its client is at that broker now, and was here last, perhaps."""
+        if virtual.until is not None or to in ("", self.name):
+            return
+        self._locate(virtual, "", now)
+        if self.learner is not None:
+            previous = _previous(virtual, now)
+            self.learner.went(previous, virtual.client, to, to in virtual.others)
+
+    def _locate(self, virtual: Virtual, location: str, now: int) -> None:
+        """Its client, which is or was here, is somewhere else in our range now, or at another broker."""
+        if virtual.until is None and location != virtual.state.location:
+            if virtual.state.location and now > virtual.located:
+                self.pace.stayed(now - virtual.located)
+            virtual.located = now
 
     def _next(self, broker: BrokerId) -> list[BrokerId]:
         return [one for one in dict.fromkeys(self.ahead.nlb(broker)) if one != self.name]
@@ -260,6 +325,7 @@ class Replicator:
                 virtual.state,
                 heard,
             ),
+            virtual.others,
         )
 
     def _on_shadow(self, message: m.Shadow, now: int) -> list[Effect]:
@@ -272,6 +338,9 @@ class Replicator:
             if message.epoch == virtual.epoch:
                 return []
             self._disconnect(virtual)  # it only looks alive
+        if virtual.epoch < message.epoch and virtual.follows:
+            self._learn(virtual, message.broker, now)
+        virtual.others = message.others
         virtual.epoch, virtual.version = message.epoch, message.version
         virtual.until = now + min(message.lease_ns, self.limits.lease_ns)
         self._arm(virtual, virtual.until)
@@ -286,33 +355,48 @@ class Replicator:
 
     def _on_recall(self, message: m.Recall, now: int) -> list[Effect]:
         virtual = self.virtual.get(message.client)
-        kept: list[m.Kept] = []
+        kept: list[Put] = []
+        losses: list[m.Loss] = []
         if virtual is not None:
-            room = REPLY_BYTES_MAX
-            waiting = [(stored, put) for _, stored, put in virtual.backlog.waiting]
-            for stored, put in [*waiting, *self.ear.kept(virtual).values()][-REPLY_KEPT_MAX:]:
-                room -= stored.size
-                if room < 0:
-                    break
-                kept.append(m.Kept(stored.notification, now - put))
-        answer = m.Recalled(message.client, message.epoch, tuple(kept))
+            undone, losses = apart(virtual.backlog.above(_heard_here(virtual, message.heard)))
+            kept = [*undone, *virtual.held, *self.ear.kept(virtual).values()]
+        newest = _newest(sorted(kept, key=_when))
+        dropped = len(kept) - len(newest)
+        answer = m.Recalled(
+            message.client,
+            message.epoch,
+            tuple(m.Kept(stored.notification, now - put) for stored, put in newest),
+            dropped + sum(one.count for one in losses),
+            NOT_RECALLED if dropped else _reason(losses),
+            () if virtual is None or virtual.epoch >= message.epoch else virtual.others,
+        )
         return [Post(message.broker, answer)]
 
     def _on_recalled(self, message: m.Recalled, now: int) -> list[Effect]:
         virtual = self.virtual.get(message.client)
-        if virtual is None or virtual.epoch != message.epoch or virtual.recalling is None:
+        if virtual is None or virtual.epoch != message.epoch:
             return []
+        needless: list[Effect] = [
+            Post(one, m.Forget(virtual.client, virtual.epoch, self.name))
+            for one in message.others
+            if one != self.name and one not in virtual.others
+        ]
+        if virtual.recalling is None:
+            return needless
         kept = [
             (Stored(one.notification, size_of(one.notification)), now - one.age_ns)
             for one in message.kept
         ]
-        return self._open(virtual, kept, now)
+        lost = (message.reason or NOT_RECALLED) if message.lost else ""
+        return [*needless, *self._open(virtual, kept, now, lost)]
 
-    def _open(self, virtual: Virtual, kept: list[Put], now: int) -> list[Effect]:
+    def _open(self, virtual: Virtual, kept: list[Put], now: int, lost: str = "") -> list[Effect]:
         """It waits no longer: first what was kept, then what came meanwhile."""
         virtual.recalling = None
         held, virtual.held = virtual.held, []
         here = _unsent(virtual)  # kept here, and put there by a location change while it waited
+        if lost:
+            virtual.backlog.lose(1, lost, exact=False)
         newest = {one.notification.publisher: one.notification.number for one, _ in here}
         past = list(here)
         late: list[Put] = []  # it will come here by itself, or not
@@ -329,7 +413,7 @@ class Replicator:
             if key not in there and any(filter.matches(one.attributes) for filter in asked):
                 there.add(key)
                 virtual.backlog.put(stored, put, self.limits)
-        return self.push(virtual)
+        return self.push(virtual, now)
 
     # Notifications
 
@@ -337,42 +421,83 @@ class Replicator:
         """Take what the broker has for virtual clients: keep it, and deliver it to who is here."""
         effects: list[Effect] = []
         for stored, came in self.ear.heard:
+            if not self.ear.session.marks.pass_on(stored.notification, now):
+                effects += self._overtaken(stored, now)
+                continue
             number, live = self.ear.sort(stored, came, now)
             for virtual in map(self.virtual.__getitem__, live):
                 if number is not None:
                     virtual.told.add(number)
+                    if len(virtual.told) > virtual.told_max:
+                        self._forget_told(virtual)
                 effects += self._deliver(virtual, stored, now)
         self.ear.clear()
         return effects
 
+    def _overtaken(self, stored: Stored, now: int) -> list[Effect]:
+        """Drop what comes behind something later of its publisher: a broker did not wait any more for an earlier one."""
+        effects: list[Effect] = []
+        for virtual in map(self.virtual.__getitem__, self.ear.live(stored.notification)):
+            virtual.backlog.lose(1, OVERTAKEN, exact=False)
+            effects += self.push(virtual, now)
+        return effects
+
+    def _forget_told(self, virtual: Virtual) -> None:
+        """Forget what its buffers do not have any more."""
+        virtual.told &= self.ear.ids(virtual)
+        virtual.told_max = 2 * len(virtual.told) + TOLD_MIN
+
     def _deliver(self, virtual: Virtual, stored: Stored, now: int) -> list[Effect]:
         if virtual.recalling is None:
+            if virtual.link is None:
+                self._make_room(virtual, stored, now)
             virtual.backlog.put(stored, now, self.limits)
-            return self.push(virtual)
+            return self.push(virtual, now)
         virtual.held.append((stored, now))
         if len(virtual.held) > self.limits.held_count:
             return self._open(virtual, [], now)
         return []
 
-    def lose(self, why: str) -> list[Effect]:
+    def _make_room(self, virtual: Virtual, stored: Stored, now: int) -> None:
+        """Drop what the terms leave out of what is kept for a client that is away.
+
+        So a limit of the backlog drops nothing that is wanted in favour of something that is not, and no loss is
+        reported of what nobody wants. It is done now and then: what is left may double first.
+        """
+        backlog, (count, size) = virtual.backlog, virtual.thin_at
+        if len(backlog) < count and backlog.bytes + stored.size <= size:
+            return
+        asked = self._asked(virtual)
+        if any(asked.values()):
+            for one, put in thinned(backlog.take_back(), asked, now, moved=False):
+                backlog.put(one, put, self.limits)
+        most, bytes_max = self.limits.backlog_count, self.limits.backlog_bytes
+        virtual.thin_at = (
+            max(min(2 * len(backlog) + THIN_MIN, most), len(backlog) + most // 8),
+            max(min(2 * backlog.bytes + THIN_BYTES_MIN, bytes_max), backlog.bytes + bytes_max // 8),
+        )
+
+    def lose(self, why: str, now: int) -> list[Effect]:
         """Something may be lost that was to come here: tell every client that is here."""
         effects: list[Effect] = []
         for virtual in self._by_link.values():
-            virtual.backlog.lose(1, why, exact=False)
-            effects += self.push(virtual)
+            if virtual.follows:
+                virtual.backlog.lose(1, why, exact=False)
+                effects += self.push(virtual, now)
         return effects
 
-    def push(self, virtual: Virtual) -> list[Effect]:
+    def push(self, virtual: Virtual, now: int) -> list[Effect]:
         if virtual.link is None or virtual.recalling is not None:
             return []
         return [
             Send(
                 virtual.link,
-                m.HereGap(one.number, one.reason, one.exact)
+                m.HereGap(one.number, one.reason, one.exact, one.expired)
                 if isinstance(one, m.Gap)
                 else m.Here(one.number, one.notification, one.number in virtual.past),
             )
-            for one in virtual.backlog.take(self.limits.window)
+            for one in virtual.backlog.take(self.limits.window, now)
+            if not isinstance(one, m.Settled)  # nothing comes late here
         ]
 
     def _replay(self, virtual: Virtual, left: list[Put], now: int) -> None:
@@ -384,15 +509,15 @@ class Replicator:
         self._put_past(virtual, sorted([*left, *kept.values()], key=_when), now)
 
     def _put_past(self, virtual: Virtual, kept: list[Put], now: int) -> None:
-        exact = self._asked(virtual)
-        there: set[tuple[ClientId, int]] = set()
-        for stored, put in in_order(thinned(kept, self._asked(virtual), now, moved=False)):
+        asked = self._asked(virtual)
+        once: dict[tuple[ClientId, int], Put] = {}  # else terms would count something twice
+        for stored, put in kept:
             one = stored.notification
-            key = one.publisher, one.number
-            if key not in there and any(filter.matches(one.attributes) for filter in exact):
-                there.add(key)
-                virtual.backlog.put(stored, put, self.limits)
-                virtual.past.add(virtual.backlog.last)
+            if any(filter.matches(one.attributes) for filter in asked):
+                once.setdefault((one.publisher, one.number), (stored, put))
+        for stored, put in in_order(thinned([*once.values()], asked, now, moved=False)):
+            virtual.backlog.put(stored, put, self.limits)
+            virtual.past.add(virtual.backlog.last)
 
     def _asked(self, virtual: Virtual) -> dict[Filter, Terms | None]:
         """What the client wants where it is, and of what it missed."""
@@ -428,9 +553,28 @@ class Replicator:
 
     def _leave(self, virtual: Virtual, epoch: int, now: int) -> list[Effect]:
         """Its client follows nothing any more: nobody has to listen."""
+        forgotten = self._forget_elsewhere(virtual, epoch)
         self._remove(virtual)
-        others = [] if virtual.until is not None else self._next(self.name)
-        return [Post(one, m.Forget(virtual.client, epoch)) for one in others]
+        return forgotten
+
+    def _rest(self, virtual: Virtual, now: int) -> list[Effect]:
+        """Its client follows nothing on this connection for now: only the delivery numbers are kept.
+
+        The client may follow something again, and deliveries, and acknowledgements of earlier ones, are
+        still under way: so their numbers go on.
+        """
+        forgotten = self._forget_elsewhere(virtual, virtual.epoch + 1)
+        virtual.recalling, virtual.state = None, m.NOWHERE
+        virtual.told.clear()
+        self._listen(virtual)
+        _undelivered(virtual)
+        self.border.deadlines.disarm(VIRTUAL, virtual.client)
+        return [*self.push(virtual, now), *forgotten]
+
+    def _forget_elsewhere(self, virtual: Virtual, epoch: int) -> list[Effect]:
+        is_first = virtual.until is None and virtual.listened
+        others = self._next(self.name) if self.learner is None else virtual.others
+        return [Post(one, m.Forget(virtual.client, epoch)) for one in others if is_first]
 
     def _remove(self, virtual: Virtual) -> None:
         if virtual.link is not None:
@@ -467,21 +611,31 @@ class Replicator:
     ) -> dict[Template, Listened]:
         state, ahead = virtual.state, self.ahead
         now: dict[Template, Listened] = {}
+        room = PLACES_MAX
         same_client = virtual.meant == (state, virtual.until is None)
+        same_range = virtual.meant is not None and (
+            (virtual.meant[0].values, virtual.meant[0].areas) == (state.values, state.areas)
+        )
         virtual.meant = state, virtual.until is None
         for template, terms in virtual.follows.items():
             known = before.get(template)
             if same_client and known is not None and known.terms == terms:
                 now[template] = known
+                room -= len(known.placed)
                 continue
             ranged = ahead.ranged(template, state, self.name)
             same = known is not None and (known.ranged, known.terms) == (ranged, terms)
             since = known.since if known is not None and same else self.ear.store.next
-            listened = Listened(ranged, terms, since, None)
+            if known is not None and same and same_range:
+                placed = known.placed
+            else:
+                placed = ahead.placed(template, terms, state, self.name, room)
+            room -= len(placed)
+            exact, chains = None, Chains()
             if virtual.until is None:
-                exact, chains = ahead.exact(template, state), ahead.chains(template, state)
-                listened = Listened(ranged, terms, since, exact, chains)
-            now[template] = listened
+                exact = ahead.exact(template, state)
+                chains = ahead.chains(template, state, self.pace)
+            now[template] = Listened(ranged, terms, since, exact, chains, placed)
         return now
 
     # Time
@@ -517,6 +671,8 @@ class Replicator:
 
     def _arm_all(self, virtual: Virtual) -> None:
         """Arm what a virtual client waits for."""
+        if not virtual.follows:
+            return
         self._arm(virtual, virtual.renew_at if virtual.until is None else virtual.until)
         if virtual.recalling is not None:
             self._arm(virtual, virtual.recalling)
@@ -569,6 +725,24 @@ class Replicator:
         return [self.ahead.exact(template, state) for template in follows]
 
 
+def _is_alike(virtual: Virtual, follows: Mapping[Template, Terms | None], state: State) -> bool:
+    """Whether what brokers listen to for a client that may come does not change by this."""
+    if virtual.follows != follows or virtual.state.areas != state.areas:
+        return False
+    names = {name for template in follows for name in template.names}  # other values mean nothing
+    before, now = (
+        {name: (type(value) is bool, value) for name, value in one.values.items() if name in names}
+        for one in (virtual.state, state)
+    )
+    return before == now
+
+
+def _previous(virtual: Virtual, now: int) -> BrokerId:
+    """Where its client came from; START if it is, or was, here for longer than a journey allows."""
+    previous, since = virtual.came
+    return START if now - since > JOURNEY_NS else previous
+
+
 def _unsent(virtual: Virtual) -> list[Put]:
     """What is not on its way to the client yet, taken back."""
     unsent = virtual.backlog.take_back()
@@ -582,15 +756,43 @@ def _undelivered(virtual: Virtual) -> list[Put]:
     return [*_unsent(virtual), *held]
 
 
-def _resume(virtual: Virtual, heard: tuple[int, int]) -> tuple[int, str] | None:
-    """Put back what the client has not got; what was lost, if anything."""
+def _heard_here(virtual: Virtual, heard: tuple[int, int]) -> int:
+    """Up to which delivery from here its client is known to have got everything."""
     epoch, number = heard
+    return max(number, virtual.backlog.acked) if epoch == virtual.stream else virtual.backlog.acked
+
+
+def _reason(losses: list[m.Loss]) -> str:
+    """Why something is lost; empty: nothing is."""
+    return losses[-1].why if losses else ""
+
+
+def _newest(kept: list[Put]) -> list[Put]:
+    """As many of them as one message holds, in the same order."""
+    room = REPLY_BYTES_MAX
+    for count, (stored, _) in enumerate(reversed(kept)):
+        room -= stored.size
+        if room < 0 or count == REPLY_KEPT_MAX:
+            return kept[len(kept) - count :]
+    return kept
+
+
+def _resume(virtual: Virtual, heard: tuple[int, int]) -> str:
+    """Put back what the client has not got; why something of it was lost, if it was."""
     backlog = virtual.backlog
-    if epoch == virtual.stream and backlog.resume(number):
-        lost = backlog.last - number - len(backlog.waiting)
-        return (lost, backlog.why) if lost else None
-    backlog.resume(backlog.acked)
-    return None
+    if not backlog.resume(_heard_here(virtual, heard)):
+        backlog.resume(backlog.acked)
+    return _reason(apart(backlog.above(backlog.acked))[1])
+
+
+def _listened_ahead(virtual: Virtual) -> bool:
+    """Whether what its client wants where it is now was listened to before it came.
+
+    It may come to another broker without changing its location, which is in the range of the old one.
+    """
+    return all(
+        one.exact is not None and one.ranged.covers(one.exact) for one in virtual.listened.values()
+    )
 
 
 def _when(kept: Put) -> int:

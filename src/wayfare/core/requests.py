@@ -8,7 +8,7 @@ replies follow it wherever it goes: once, in order, and from its session if it w
     begin ---- Listen (first request only), Ask ---->  the host subscribes, publishes
     on_listening, on_published, on_reply, on_no_responders, expire  ---- Answered ---->  the application
 
-The address is unguessable: whoever knows it has got a request.
+The address is unguessable: a client that knows it has received a request.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from wayfare.core.reserved import INBOX, REPLY_TO, REQUEST
 from wayfare.errors import InvalidNotification, OutboxFull
 
 REPLIES = Filter.where(attr(INBOX).exists())  # what responders advertise
-PENDING_MAX = 10_000  # requests of one client without an answer; then another one is refused
+PENDING_MAX = 10_000  # requests of one client without a reply; further requests are refused
 SLACK = 64  # deadlines of requests that are over, before they are cleared away
 LISTEN_NS = 2_000_000_000  # that the first request waits until the reply address is confirmed
 
 NO_RESPONDERS = "no responders"
-NO_ANSWER = "no answer in time"
+NO_ANSWER = "it was sent, but nobody has answered"
 NOT_SENT = "it could not be sent in time"
 
 
@@ -54,7 +54,7 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """Tell the application: a reply to this request, or why none, or no other one, will come."""
+    """Report to the application: a reply to this request, or why no (other) reply will come."""
 
     request: int
     reply: Notification | None  # of the responder, with what it said
@@ -65,7 +65,7 @@ Action = Listen | Ask | Answered
 
 
 class _Pending(msgspec.Struct):
-    """A request without an answer, or one that may have several."""
+    """A request that waits for a reply, or for several."""
 
     deadline: int
     many: bool

@@ -1,7 +1,7 @@
 """Names of attributes that are not for applications: addresses of clients, for replies and queue groups.
 
-A client subscribes to an address of its own, by equality, and whoever knows the address can send something there. Nobody can
-guess it.
+A client subscribes to an address of its own, by equality, and a client that knows the address can send something there. It
+cannot be guessed.
 """
 
 from __future__ import annotations

@@ -5,17 +5,20 @@
     subscriber -- Subscribe(ask) --> its border broker: Current(value) ..., then what is new
 
 A key is the names of some attributes with their values. The broker that accepts a publication gives it a version
-above all that it knows, so of two publications of which one was known where the other one was accepted, all brokers
-keep the later one. Of two that know nothing of each other, all brokers keep the same one.
+above all that it knows, so if the first of two publications was known where the second was accepted, all brokers
+keep the second. Of two concurrent publications, all brokers keep the same.
 
 A retained publication travels like any other, in order, to all brokers; so brokers differ only by what is on its way.
-When a link begins from nothing, both ends tell each other their values (`Values`), and the newer ones win.
+When a link begins from nothing, both ends tell each other their values (`Values`), and the newer ones win. Values that
+many requests wait for are taken in slices, and what the neighbour sends behind them waits.
+
+A value that expires leaves its key without a value, as if it had been cleared; an earlier value does not come back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 
 import msgspec
 from msgspec.structs import replace
@@ -23,11 +26,12 @@ from msgspec.structs import replace
 from wayfare.core.codec import encode
 from wayfare.core.deadlines import RETAINED, Deadlines
 from wayfare.core.filters import Filter
-from wayfare.core.history import Limits, size_of
+from wayfare.core.history import Limits, Stored, size_of
 from wayfare.core.matching import FilterIndex
 from wayfare.core.memory import BODY_BYTES
 from wayfare.core.messages import (
     FILTERS_MAX,
+    OVER_NS,
     REPLY_BYTES_MAX,
     VALUES_MAX,
     BrokerId,
@@ -37,8 +41,12 @@ from wayfare.core.messages import (
     Values,
 )
 from wayfare.core.predicates import Attributes, Value
+from wayfare.core.routing import Audience
 
 Key = tuple[tuple[str, bool, Value], ...]  # name, whether it is a truth value, value; by name
+Request = tuple[int, int]  # the place of a session, and the number of its request
+FEW_FILTERS = 16  # of requests that are compared with a value one by one
+AUDIENCES_PER_UNIT = 8  # that are found for a value, asked for or not
 
 
 def key_of(value: Retained) -> Key:
@@ -74,6 +82,7 @@ class Saved(msgspec.Struct, array_like=True, frozen=True):
     early: list[Retained] = []
     asks: list[tuple[int, int, Filter]] = []
     evicted: int = 0
+    ends: list[tuple[int, int]] = []  # which of them expire, and when
 
 
 class Table:
@@ -87,13 +96,19 @@ class Table:
         self.evicted = 0  # values that a limit dropped
         self.clock = 0  # no version is above this one
         self.cleared: dict[Key, int] = {}  # keys without a value, and until when this is known
-        # Neighbours that have not told their values since their links began from nothing.
+        # Neighbours that have not sent their values since their links began from nothing.
         self.unheard = dict.fromkeys(neighbours)
         self._early: dict[Key, Retained] = {}  # accepted here while somebody was unheard
         # Requests that were answered meanwhile, with their numbers, by the place of the session.
         self._asks: dict[int, dict[int, Filter]] = {}
+        self._asking: dict[Filter, dict[Request, None]] = {}  # the same by conjunction
+        self._ends: dict[Key, int] = {}  # when values expire
+        self._ending: list[tuple[int, int, Key]] = []  # a heap of these, and some out of date
+        self._ordered = 0
         self._accounts: dict[str, Account] = {}
         self._limits, self._deadlines = limits, deadlines
+        # What this request gets of the values that were compared in advance, by their ids; None: not this one.
+        self.compared: tuple[dict[int, Filter], Mapping[int, Stored | None]] | None = None
 
     def __len__(self) -> int:
         """How many keys have a value."""
@@ -125,6 +140,8 @@ class Table:
         if value.retain.clear:
             self._clear(key, now + self._limits.tombstone_ns)
             value = _without_content(value)
+        elif value.notification.expires_ns:
+            self._end_at(key, now + value.notification.expires_ns)
         self.values[key] = value
         size = size_of(value.notification)
         self.bytes += size
@@ -138,8 +155,18 @@ class Table:
         self.cleared[key] = until
         self._deadlines.arm(RETAINED, None, until)
 
+    def _end_at(self, key: Key, at: int) -> None:
+        self._ends[key] = at
+        self._ordered += 1
+        heappush(self._ending, (at, self._ordered, key))
+        if len(self._ending) > 2 * len(self._ends) + 64:
+            self._ending = [one for one in self._ending if self._ends.get(one[2]) == one[0]]
+            heapify(self._ending)
+        self._deadlines.arm(RETAINED, None, at)
+
     def _drop(self, key: Key) -> None:
         value = self.values.pop(key)
+        self._ends.pop(key, None)
         size = size_of(value.notification)
         self.bytes -= size
         self.cleared.pop(key, None)
@@ -164,7 +191,15 @@ class Table:
         self._drop(key)
 
     def expire(self, now: int) -> None:
-        """Forget which keys were cleared long ago."""
+        """Clear the keys whose values have expired, and forget which ones were cleared long ago."""
+        while self._ending and self._ending[0][0] <= now:
+            at, _, key = heappop(self._ending)
+            if self._ends.get(key) == at:
+                value = self.values[key]
+                self._drop(key)
+                self.put(replace(value, retain=replace(value.retain, clear=True)), now)
+        if self._ending:
+            self._deadlines.arm(RETAINED, None, self._ending[0][0])
         for key, until in list(self.cleared.items()):
             if until > now:
                 self._deadlines.arm(RETAINED, None, until)
@@ -173,79 +208,141 @@ class Table:
 
     # Asking
 
-    def matching(self, asks: Mapping[int, Filter]) -> list[tuple[int, Retained]]:
+    def matching(self, asks: Mapping[int, Filter], now: int) -> list[Stored]:
         """The values for each of these requests, what was set last of each comes last."""
         if not asks or not self.values:
             return []
-        find = _finder(asks)
+        if self.compared is not None and asks == self.compared[0]:
+            return self._alive(self._matching_known(*self.compared), now)
+        find, cleared = _finder(asks), self.cleared
         found = [
-            (ask, value)
+            (key, _stored(value, ask))
             for key, value in self.values.items()
             for ask in find(value.notification.attributes)
-            if key not in self.cleared
+            if key not in cleared
         ]
-        return sorted(found, key=itemgetter(0)) if len(asks) > 1 else found
+        if len(asks) > 1:
+            found.sort(key=lambda one: one[1].ask)
+        return self._alive(found, now)
+
+    def _matching_known(
+        self, asks: Mapping[int, Filter], compared: Mapping[int, Stored | None]
+    ) -> list[tuple[Key, Stored]]:
+        ((ask, filter),) = asks.items()
+        cleared, found = self.cleared, list[tuple[Key, Stored]]()
+        for key, value in self.values.items():
+            if id(value) in compared:
+                stored = compared[id(value)]
+            else:
+                stored = answer_to(ask, filter, value)
+            if stored is not None and key not in cleared:
+                found.append((key, stored))
+        return found
+
+    def _alive(self, found: list[tuple[Key, Stored]], now: int) -> list[Stored]:
+        """Without those that have expired."""
+        ends = self._ends
+        if not ends:
+            return [one for _, one in found]
+        return [
+            replace(one, notification=self._at(key, one.notification, now)) if key in ends else one
+            for key, one in found
+            if ends.get(key, now + 1) > now
+        ]
+
+    def _at(self, key: Key, notification: Notification, now: int) -> Notification:
+        """A value with what is left of its lifetime."""
+        return replace(notification, expires_ns=max(OVER_NS, self._ends[key] - now))
 
     def expect(self, place: int, asks: Mapping[int, Filter]) -> None:
         """A session at this place has asked: it may get more from neighbours that are unheard."""
-        if self.unheard and asks:
-            known = self._asks.setdefault(place, {})
-            known.update(asks)
-            while len(known) > FILTERS_MAX:
-                del known[next(iter(known))]
+        if self.unheard:
+            for ask, filter in asks.items():
+                self._expect(place, ask, filter)
+
+    def _expect(self, place: int, ask: int, filter: Filter) -> None:
+        known = self._asks.setdefault(place, {})
+        known[ask] = filter
+        for part in filter.parts():
+            self._asking.setdefault(part, {})[place, ask] = None
+        if len(known) > FILTERS_MAX:
+            self._expect_no_more(place, next(iter(known)))
+
+    def _expect_no_more(self, place: int, ask: int) -> None:
+        for part in self._asks[place].pop(ask).parts():
+            requests = self._asking[part]
+            del requests[place, ask]
+            if not requests:
+                del self._asking[part]
 
     def withdraw(self, place: int, filter: Filter) -> None:
         """A session has no such subscription any more."""
-        known = self._asks.get(place)
-        if known is not None:
-            self._asks[place] = {ask: one for ask, one in known.items() if one != filter}
+        known = self._asks.get(place, {})
+        for ask in [ask for ask, one in known.items() if one == filter]:
+            self._expect_no_more(place, ask)
 
     def forget(self, place: int) -> None:
         """The session at this place has ended."""
+        for ask in list(self._asks.get(place, ())):
+            self._expect_no_more(place, ask)
         self._asks.pop(place, None)
 
-    def expected(self, values: Iterable[Retained]) -> Iterator[tuple[int, int, Retained]]:
-        """Places and numbers of requests that these values, which a neighbour told, are for."""
-        for value in values:
-            if not value.retain.clear:
-                for place, asks in self._asks.items():
-                    for ask, filter in asks.items():
-                        if filter.matches(value.notification.attributes):
-                            yield place, ask, value
+    def expected(
+        self, value: Retained, find: Callable[[Attributes], Sequence[Audience]]
+    ) -> tuple[list[Request], int]:
+        """The requests that a neighbour's value is for, and what it took to find them.
+
+        They are requests of subscriptions, so `find` finds them among all subscriptions that match.
+        """
+        if value.retain.clear or not self._asking:
+            return [], 0
+        attributes = value.notification.attributes
+        if len(self._asking) <= FEW_FILTERS:
+            found = [some for one, some in self._asking.items() if one.matches(attributes)]
+            units = FEW_FILTERS // 2
+        else:
+            audiences = find(attributes)
+            filters = [one.filter for one in audiences if one.filter in self._asking]
+            found = [self._asking[one] for one in filters]
+            units = 1 + len(audiences) // AUDIENCES_PER_UNIT
+        requests = sorted({request for some in found for request in some})
+        return requests, units + len(requests)
 
     # Neighbours
 
-    def start_over(self, neighbour: BrokerId) -> list[Values]:
+    def start_over(self, neighbour: BrokerId, now: int) -> list[Values]:
         """A link begins from nothing: what to tell first."""
         self.unheard[neighbour] = None
-        return batches(self.values.values())
+        return batches(
+            replace(one, notification=self._at(key, one.notification, now))
+            if key in self._ends
+            else one
+            for key, one in self.values.items()
+        )
 
     def heard(self, neighbour: BrokerId) -> None:
-        """A neighbour has told its values."""
+        """A neighbour has sent its values."""
         self.unheard.pop(neighbour, None)
         if not self.unheard:
             self._early.clear()
             self._asks.clear()
+            self._asking.clear()
 
-    def merge(self, values: Iterable[Retained], now: int) -> tuple[list[Retained], list[Retained]]:
-        """Which values of a neighbour are news here, and what it has to be told in turn.
+    def merge(self, value: Retained, now: int) -> tuple[Retained | None, Retained | None]:
+        """A value of a neighbour if it is news here, and the value that all neighbours have to get in its place.
 
-        What was accepted here before the neighbour was heard is later than what it told: this broker had forgotten
+        What was accepted here before the neighbour's values came is later than they are: this broker had forgotten
         how far the versions were.
         """
-        news, mine = list[Retained](), list[Retained]()
-        for value in values:
-            if not self.put(value, now):
-                continue
-            early = self._early.get(key_of(value))
-            if early is None:
-                news.append(value)
-            else:
-                again = replace(early, version=self.clock + 1)
-                self._early[key_of(again)] = again
-                self.put(again, now)
-                mine.append(again)
-        return news, mine
+        if not self.put(value, now):
+            return None, None
+        early = self._early.get(key_of(value))
+        if early is None:
+            return value, None
+        again = replace(early, version=self.clock + 1)
+        self._early[key_of(again)] = again
+        self.put(again, now)
+        return None, again
 
     # Saving
 
@@ -260,6 +357,7 @@ class Table:
             list(self._early.values()),
             asks,
             self.evicted,
+            [(at, self._ends[key]) for at, key in enumerate(self.values) if key in self._ends],
         )
 
     def load(self, saved: Saved) -> None:
@@ -270,11 +368,23 @@ class Table:
         cleared = dict(saved.cleared)
         for at, value in enumerate(saved.values):
             self.put(value, cleared.get(at, 0) - self._limits.tombstone_ns)
+        keys = list(self.values)
+        for at, ends in saved.ends:
+            self._end_at(keys[at], ends)
         self.clock, self.evicted = saved.clock, saved.evicted
         self.unheard = dict.fromkeys(saved.unheard)
         self._early = {key_of(value): value for value in saved.early}
         for place, ask, filter in saved.asks:
-            self._asks.setdefault(place, {})[ask] = filter
+            self._expect(place, ask, filter)
+
+
+def _stored(value: Retained, ask: int) -> Stored:
+    return Stored(value.notification, size_of(value.notification), ask=ask)
+
+
+def answer_to(ask: int, filter: Filter, value: Retained) -> Stored | None:
+    """What a request gets of this value; None: nothing, because it does not match."""
+    return _stored(value, ask) if filter.matches(value.notification.attributes) else None
 
 
 def _finder(asks: Mapping[int, Filter]) -> Callable[[Attributes], Iterable[int]]:

@@ -44,9 +44,10 @@ Chains = tuple[tuple[Filter, ...], ...]  # filters of one conjunction, for hop a
 class Audience:
     """The places that want what one filter matches, in ascending order."""
 
-    __slots__ = ("counts", "here", "near")
+    __slots__ = ("counts", "filter", "here", "near")
 
-    def __init__(self) -> None:
+    def __init__(self, filter: Filter) -> None:
+        self.filter = filter
         self.counts: dict[int, int] = {}  # place -> how often it asked
         self.near: list[int] = []  # neighbours' places
         self.here: list[int] = []  # sessions' places
@@ -55,20 +56,25 @@ class Audience:
 class Destinations:
     """Which places want a notification. A place is a small integer: a neighbour's or a session's."""
 
-    __slots__ = ("_audiences", "_first_session", "_index", "changed", "find")
+    __slots__ = ("_audiences", "_first_session", "_index", "changed", "find", "patterns")
 
     def __init__(self, first_session: int = 0) -> None:
         self._first_session = first_session
         self._audiences: dict[Filter, Audience] = {}
         self._index: FilterIndex[Audience] = FilterIndex()
         self.find = self._index.find  # the audiences of a notification
+        self.patterns = self._index.patterns
         # Filters whose audiences changed, for who clears it again; None: nobody wants to know.
         self.changed: dict[Filter, None] | None = None
+
+    def __len__(self) -> int:
+        """How many filters somebody wants."""
+        return len(self._audiences)
 
     def add(self, filter: Filter, place: int) -> None:
         audience = self._audiences.get(filter)
         if audience is None:
-            audience = self._audiences[filter] = Audience()
+            audience = self._audiences[filter] = Audience(filter)
             self._index.add(audience, filter)
         if place not in audience.counts and place != NOWHERE:
             insort(audience.near if place < self._first_session else audience.here, place)

@@ -31,6 +31,7 @@ from wayfare.core.history import (
     together,
 )
 from wayfare.core.intake import Intake
+from wayfare.core.late import REPORT
 from wayfare.core.memory import Consumer, Memory
 from wayfare.core.messages import (
     Attach,
@@ -103,6 +104,8 @@ class SavedWait(msgspec.Struct, array_like=True):
     returning: bool = False
     echo: Echo | None = None
     unreachable: bool = False
+    asks: bool = False
+    values: list[tuple[int, Filter]] = []
 
 
 class SavedSession(msgspec.Struct, array_like=True):
@@ -140,6 +143,8 @@ class SavedSession(msgspec.Struct, array_like=True):
     failover_ns: int = 0
     will: Will | None = None
     will_at: int = 0
+    late: int = 0
+    unsettled: list[int] = []
 
 
 class SavedAsking(msgspec.Struct, array_like=True):
@@ -346,7 +351,7 @@ class Places:
 
     def place(self, notification: Notification, ask: int = 0) -> int:
         key = notification.publisher, notification.number, ask
-        if key not in self._places:
+        if key not in self._places or ask == REPORT:  # there may be several of one gap
             self._places[key] = len(self.notifications)
             if ask:
                 self.asks[len(self.notifications)] = ask
@@ -395,6 +400,8 @@ def _saved_session(session: Session, places: Places) -> SavedSession:
         session.failover_ns,
         session.will,
         session.will_at,
+        session.late,
+        list(session.unsettled),
     )
 
 
@@ -468,6 +475,8 @@ def _saved_wait(wait: Wait, places: Places) -> SavedWait:
         wait.returning,
         wait.echo,
         wait.unreachable,
+        wait.asks,
+        list(wait.values.items()),
     )
 
 
@@ -489,7 +498,8 @@ def _load_session(border: Border, saved: SavedSession, stored: list[Stored]) -> 
     session.partial, session.sought_since = saved.partial, saved.sought_since
     session.asked, session.will, session.will_at = saved.asked, saved.will, saved.will_at
     session.above, session.life = saved.above, saved.life
-    session.failover_ns = saved.failover_ns
+    session.failover_ns, session.late = saved.failover_ns, saved.late
+    session.unsettled = dict.fromkeys(saved.unsettled)
     if saved.sought and saved.sought_since is None:
         session.sought_since = border.since
     session.doubt = None if saved.doubt is None else Doubt(*saved.doubt)
@@ -536,5 +546,6 @@ def _wait(saved: SavedWait, stored: list[Stored]) -> Wait:
     wait.refused, wait.superseded, wait.pending = saved.refused, saved.superseded, saved.pending
     wait.request, wait.repeated, wait.unclaimed = saved.request, saved.repeated, saved.unclaimed
     wait.returning, wait.echo = saved.returning, saved.echo
-    wait.unreachable = saved.unreachable
+    wait.unreachable, wait.asks = saved.unreachable, saved.asks
+    wait.values = dict(saved.values)
     return wait

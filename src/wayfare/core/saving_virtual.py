@@ -9,8 +9,11 @@ import msgspec
 
 from wayfare.core.filters import Filter
 from wayfare.core.history import Stored, size_of
+from wayfare.core.learning import Saved as Learnt
 from wayfare.core.memory import Memory
-from wayfare.core.messages import ClientId, LinkId, Notification, State, Terms
+from wayfare.core.messages import BrokerId, ClientId, LinkId, Notification, State, Terms
+from wayfare.core.pace import Saved as Paced
+from wayfare.core.prediction import START
 from wayfare.core.replicator import Replicator
 from wayfare.core.saving import Place, Places, SavedBacklog, loaded_backlog, saved_backlog
 from wayfare.core.virtual import Chains, Listened, Virtual, template_of
@@ -23,6 +26,7 @@ class SavedListened(msgspec.Struct, array_like=True):
     since: int
     exact: Filter | None
     chains: Chains
+    placed: tuple[Filter, ...] = ()
 
 
 class SavedVirtual(msgspec.Struct, array_like=True):
@@ -41,6 +45,10 @@ class SavedVirtual(msgspec.Struct, array_like=True):
     renew_at: int
     recalling: int | None
     held: list[Place]
+    thin_at: tuple[int, int] = (0, 0)
+    came: tuple[BrokerId, int] = (START, 0)
+    others: tuple[BrokerId, ...] = ()
+    located: int = 0
 
 
 class SavedBuffer(msgspec.Struct, array_like=True):
@@ -55,6 +63,8 @@ class Saved(msgspec.Struct, array_like=True):
     buffers: list[SavedBuffer]
     virtual: list[SavedVirtual]
     notifications: list[Notification]
+    learnt: Learnt | None = None
+    pace: Paced = Paced({}, {})
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -62,8 +72,9 @@ _decoder = msgspec.msgpack.Decoder(Saved)
 
 
 def save(replicator: Replicator) -> bytes:
-    """Nothing, if there are no virtual clients."""
-    if not replicator.virtual:
+    """Nothing, if there are no virtual clients, and nothing is learnt or measured."""
+    learner, pace = replicator.learner, replicator.pace.save()
+    if not replicator.virtual and learner is None and pace == Paced({}, {}):
         return b""
     places, ear = Places(), replicator.ear
     saved = Saved(
@@ -72,6 +83,8 @@ def save(replicator: Replicator) -> bytes:
         [SavedBuffer(one.filter, one.terms, list(one.ids())) for one in ear.buffers()],
         [_saved(one, places) for one in replicator.virtual.values()],
         places.notifications,
+        None if learner is None else learner.save(),
+        pace,
     )
     return _encoder.encode(saved)
 
@@ -90,6 +103,9 @@ def load(data: bytes, replicator: Replicator) -> None:
         for number in buffer.ids:
             buffers[buffer.ranged, buffer.terms].hold(number)
     ear.arm_all()
+    replicator.pace.load(saved.pace)
+    if replicator.learner is not None and saved.learnt is not None:
+        replicator.learner.load(saved.learnt)
 
 
 def _saved(virtual: Virtual, places: Places) -> SavedVirtual:
@@ -101,7 +117,9 @@ def _saved(virtual: Virtual, places: Places) -> SavedVirtual:
         virtual.attached,
         virtual.state,
         [
-            SavedListened(one.text, now.ranged, now.terms, now.since, now.exact, now.chains)
+            SavedListened(
+                one.text, now.ranged, now.terms, now.since, now.exact, now.chains, now.placed
+            )
             for one, now in virtual.listened.items()
         ],
         saved_backlog(virtual.backlog, places),
@@ -112,6 +130,10 @@ def _saved(virtual: Virtual, places: Places) -> SavedVirtual:
         virtual.renew_at,
         virtual.recalling,
         places.all(virtual.held),
+        virtual.thin_at,
+        virtual.came,
+        virtual.others,
+        virtual.located,
     )
 
 
@@ -123,11 +145,12 @@ def _loaded(saved: SavedVirtual, stored: list[Stored], memory: Memory) -> Virtua
     memory.note(virtual)
     virtual.past, virtual.told = set(saved.past), set(saved.told)
     virtual.until, virtual.renew_at = saved.until, saved.renew_at
-    virtual.recalling = saved.recalling
+    virtual.recalling, virtual.thin_at = saved.recalling, saved.thin_at
+    virtual.came, virtual.others, virtual.located = saved.came, saved.others, saved.located
     virtual.held = [(stored[place], put) for place, put in saved.held]
     for one in saved.listened:
         template = template_of(one.text)
         virtual.follows[template] = one.terms
-        listened = Listened(one.ranged, one.terms, one.since, one.exact, one.chains)
+        listened = Listened(one.ranged, one.terms, one.since, one.exact, one.chains, one.placed)
         virtual.listened[template] = listened
     return virtual

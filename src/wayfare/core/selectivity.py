@@ -10,23 +10,30 @@ from math import inf
 from typing import Any
 
 from wayfare.core import predicates as ps
-from wayfare.core.patterns import literals
+from wayfare.core.patterns import literals, shape
 from wayfare.core.predicates import Predicate
+
+SEARCHED = ("contains", "like")  # shapes of patterns that may begin anywhere
 
 
 class Statistics:
     """How often predicates are satisfied, guessed from the predicates that are there."""
 
-    __slots__ = ("seen",)
+    __slots__ = ("patterns", "seen")
 
     def __init__(self) -> None:
         self.seen: dict[str, _Seen] = {}  # of the attributes that predicates are about
+        # Patterns that have to be looked for in a text, and how often each is here, by attribute.
+        self.patterns: dict[str, dict[str, int]] = {}
 
     def observe(self, p: Predicate) -> None:
         seen = self.seen.get(p.name)
         if seen is None:
             seen = self.seen[p.name] = _Seen()
         seen.observe(p)
+        if type(p) is ps.Like and shape(p.pattern)[0] in SEARCHED:
+            patterns = self.patterns.setdefault(p.name, {})
+            patterns[p.pattern] = patterns.get(p.pattern, 0) + 1
 
     def forget(self, p: Predicate) -> None:
         """The predicate, which was observed, has gone."""
@@ -35,6 +42,13 @@ class Statistics:
             del self.seen[p.name]
         else:
             seen.forget(p)
+        if type(p) is ps.Like and shape(p.pattern)[0] in SEARCHED:
+            patterns = self.patterns[p.name]
+            patterns[p.pattern] -= 1
+            if not patterns[p.pattern]:
+                del patterns[p.pattern]
+            if not patterns:
+                del self.patterns[p.name]
 
     def share(self, p: Predicate) -> float:
         """The part of all notifications that may satisfy it; infinite if no shelf takes it."""

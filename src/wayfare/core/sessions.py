@@ -22,6 +22,7 @@ import msgspec
 from wayfare.core.effects import SessionEnded
 from wayfare.core.filters import Filter
 from wayfare.core.history import NEVER, Backlog, Limits, Loss, Marks, Queued, Stored, size_of
+from wayfare.core.late import UNTOLD
 from wayfare.core.matching import FilterIndex
 from wayfare.core.memory import (
     BODY_BYTES,
@@ -67,6 +68,7 @@ class Wait:
 
     __slots__ = (
         "asked",
+        "asks",
         "bytes",
         "echo",
         "held",
@@ -83,6 +85,7 @@ class Wait:
         "unclaimed",
         "unreachable",
         "until",
+        "values",
     )
 
     def __init__(self, asked: Wanted, until: int) -> None:
@@ -98,6 +101,8 @@ class Wait:
         self.superseded = False  # what was searched for goes to a later attachment
         self.pending: Request | Fetch | None = None  # from where the client went on to
         self.request: Request | None = None  # what the old broker was asked
+        self.values: dict[int, Filter] = {}  # requests for current values that came meanwhile
+        self.asks = False  # its client wants to know when the session opens: see CaughtUp
         self.echo: Echo | None = None  # what has spread: its client is told when the session opens
         # There is no older session, or it is here: the session waits until its filters are in effect again.
         self.returning = False
@@ -244,6 +249,7 @@ class Session:
         "expires_ns",
         "failover_ns",
         "home",
+        "late",
         "leaving",
         "life",
         "link",
@@ -259,6 +265,7 @@ class Session:
         "sought_since",
         "subscriptions",
         "unlike",
+        "unsettled",
         "wait",
         "watched",
         "welcomed",
@@ -315,6 +322,9 @@ class Session:
         # An earlier process of its client, elsewhere, reached this number, and the client is to exceed it.
         self.above = 0
         self.failover_ns = 0  # that it waits for an old broker which cannot be reached; 0: any time
+        self.late = UNTOLD  # what its client wants of what such a broker sends when it is back
+        # Attachments at which its client was told of a loss of unknown number that may be settled later.
+        self.unsettled: dict[int, None] = {}
         self.life = 0  # of the process of its client; 0: unknown
         self.episode: Episode | None = None  # publishers may be slowed for it
 
@@ -323,13 +333,20 @@ class Session:
         queued = self.marks.of(publisher)
         return queued if self.wait is None else max(queued, self.wait.last_of(publisher))
 
-    def undelivered(self, delivered: int) -> set[tuple[ClientId, int]]:
-        """What its client gets after this delivery by all subscriptions that match: for membership only."""
-        queue = (*self.backlog.unacked, *self.backlog.waiting)
-        stored = [one for number, one, _ in queue if number > delivered]
+    def undelivered(self, delivered: int, numbers: Container[int]) -> set[tuple[ClientId, int]]:
+        """What its client gets after this delivery by all subscriptions that match: for membership only.
+
+        Of all that, publications with these numbers.
+        """
+        some = [
+            stored.notification
+            for queue in (self.backlog.unacked, self.backlog.waiting)
+            for number, stored, _ in queue
+            if number > delivered and not stored.ask and stored.notification.number in numbers
+        ]
         if self.wait is not None:
-            stored += [one for one, _ in self.wait.held if isinstance(one, Stored)]
-        some = [one.notification for one in stored if not one.ask]
+            held = [one for one, _ in self.wait.held if isinstance(one, Stored) and not one.ask]
+            some += [one.notification for one in held]
         return {(one.publisher, one.number) for one in some}
 
     def held_values(self) -> set[tuple[ClientId, int]]:
@@ -360,7 +377,7 @@ class Session:
         self.partial, self.sought_since = True, None
 
     def ended(self, why: str, now: int) -> SessionEnded:
-        """What an operator is told when it ends by itself: say so before it does."""
+        """The report for operators when it ends by itself: made before it does."""
         away_ns = now - self.away_since
         return SessionEnded(self.client, self.account, why, away_ns, len(self.backlog))
 
@@ -392,6 +409,8 @@ class Tombstone(msgspec.Struct, frozen=True, gc=False):
         0  # where that process first began, if it had to exceed others since; 0: at `began`
     )
     above: int = 0  # what the client of an ended session had to exceed, and may not have heard of
+    # Attachments at which a client missed an unknown number, to be settled by replies that come after the session.
+    unsettled: tuple[int, ...] = ()
 
     def departures_with(self, more: tuple[Departure, ...]) -> tuple[Departure, ...]:
         """All departures by epoch, the latest first: requests overtake each other, and so do these."""

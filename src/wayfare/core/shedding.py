@@ -1,9 +1,10 @@
-"""Shedding: beyond a limit in sum, some lose, and are told so.
+"""Shedding: beyond a total limit, some clients lose notifications, and get a gap.
 
 Beyond a limit of bytes, the largest consumer:
 
     a backlog           its oldest notifications, with a `Gap` in their place
     a waiting session   the older half of what it holds back, with a `Gap`
+    a queue group       the oldest of its queue; its members are told
     a buffer            its oldest notifications, as if it were shorter: nobody was promised them
 
 Consumers that are small are left alone, and so are all others while one is larger. A session that is large because
@@ -19,6 +20,7 @@ from __future__ import annotations
 from wayfare.core.border import Border
 from wayfare.core.buffers import Buffer
 from wayfare.core.effects import EVICTED, Effect, Exceeded
+from wayfare.core.groups import Group, Groups
 from wayfare.core.memory import RANK_MIN, SESSION_BYTES, Consumer, rank_of
 from wayfare.core.messages import ClientId
 from wayfare.core.relocation import Relocation
@@ -34,8 +36,11 @@ EVICTED_MAX = 16  # sessions that end for a new one: a client may have had sever
 class Shedding:
     """At one broker."""
 
-    def __init__(self, border: Border, replicator: Replicator, relocation: Relocation) -> None:
+    def __init__(
+        self, border: Border, replicator: Replicator, relocation: Relocation, groups: Groups
+    ) -> None:
         self._border, self._replicator, self._relocation = border, replicator, relocation
+        self._groups = groups
         self._memory = border.memory
 
     def make_room(self, client: ClientId, now: int) -> list[Effect]:
@@ -63,7 +68,7 @@ class Shedding:
                 break
             before = largest.noted
             if not isinstance(largest, Session) or _keeps_much(largest):
-                effects += self._cut(largest, event.limit)
+                effects += self._cut(largest, event.limit, now)
             elif _has_many_filters(largest) and not largest.is_awaited():
                 effects += self._evict(largest, event.limit, now)
                 continue
@@ -73,26 +78,29 @@ class Shedding:
                 self._memory.forget(largest)
         for one in spared:
             self._memory.note(one)
-        return effects
+        return effects + self._groups.report(now)
 
     def _used(self, account: str) -> int:
         return self._memory.noted(account) if account else self._memory.bytes
 
-    def _cut(self, consumer: Consumer, limit: str) -> list[Effect]:
+    def _cut(self, consumer: Consumer, limit: str, now: int) -> list[Effect]:
         """Make one smaller: what it loses is its oldest."""
         if isinstance(consumer, Session):
-            return self._cut_session(consumer, limit)
+            return self._cut_session(consumer, limit, now)
         if isinstance(consumer, Virtual):
             backlog = consumer.backlog
             self._memory.shed += backlog.shed(int(backlog.kept_bytes() * LEFT), limit)
             self._memory.note(consumer)
-            return self._replicator.push(consumer)
+            return self._replicator.push(consumer, now)
+        if isinstance(consumer, Group):
+            self._groups.shed(consumer, int(consumer.measure() * LEFT), limit)
+            return []
         assert isinstance(consumer, Buffer)
         self._memory.shed += consumer.shed(int(consumer.size() * LEFT))
         self._memory.note(consumer)
         return []
 
-    def _cut_session(self, session: Session, limit: str) -> list[Effect]:
+    def _cut_session(self, session: Session, limit: str, now: int) -> list[Effect]:
         backlog, wait, memory = session.backlog, session.wait, self._memory
         waiting = 0 if wait is None else wait.kept_bytes()
         if wait is not None and waiting > backlog.kept_bytes():
@@ -101,7 +109,7 @@ class Shedding:
             dropped = backlog.shed(int(backlog.kept_bytes() * LEFT), limit)
         memory.shed += dropped
         memory.note(session)
-        return self._border.push(session)
+        return self._border.push(session, now)
 
 
 def _has_many_filters(session: Session) -> bool:

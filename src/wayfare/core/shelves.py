@@ -13,6 +13,7 @@ from wayfare.core.candidates import Candidate, Sorted, candidate_of
 from wayfare.core.cells import circle_cells, range_cells
 from wayfare.core.compiling import number_span, text_span
 from wayfare.core.conditions import Conjunction
+from wayfare.core.long_texts import LONG, LONG_TEXTS
 from wayfare.core.predicates import Attributes, Predicate
 from wayfare.core.selectivity import Statistics, shelved
 
@@ -408,12 +409,23 @@ class _Grams(_Levels):
 
     def visit(self, value: Any, attributes: Attributes, out: list[Any]) -> None:
         size = len(value)
+        if size >= LONG:
+            self._visit_long(value, attributes, out)
+            return
         for length, groups in self.levels.items():
             # A piece may occur twice; what is filed under it must be found once.
             pieces = dict.fromkeys([value[i : i + length] for i in range(size - length + 1)])
             for piece in pieces:
                 found = groups.get(piece)
                 if found is not None:
+                    visit(found, attributes, out)
+
+    def _visit_long(self, value: str, attributes: Attributes, out: list[Any]) -> None:
+        """The same by what is filed: other groups may look for pieces of the same text."""
+        for length, groups in self.levels.items():
+            pieces = LONG_TEXTS.of(value).pieces(length)
+            for piece, found in groups.items():
+                if piece in pieces:
                     visit(found, attributes, out)
 
 

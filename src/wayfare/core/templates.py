@@ -69,6 +69,14 @@ class Template(msgspec.Struct, frozen=True, dict=True, cache_hash=True):
         return sum(type(p) is Marked and p.follows_location for one in self.clauses for p in one)
 
     @cached_property
+    def names_places(self) -> bool:
+        """Whether it asks for places by name only: then what it means in a range is what it means at each place."""
+        located = [
+            p for one in self.clauses for p in one if type(p) is Marked and p.follows_location
+        ]
+        return all(p.operator == "in" for p in located)
+
+    @cached_property
     def parts(self) -> tuple[Template, ...]:
         """The conjunctions, each as a template of its own, even if it mentions no marker."""
         return tuple(Template(syntax.text((clause,)), (clause,)) for clause in self.clauses)

@@ -16,16 +16,29 @@ from wayfare.core.buffers import Id
 from wayfare.core.filters import Filter
 from wayfare.core.history import Backlog
 from wayfare.core.history import Kept as Put
+from wayfare.core.learning import COVERAGE, Learner
 from wayfare.core.memory import SESSION_BYTES, Memory
 from wayfare.core.messages import FOLLOWED_CHARACTERS_MAX, BrokerId, ClientId, LinkId, State, Terms
+from wayfare.core.pace import Pace
 from wayfare.core.places import Places
+from wayfare.core.prediction import START, Movement
 from wayfare.core.templates import Around, Mine, Template, parse
 from wayfare.errors import FilterError, ProtocolError
 
-CHAIN_MAX = 8  # hops that can have different filters; beyond, the last one holds
+CHAIN_MAX = 8  # hops that can have different filters; beyond, the last one holds ...
+HOPS_MAX = 32  # ... and is wide enough for so many
+PLACES_MAX = 256  # places, times subscriptions of a client, of which each is kept by itself
 KNOWN = 4_096  # texts of filters that are not parsed again
 
 Chains = tuple[tuple[Filter, ...], ...]
+UNMEASURED = Pace()
+
+
+class Learning(msgspec.Struct, frozen=True):
+    """How brokers learn by themselves where their clients go."""
+
+    coverage: float = COVERAGE  # share of the arrivals that are to be expected
+    movement: Movement | None = None  # a mined model to begin with; None: with `nlb`
 
 
 class Ahead(msgspec.Struct, frozen=True):
@@ -34,14 +47,40 @@ class Ahead(msgspec.Struct, frozen=True):
     places: Places = Places()
     nlb: Callable[[BrokerId], Sequence[BrokerId]] = lambda _broker: ()
     steps: int | None = 0  # q at every broker beyond the border; None: it grows by hop, as below
-    dwell_ns: int = 60 * 10**9  # that a client stays at a location
-    hop_ns: int = 20 * 10**6  # that a subscription takes from broker to broker
+    dwell_ns: int | None = None  # that a client stays at a location; None: it is measured
+    hop_ns: int | None = (
+        None  # that a subscription takes from broker to broker; None: it is measured
+    )
+    learning: Learning | None = None  # None: the next brokers are those of `nlb`
 
-    def steps_at(self, hops: int) -> int:
+    @property
+    def measures_hops(self) -> bool:
+        """Whether it matters how long messages between brokers take."""
+        return self.steps is None and self.hop_ns is None
+
+    def learner(self, broker: BrokerId) -> Learner | None:
+        """What this broker knows at first; None: it is not to learn."""
+        if self.learning is None:
+            return None
+        coverage, movement = self.learning.coverage, self.learning.movement
+        learner = Learner(coverage)
+        if movement is None:
+            learner.begin_near(self.nlb(broker))
+        else:
+            learner.begin(movement, broker, movement.least_share(coverage))
+        return learner
+
+    def listens(self, broker: BrokerId) -> bool:
+        """Whether other brokers may be asked to listen ahead for the clients of this one."""
+        return self.learning is not None or bool(self.nlb(broker))
+
+    def steps_at(self, hops: int, pace: Pace = UNMEASURED) -> int:
         """q: how far a client may go while it is heard of so many hops away, and answered from there."""
         if self.steps is not None:
             return self.steps
-        return -(-2 * hops * self.hop_ns // self.dwell_ns)
+        dwell_ns = pace.dwell_ns if self.dwell_ns is None else self.dwell_ns
+        hop_ns = pace.hop_ns if self.hop_ns is None else self.hop_ns
+        return -(-2 * hops * hop_ns // dwell_ns)
 
     def exact(self, template: Template, state: State) -> Filter:
         """What a subscription means where its client is."""
@@ -57,13 +96,32 @@ class Ahead(msgspec.Struct, frozen=True):
         around = self.places.around(locations)
         return union(template.widened(Mine(spread(locations, state.areas), around, state.values)))
 
-    def chains(self, template: Template, state: State) -> Chains:
+    def placed(
+        self, template: Template, terms: Terms | None, state: State, broker: BrokerId, most: int
+    ) -> tuple[Filter, ...]:
+        """What it means at each place of this range, if terms say how much to keep of each; else nothing.
+
+        Nor if that were more than so many, or too long: then they count for all places together.
+        """
+        if terms is None or (terms.last is None and terms.key is None):
+            return ()
+        locations = self.places.locations(broker)
+        if not template.names_places or not 1 < len(locations) <= most:
+            return ()
+        areas = [spread((one,), state.areas) for one in locations]
+        characters = sum(len(template.text) + template.located * sum(map(len, a)) for a in areas)
+        if characters > FOLLOWED_CHARACTERS_MAX:
+            return ()
+        found = dict.fromkeys(template.resolve(Mine(one, None, state.values)) for one in areas)
+        return tuple(one for one in found if one.conjunctions)
+
+    def chains(self, template: Template, state: State, pace: Pace = UNMEASURED) -> Chains:
         """What brokers further away are told: what it will mean soon, for each part of the filter."""
-        if not state.location or not self.steps_at(CHAIN_MAX):
+        if not state.location or not self.steps_at(HOPS_MAX, pace):
             return ()
         levels: list[Mine] = []
-        for hops in range(1, CHAIN_MAX + 1):
-            reached = self.places.reach(state.location, self.steps_at(hops))
+        for hops in (*range(1, CHAIN_MAX), HOPS_MAX):
+            reached = self.places.reach(state.location, self.steps_at(hops, pace))
             around = self.places.around(reached, state.position)
             levels.append(Mine(spread(reached, state.areas), around, state.values))
         chains = []
@@ -84,6 +142,7 @@ class Listened(msgspec.Struct, frozen=True):
     since: Id  # what came before is not its
     exact: Filter | None  # for where its client is: it is delivered; None: somewhere else
     chains: Chains = ()  # what brokers further away are told of it
+    placed: tuple[Filter, ...] = ()  # of these, each by itself is kept; nothing: all of `ranged`
 
 
 class Virtual:
@@ -93,20 +152,25 @@ class Virtual:
         "account",
         "attached",
         "backlog",
+        "came",
         "client",
         "epoch",
         "follows",
         "held",
         "link",
         "listened",
+        "located",
         "meant",
         "noted",
+        "others",
         "past",
         "recalling",
         "renew_at",
         "state",
         "stream",
+        "thin_at",
         "told",
+        "told_max",
         "until",
         "version",
     )
@@ -118,6 +182,11 @@ class Virtual:
         self.version = 0  # of what the client follows, and is like
         self.link: LinkId | None = None  # None: its client is not here
         self.attached = 0  # since when it is, or was
+        # If its client is or was here: from which broker it came, and when.
+        self.located = 0  # since when it is, or was, at its location
+        self.came = START, 0
+        # The brokers that listen ahead for it, if that is learnt: by what they were told, or told us.
+        self.others: tuple[BrokerId, ...] = ()
         self.state = m.NOWHERE
         self.follows: dict[Template, Terms | None] = {}
         self.listened: dict[Template, Listened] = {}
@@ -125,8 +194,11 @@ class Virtual:
         self.meant: tuple[State, bool] | None = None
         self.backlog = Backlog(0, memory, self)
         self.stream = 0  # the epoch in which the numbers of the backlog began
+        # How many, or how many bytes, it may keep for a client that is away before terms are applied again.
+        self.thin_at = (0, 0)
         self.past: set[int] = set()  # which numbers are of the past
         self.told: set[Id] = set()  # what of the buffers its client has got, or will get
+        self.told_max = 0  # ids; beyond it, some of them may not be in the buffers any more
         self.until: int | None = None  # when its lease ends; None: its client is here, or was last
         self.renew_at = 0  # when to tell the others again
         self.recalling: int | None = None  # until when it waits for what was kept elsewhere

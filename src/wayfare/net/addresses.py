@@ -40,6 +40,7 @@ class Address(msgspec.Struct, frozen=True):
     host: str
     port: int = PORT
     tls: bool = False
+    name: str = ""  # that its certificate has to have; "": the host
 
     def __str__(self) -> str:
         scheme = "wayfares" if self.tls else "wayfare"

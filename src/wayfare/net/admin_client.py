@@ -16,7 +16,7 @@ from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Requ
 import msgspec
 
 from wayfare.errors import CannotConnect, UsageError
-from wayfare.net.admin_http import PATH
+from wayfare.net.admin_http import KICK, PATH
 from wayfare.net.security import client_context, is_loopback
 from wayfare.net.sessions import PAGE_MAX, Kicked, Page, SessionDetails, SessionFacts
 
@@ -35,6 +35,10 @@ class _Details(msgspec.Struct):
 
 class _Removed(msgspec.Struct):
     removed: list[Kicked]
+
+
+class _Kicked(msgspec.Struct):
+    kicked: list[Kicked]
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -76,6 +80,19 @@ class AdminClient:
     def remove(self, client: str, broker: str = "", reason: str = "") -> list[Kicked]:
         return self._ask("DELETE", _path(client, broker=broker, reason=reason), _Removed).removed
 
+    def kick(
+        self,
+        client: str,
+        broker: str = "",
+        reason: str = "",
+        *,
+        forget: bool = False,
+        again: bool = False,
+    ) -> list[Kicked]:
+        flags = {"forget": "true" if forget else "", "again": "true" if again else ""}
+        target = _path(client, KICK, broker=broker, reason=reason, **flags)
+        return self._ask("POST", target, _Kicked).kicked
+
     def _ask(self, method: str, target: str, answer: type[T]) -> T:
         said = {"Authorization": f"Bearer {self._token}"}
         request = Request(f"{self._url}{target}", method=method, headers=said)
@@ -84,12 +101,17 @@ class AdminClient:
                 return msgspec.json.decode(response.read(ANSWER_BYTES), type=answer)
         except HTTPError as error:
             reason = _reason(error)
+            if reason is None:
+                came = f"it answers {error.code} {error.reason}"
+                raise CannotConnect(f"{self._url} is no admin API: {came}") from None
             if error.code == HTTPStatus.NOT_FOUND:
                 raise Missing(reason) from None
             raise UsageError(f"{self._url}: {reason}") from None
         except (OSError, HTTPException) as error:
             inner = getattr(error, "reason", error)
             reason = getattr(inner, "strerror", None) or str(inner) or type(inner).__name__
+            if isinstance(error, HTTPException) and not isinstance(error, OSError):
+                reason = "what listens there does not speak HTTP"
             raise CannotConnect(
                 f"cannot reach an admin API at {self._url}: {reason}; see that the broker runs, and has"
                 " admin.listen"
@@ -98,17 +120,17 @@ class AdminClient:
             raise CannotConnect(f"{self._url} is no admin API of this release: {error}") from None
 
 
-def _reason(error: HTTPError) -> str:
-    """What the broker says is wrong."""
+def _reason(error: HTTPError) -> str | None:
+    """What the broker says is wrong; None if this is no answer of an admin API."""
     try:
         return str(json.loads(error.read(ANSWER_BYTES))["error"])
     except (ValueError, KeyError, TypeError, OSError, HTTPException):
-        return f"it answers {error.code} {error.reason}"
+        return None
 
 
-def _path(client: str, **query: str) -> str:
+def _path(client: str, action: str = "", **query: str) -> str:
     said = urlencode({name: one for name, one in query.items() if one})
-    return f"{PATH}/{quote(client, safe='')}{'?' if said else ''}{said}"
+    return f"{PATH}/{quote(client, safe='')}{action}{'?' if said else ''}{said}"
 
 
 def _token(path: Path) -> str:

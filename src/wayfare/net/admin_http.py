@@ -3,6 +3,7 @@
     GET    /v1/sessions?client=car-*&state=away&limit=100&after=...     a page of sessions
     GET    /v1/sessions/car-17                                          everything about one client
     DELETE /v1/sessions/car-17?reason=...                               end its session
+    POST   /v1/sessions/car-17/kick?reason=...&again=true&forget=true   disconnect it
 
 Every request has a token (`Authorization: Bearer ...`) out of a file that only its owner may read. Failures count
 in the login limits of the broker. Without TLS it listens on this machine only. One request for each connection,
@@ -34,7 +35,7 @@ from wayfare.net.answering import Answering
 from wayfare.net.broker import BrokerHost
 from wayfare.net.logs import tell
 from wayfare.net.security import Tls, is_loopback, reload, server_context
-from wayfare.net.sessions import ELSEWHERE, PAGE, Selection, details_of, kick, page
+from wayfare.net.sessions import ELSEWHERE, PAGE, Kicked, Selection, details_of, kick, page
 
 REQUEST_BYTES = 8_192  # of a request, with all its headers
 REQUEST_S = 5.0  # that a request may take, and that its answer may
@@ -43,7 +44,12 @@ TOKEN_MIN = 20  # characters of a token
 TOKENS_BYTES = 65_536  # of their file
 ACCOUNT = "\0admin"  # whose failures these are: no account has such a name
 PATH = "/v1/sessions"
-QUERIES = {"GET": ("broker", "client", "state", "limit", "after"), "DELETE": ("broker", "reason")}
+KICK = "/kick"  # behind the name of a client
+QUERIES = {
+    "GET": ("broker", "client", "state", "limit", "after"),
+    "DELETE": ("broker", "reason"),
+    "POST": ("broker", "reason", "again", "forget"),
+}
 
 logger = logging.getLogger("wayfare.broker")
 
@@ -76,7 +82,7 @@ class Tokens:
                 self._known, self._seen = {}, None
                 if stat.S_IMODE(facts.st_mode) & 0o077:
                     raise UsageError(
-                        f"{self._path} may be read by others, who then have its tokens: chmod 600"
+                        f"{self._path} may be read by other users, and its tokens with it: chmod 600"
                     )
                 text = file.read(TOKENS_BYTES + 1)
         except OSError as error:
@@ -186,19 +192,33 @@ class AdminApi:
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
             raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "no request here has a body")
         if method not in QUERIES:
-            raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "use GET or DELETE", Allow="GET, DELETE")
+            allowed = ", ".join(QUERIES)
+            raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, f"use one of {allowed}", Allow=allowed)
         path, query = _target(target, method)
+        if method == "POST" and not path.endswith(KICK):
+            use = f"POST is for {PATH}/CLIENT{KICK}"
+            raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, use, Allow="GET, DELETE")
         hosts = [one for one in self._brokers if query.get("broker", "") in ("", one.name)]
         if not hosts:
             raise Refusal(HTTPStatus.NOT_FOUND, f"there is no broker {query['broker'][:60]} here")
         if path == PATH and method == "GET":
             return await self._page(hosts, query)
-        client = unquote(path.removeprefix(f"{PATH}/")) if path.startswith(f"{PATH}/") else ""
+        name = path.removesuffix(KICK) if method == "POST" else path
+        client = unquote(name.removeprefix(f"{PATH}/")) if name.startswith(f"{PATH}/") else ""
         if not client or len(client) > NAME_MAX:
             raise Refusal(HTTPStatus.NOT_FOUND, f"there are {PATH} and {PATH}/CLIENT")
         if method == "GET":
             return _one(hosts, client)
-        return _remove(hosts, client, f"token {by}", query.get("reason", ""))
+        reason = query.get("reason", "")[:NAME_MAX]
+        did, forget = (
+            ("removed", True) if method == "DELETE" else ("kicked", _flag(query, "forget"))
+        )
+        again = _flag(query, "again")
+        done = [
+            kick(host, client, f"token {by}", forget=forget, again=again, reason=reason)
+            for host in hosts
+        ]
+        return {"client": client, did: _found(client, done)}
 
     def _authorize(self, given: str, address: str) -> str:
         """Whose token it is; Refusal if it is nobody's, or too many were wrong before."""
@@ -217,7 +237,7 @@ class AdminApi:
             says = "the admin API accepts no token: %(reason)s"
             tell(logger, logging.WARNING, "admin_tokens", says, reason=error)
         owner = self._tokens.owner(token.strip()) if scheme.lower() == "bearer" else ""
-        if given:  # who has none has not guessed
+        if given:  # a request without a token is no guess
             limits.settle(ACCOUNT, address, bool(owner))
         if not owner:
             if given:
@@ -250,11 +270,19 @@ def _one(hosts: list[BrokerHost], client: str) -> object:
     return {"client": client, "sessions": sessions}
 
 
-def _remove(hosts: list[BrokerHost], client: str, by: str, reason: str) -> object:
-    done = [kick(host, client, by, forget=True, reason=reason[:NAME_MAX]) for host in hosts]
-    if not any(one.forgotten or one.disconnected for one in done):
+def _found(client: str, done: list[Kicked]) -> list[Kicked]:
+    """What came of it at brokers that know the client; Refusal if none does."""
+    found = [one for one in done if one.disconnected or one.forgotten or one.away]
+    if not found:
         raise _not_found(client, [one.moved_to for one in done if one.moved_to])
-    return {"client": client, "removed": [one for one in done if one.forgotten or one.disconnected]}
+    return found
+
+
+def _flag(query: dict[str, str], name: str) -> bool:
+    text = query.get(name, "false")
+    if text not in ("true", "false"):
+        raise Refusal(HTTPStatus.BAD_REQUEST, f"{name} is true or false, not {text[:60]!r}")
+    return text == "true"
 
 
 def _not_found(client: str, moved_to: list[str]) -> Refusal:

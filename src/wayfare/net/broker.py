@@ -19,7 +19,7 @@ from itertools import count
 
 from msgspec.structs import replace
 
-from wayfare.core.broker import DEFAULT_LIMITS, NOT_AHEAD, Broker
+from wayfare.core.broker import DEFAULT_LIMITS, NOT_AHEAD, Broker, check_ahead
 from wayfare.core.codec import encode
 from wayfare.core.effects import (
     Close,
@@ -30,6 +30,7 @@ from wayfare.core.effects import (
     LinkDown,
     LinkState,
     LinkUp,
+    Measured,
     Pause,
     Post,
     Posted,
@@ -98,6 +99,8 @@ from wayfare.net.store import GaveUp, Out, Resumed, Started, Store
 from wayfare.net.strangers import Strangers
 
 MORE_FILTERS = (Subscribe, Advertise, Follow)  # refused while there is no memory left
+SMOOTHING = 0.125  # of a round trip, in the mean of those before
+NOTABLE = 0.25  # change of that mean of which the core is told, as a share
 WARN_EVERY_S = 60.0  # of a journal that is too long
 
 logger = logging.getLogger("wayfare.broker")
@@ -138,6 +141,8 @@ class BrokerHost:
         """
         if store is not None:
             check_savable(relocation)
+        if relocation == "home":
+            check_ahead(relocation, ahead.listens(BrokerId(name)))
         self.core = Broker(
             BrokerId(name),
             [BrokerId(one) for one in neighbours],
@@ -339,7 +344,7 @@ class BrokerHost:
 
     @property
     def login_limits(self) -> LoginLimits:
-        """What was guessed wrong here, by whom: also for who else checks logins for this broker."""
+        """The failed logins here, by account and address; the admin API counts its failures there, too."""
         return self._door.logins
 
     @property
@@ -382,6 +387,9 @@ class BrokerHost:
                 return  # what comes behind is not for anybody
             if type(message) is Ping:
                 connection.answer(message)
+                if neighbour is not None and connection.round_trip_s is not None:
+                    self._measured(neighbour, connection.round_trip_s)
+                    connection.round_trip_s = None
                 continue
             if neighbour is None:
                 if type(message) is Attach and message.client != connection.peer:
@@ -494,6 +502,9 @@ class BrokerHost:
             self._door.on_hello(connection)
             self.on_output(connection)
             return []
+        if isinstance(first, Ping):  # it measures how near we are
+            connection.answer(first)
+            return []
         if isinstance(first, Login):
             self._door.log_in(connection, first)
             return []
@@ -581,6 +592,7 @@ class BrokerHost:
         self._strangers.discard(connection)
         self._calls.on_joined(link.name)
         connection.admit(link.name)
+        connection.timed = self.core.replicator.ahead.measures_hops
         if link.connect(connection, join):
             if self._store is not None:
                 self._store.append(Resumed(self.now(), link.name))
@@ -591,6 +603,15 @@ class BrokerHost:
         self._tell_linked(link, "from nothing")
         self._step(LinkUp(LinkId(link.name)), self.now())
         return True
+
+    def _measured(self, link: Link, round_trip_s: float) -> None:
+        """Tell the core how long a message to a neighbour takes, unless it is about as long as before."""
+        before = link.round_trip_s
+        smooth = round_trip_s if before is None else before + SMOOTHING * (round_trip_s - before)
+        link.round_trip_s = smooth
+        if link.told_s is None or abs(smooth - link.told_s) > NOTABLE * link.told_s:
+            link.told_s = smooth
+            self._step(Measured(LinkId(link.name), round(smooth * 10**9)), self.now())
 
     def _begins_again(self, link: Link, join: Join) -> bool:
         """Whether the counts show that the store of either end was rolled back: nothing can be repeated."""

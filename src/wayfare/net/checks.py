@@ -93,6 +93,14 @@ def check_settings(settings: configured.Settings) -> Iterator[Wrong]:
         ),
         (
             WARN,
+            bool(settings.announce.network and settings.security.accounts)
+            and settings.security.tls is None,
+            "announce.network",
+            "is given without tls.cert, and there are accounts: no client sends a password to an announced"
+            " broker without TLS, so say tls.cert and tls.key",
+        ),
+        (
+            WARN,
             limits.backlog_bytes < PUBLICATION_BYTES_MAX,
             "limits.backlog_bytes",
             f"is {limits.backlog_bytes}, and one notification may have {PUBLICATION_BYTES_MAX}: a"

@@ -21,6 +21,7 @@ from wayfare.core import client as core
 from wayfare.core import messages as m
 from wayfare.core.effects import Lost
 from wayfare.core.filters import Filter
+from wayfare.core.late import COUNTED, WANTED
 from wayfare.core.membership import AWAY_NS, PREFETCH
 from wayfare.core.messages import ClientId
 from wayfare.core.reserved import GROUP, MEMBER, REPLY_TO, is_address
@@ -34,7 +35,7 @@ from wayfare.net.options import EXPIRES_S, Options, Settings, check_options
 from wayfare.net.requests import Replies, Requesting
 from wayfare.net.sharing import Sharing
 from wayfare.net.subscription import Notification, Subscription
-from wayfare.net.wanted import Wanted, asked, offered_as
+from wayfare.net.wanted import Wanted, asked, offered_as, wanted_as
 
 
 class Client(LocalBroker):
@@ -55,6 +56,7 @@ class Client(LocalBroker):
             outbox_bytes_max=settings.outbox_bytes,
             confirms=settings.store is not None,
             expires_ns=0 if client_id else int(EXPIRES_S * 1e9),
+            late=WANTED if settings.late else COUNTED,
         )
         super().__init__(addresses, begun(mine) if client_id else mine, settings)
         self._intake = Intake(
@@ -89,7 +91,7 @@ class Client(LocalBroker):
         queue: int | None = None,
         policy: str | None = None,
         ack: bool = False,
-        retained: bool = True,
+        retained: bool | None = None,
         group: str | None = None,
         prefetch: int = PREFETCH,
         away: float = AWAY_NS / 1e9,
@@ -107,17 +109,18 @@ class Client(LocalBroker):
         since                also what came by in the last so many seconds, as far as the broker
                              remembers (its limit `past_count`) and as it is in order
         slow_publishers      for how many seconds publishers may be slowed while this client is connected
-                             and does not read fast enough; then it loses the oldest, and is told. 0: at
+                             and does not read fast enough; then it loses the oldest (`on_lost`). 0: at
                              once; by default, and at most: the broker's limit `slow_publishers`
         queue, policy        how many may wait for the application, and what happens with more:
                              wait (then nothing comes, for no subscription), drop_oldest or
                              drop_newest
         ack                  each notification is done when the application calls its `ack()`; else, when
                              the next one is asked for, or the subscription is closed
-        retained             the current values that match come first; not of what follows the client, nor for groups
+        retained             the current values that match come first, unless this is False. What follows the
+                             client, and queue groups, get none: then True is refused
         group                the name of a queue group: subscriptions with the same name and filter share the
                              notifications, each goes to one of them, wherever their clients are
-        prefetch             so many the member of a group may have without being done with them
+        prefetch             how many notifications a member may have without being done with them
         away                 seconds after which another member gets what a silent one has: it died, or is away
         """
         queue = self._settings.queue if queue is None else queue
@@ -129,9 +132,18 @@ class Client(LocalBroker):
                 raise UsageError(
                     "a queue group keeps everything: leave last, younger, key, local, since"
                 )
-            away_ns = int(away * 1e9)
+            if retained or slow_publishers is not None:
+                raise UsageError(
+                    "a queue group gets no current values, and slows no publishers: leave retained,"
+                    " slow_publishers"
+                )
+            shared, away_ns = wanted_as(wanted), int(away * 1e9)
+            if isinstance(shared, Template):
+                raise UsageError(
+                    f"{shared} follows one client, so no group can share it: leave group"
+                )
             return self._sharing.subscription(
-                group, offered_as(wanted), queue, prefetch=prefetch, away_ns=away_ns, ack=ack
+                group, shared, queue, prefetch=prefetch, away_ns=away_ns, ack=ack
             )
         one = asked(
             wanted,
@@ -142,6 +154,10 @@ class Client(LocalBroker):
             since=since,
             slow_publishers=slow_publishers,
         )
+        if retained and isinstance(one.wanted, Template):
+            raise UsageError(
+                f"{one.wanted} follows the client, so leave out retained: it gets no current values"
+            )
         return Subscription(
             self._intake,
             one.wanted,
@@ -150,7 +166,7 @@ class Client(LocalBroker):
             queue,
             policy,
             ack=ack,
-            retained=retained,
+            retained=retained is not False,
         )
 
     def offer(self, offered: Wanted) -> Offer:
@@ -167,7 +183,7 @@ class Client(LocalBroker):
         *,
         timeout: float = 5.0,
     ) -> Notification:
-        """Publish a request, and wait for the first reply to it: whoever subscribes to it may `reply`.
+        """Publish a request, and wait for the first reply to it: every subscriber may `reply`.
 
         What is asked has to be advertised, as everything that is published. The reply reaches this client
         wherever it is by then. NoResponders says that nobody subscribes to such requests, NoReply (a
@@ -218,7 +234,9 @@ class Client(LocalBroker):
         attributes = notification.attributes
         if REPLY_TO in attributes:
             self._requesting.mark(notification)
-        elif MEMBER in attributes or GROUP in attributes:  # for the library, whoever matches it
+        elif (
+            MEMBER in attributes or GROUP in attributes
+        ):  # for the library, whichever filters match
             matching = [one for one in matching if isinstance(one, Filter) and is_address(one)]
             if not matching:
                 self._intake.skip(notification)
@@ -237,7 +255,7 @@ class Client(LocalBroker):
     def _be_unheard(self, publication: int) -> None:
         self._requesting.on_unheard(publication)
 
-    def _stay_behind(self, wanted: Filter) -> None:
+    def _stay_behind(self, wanted: Filter | Template) -> None:
         self._intake.stay_behind(wanted)
 
 
@@ -251,6 +269,8 @@ def connect(
     outbox          how many publications may wait for an acknowledgement; then `publish` waits
     outbox_bytes    the same, in bytes: payloads and texts
     on_lost         called with a count (0: nobody knows) and a reason, when notifications are lost
+    on_settled      called with the exact number, and a dict of the number for each publisher, when it becomes
+                    known how many were lost of which on_lost said that nobody knows: see `failover`
     on_connect      called with the name of the broker, when one has welcomed the client
     on_disconnect   called with the name of the broker and a reason, when the client is not connected
                     to it any more
@@ -278,7 +298,10 @@ def connect(
                     for `near(myloc, metres)`
     failover        seconds that live notifications wait for what is at a broker that cannot be reached; None:
                     as long as the new broker allows (its limit `answer`)
+    late            whether what such a broker kept is wanted when it is back: it comes once, marked as `late`,
+                    whatever of the same publisher came before. If not, on_settled says how many were lost
     will            what brokers publish when the client is gone for longer than a delay: `wayfare.Will`
+    probe           for discover:// addresses: seconds between two measurements of the brokers that were found
     expires         seconds that the client may be away: then its session ends, and what waited in it is
                     reported as lost when the client is back. By default, and at most, what the broker
                     allows (`limits.away`); without a client_id, 5 minutes

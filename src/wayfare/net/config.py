@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from wayfare.core.broker import check_strategies
+from wayfare.core.broker import check_ahead, check_strategies
 from wayfare.core.history import Limits
 from wayfare.core.saving import check_savable
 from wayfare.errors import ConfigError, UsageError
@@ -22,6 +22,7 @@ from wayfare.net.configured import (
     ADMIN_FILE,
     AdminApi,
     Ahead,
+    Announce,
     Broker,
     Durability,
     Network,
@@ -33,6 +34,8 @@ from wayfare.net.kinds import DURATIONS_NS, LINKS, NAME, NAMES, meant, shown
 from wayfare.net.limits import NetLimits
 from wayfare.net.mistakes import Mistake, Place, dotted, located
 from wayfare.net.security import Tls, is_loopback
+
+EVERY_ADDRESS = ("0.0.0.0", "::", "")  # hosts that are nowhere to call
 
 
 def read(path: str | Path) -> Broker | Network:
@@ -148,6 +151,11 @@ class _Reading:
         got = self.found
         try:
             check_strategies(got["routing"], got["relocation"])
+            mapped = self._path("ahead.places") or self._path("ahead.movement")
+            nlb = got["ahead.nlb"]
+            check_ahead(
+                got["relocation"], nlb in ("all", "learnt") or (nlb == "next" and bool(mapped))
+            )
         except UsageError as error:
             self.mistakes.append((("relocation",), f"is {shown(got['relocation'])}: {error}"))
         limits = {field: got[key.name] for field, key in LIMITS.items()}
@@ -163,6 +171,7 @@ class _Reading:
             ahead=self._ahead(),
             admin=self._admin(),
             admin_api=self._admin_api(),
+            announce=self._announce(),
         )
 
     def _admin(self) -> str:
@@ -185,6 +194,21 @@ class _Reading:
             self.mistakes.append((("admin", "listen"), wrong))
         return AdminApi(listen, tokens)
 
+    def _announce(self) -> Announce:
+        network, host = self.found.get("announce.network", ""), self.found.get("announce.host", "")
+        listen = self.found.get("listen")
+        here = self.found.get("host", "") if listen is None else listen.host
+        if host and not network:
+            self.mistakes.append(
+                (("announce", "network"), "is missing: name the network that clients look for")
+            )
+        elif network and (host or here) in EVERY_ADDRESS:
+            wrong = "has to say where clients on the LAN reach it, like 192.168.1.5"
+            if not host:
+                wrong = f"is missing: it listens at every address of this machine, and {wrong}"
+            self.mistakes.append((("announce", "host"), wrong))
+        return Announce(network, host)
+
     def _ahead(self) -> Ahead:
         places, movement = self._path("ahead.places"), self._path("ahead.movement")
         if places and movement:
@@ -198,8 +222,8 @@ class _Reading:
             got["ahead.coverage"],
             got["ahead.nlb"],
             got["ahead.steps"],
-            got["ahead.dwell"],
-            got["ahead.hop"],
+            got.get("ahead.dwell"),
+            got.get("ahead.hop"),
         )
 
     def _durability(self) -> Durability:

@@ -14,7 +14,7 @@ import msgspec
 from wayfare.core.codec import NAME_MAX, PASSWORD_MAX
 from wayfare.core.history import MAY_BE_NONE, Limits
 from wayfare.net.addresses import PORT
-from wayfare.net.configured import NOT_AHEAD, Ahead, Status
+from wayfare.net.configured import Ahead, Status
 from wayfare.net.heartbeat import HEARTBEAT_S
 from wayfare.net.kinds import (
     ADDRESS,
@@ -220,14 +220,14 @@ KEYS = (
     Key(
         "ahead.dwell",
         DURATION,
-        written(NOT_AHEAD.dwell_ns, DURATIONS_NS),
-        "by dwell: that clients stay at a location",
+        None,
+        "by dwell: that clients stay at a location; without it, this is measured",
     ),
     Key(
         "ahead.hop",
         DURATION,
-        written(NOT_AHEAD.hop_ns, DURATIONS_NS),
-        "by dwell: that a subscription takes from broker to broker",
+        None,
+        "by dwell: that a subscription takes from broker to broker; without it, this is measured",
     ),
     Key("tls.cert", TEXT, None, "file of its certificate, to listen at wayfares://"),
     Key("tls.key", TEXT, None, "file of the key for that, without a password"),
@@ -273,6 +273,18 @@ KEYS = (
         TEXT,
         None,
         "file of the tokens for it, a name and a token a line; only its owner may read it",
+    ),
+    Key(
+        "announce.network",
+        NAMED,
+        None,
+        "name of the network by which clients find it on the LAN (mDNS); without it, it is not announced",
+    ),
+    Key(
+        "announce.host",
+        TEXT,
+        None,
+        "the host by which clients on the LAN reach it; without it, the one where it listens",
     ),
     Key(
         "status.port",

@@ -5,12 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from wayfare.core.history import Limits
-from wayfare.core.virtual import Ahead as CoreAhead
 from wayfare.net.addresses import Address
 from wayfare.net.limits import DEFAULT_NET_LIMITS, NetLimits
 from wayfare.net.security import Tls
 
-NOT_AHEAD = CoreAhead()
 ADMIN_FILE = "admin.sock"  # beside a store
 
 
@@ -35,6 +33,13 @@ class AdminApi(msgspec.Struct, frozen=True):
     tokens: str = ""
 
 
+class Announce(msgspec.Struct, frozen=True):
+    """How brokers announce themselves on the LAN; without the name of a network, they do not."""
+
+    network: str = ""
+    host: str = ""  # where clients reach them; "": where they listen
+
+
 class Security(msgspec.Struct, frozen=True):
     """Who may come in: files."""
 
@@ -53,8 +58,8 @@ class Ahead(msgspec.Struct, frozen=True):
     coverage: float = 0.9
     nlb: str = "next"
     steps: int | None = 0
-    dwell_ns: int = NOT_AHEAD.dwell_ns
-    hop_ns: int = NOT_AHEAD.hop_ns
+    dwell_ns: int | None = None  # None: it is measured; so is this:
+    hop_ns: int | None = None
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +76,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ahead: Ahead = Ahead()
     admin: str = ""  # the path of the admin socket; "": there is none
     admin_api: AdminApi = AdminApi()
+    announce: Announce = Announce()
 
 
 class Broker(msgspec.Struct, frozen=True):

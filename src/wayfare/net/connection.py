@@ -130,6 +130,9 @@ class Connection(asyncio.Protocol):
         self.words = 0  # messages before its owner knew who is there
         self.heard = False  # since somebody last looked
         self.spoken = False
+        self.timed = False  # its round trips are wanted
+        self.round_trip_s: float | None = None  # the last one
+        self._pinged_s: float | None = None  # when a ping was sent that is not answered yet
         self._transport: asyncio.Transport | None = None
         self._decoder = FrameDecoder(
             limits.stranger_bytes if stranger else limits.frame_bytes,
@@ -266,7 +269,7 @@ class Connection(asyncio.Protocol):
         return unread + (pending if pending > LITTLE_BYTES else 0)
 
     def note_held(self, size: int) -> None:
-        """Its owner keeps messages of so many bytes, and takes them later."""
+        """Its owner keeps messages of this size, and takes them later."""
         self._held_bytes = size
         self._note()
 
@@ -363,13 +366,19 @@ class Connection(asyncio.Protocol):
         """The other end may have a quicker heartbeat than ours."""
         if not ping.answer:
             self.send(ANSWER)
+        elif self._pinged_s is not None:
+            self.round_trip_s = time.monotonic() - self._pinged_s
+            self._pinged_s = None
 
     def beat(self) -> bool:
         """Say something if nothing was said, or heard; False if the peer was silent since last time.
 
         So was one that we did not listen to, but that is not its fault.
         """
-        if not (self.spoken and self.heard):
+        if self.timed and self._pinged_s is None:
+            self._pinged_s = time.monotonic()
+            self.send(PING)
+        elif not (self.spoken and self.heard):
             self.send(PING)
         heard = self.heard or self._bytes >= self._limits.trickle_bytes or bool(self._pauses)
         self.heard, self.spoken, self._bytes = False, False, 0

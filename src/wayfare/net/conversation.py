@@ -32,11 +32,13 @@ from wayfare.net.life import Life
 from wayfare.net.options import Settings
 from wayfare.net.rounds import Rounds
 from wayfare.net.security import client_context, vouch
+from wayfare.net.stalls import running_timeout
+from wayfare.net.tasks import Tasks
 from wayfare.net.unrecorded import Unrecorded
 from wayfare.net.wire import LINGER_S, Wire, cut_off, gone
 
 NOTIFYING = frozenset(
-    (m.Deliver, m.Current, m.Gap, m.Here, m.HereGap)
+    (m.Deliver, m.Current, m.Late, m.Gap, m.Settled, m.Here, m.HereGap)
 )  # wait when the client has no room
 
 logger = logging.getLogger("wayfare.client")
@@ -73,8 +75,10 @@ class Conversation:
         self.wire: Wire | None = None
         self.wires: set[Wire] = set()  # that are not closed yet; one of them, at the most, is used
         self.trouble = ""  # of the last attempt to connect
+        self.announced = False  # brokers were found: if one refuses the client, it tries others
+        self._refusing: set[Address] = set()  # those that did, since the client was last welcomed
         self.keep = keep
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks = Tasks(self._fail)
         tls = None
         if settings.ca or settings.cert or settings.crl:
             tls = client_context(settings.ca, settings.cert, settings.crl)
@@ -106,15 +110,35 @@ class Conversation:
 
     async def begin(self) -> None:
         """Connect, and wait until a broker has welcomed the client."""
-        self._run(self._beat())
+        self.tasks.run(self._beat())
         self._go()
         await self._arrive()
 
-    async def move(self, there: Address) -> None:
-        self.rounds.begin_with(there)
+    async def prepare(self, there: Address) -> Wire | None:
+        """A connection to this broker, which has greeted the client, while the one that is used stays.
+
+        None if no broker is there. Whoever asked for it uses it for a `move`, or closes it.
+        """
+        wire = Wire(self, self.name, there)
+        try:
+            async with running_timeout(self._timeout):
+                await self.rounds.connect(there, wire)
+                while not (wire.peer or wire.gone):
+                    wire.changed.clear()
+                    await wire.changed.wait()
+        except (OSError, UnicodeError):
+            wire.close("no greeting")
+        except BaseException:
+            wire.close("not needed any more")
+            raise
+        return wire if wire.peer and not wire.closing else None
+
+    async def move(self, there: Address, spare: Wire | None = None, why: str = "moves") -> None:
+        """With a spare connection, from `prepare`, nothing has to be dialled."""
+        self.rounds.begin_with(there, spare)
         if self.broker and self.wire is not None and self.wire.address == there:
             return
-        self._go()
+        self._go(why)
         await self._arrive()
         overtaken = self.rounds.addresses[0] != there  # by another move
         if self.wire is not None and self.wire.address != there and not overtaken:
@@ -148,8 +172,7 @@ class Conversation:
 
     def stop(self) -> None:
         """Nothing is done any more; what was sent may still go out."""
-        for task in self.tasks:
-            task.cancel()
+        self.tasks.cancel()
         self._alarm.clear()
         self._let_go("closes")
 
@@ -164,15 +187,15 @@ class Conversation:
         finally:
             for wire in list(self.wires):
                 wire.abort("it does not read")
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.tasks.join()
 
-    def _go(self) -> None:
+    def _go(self, why: str = "moves") -> None:
         """Leave the broker where it is, and look for one from the first address on."""
         if self._keeper is not None:
             self._keeper.cancel()
-        self._let_go("moves")
+        self._let_go(why)
         self.trouble = ""
-        self._keeper = self._run(self._go_round(self.rounds))
+        self._keeper = self.tasks.run(self._go_round(self.rounds))
 
     async def _arrive(self) -> None:
         try:
@@ -217,17 +240,6 @@ class Conversation:
     def _give_up(self, error: Callable[[], Exception], why: str) -> None:
         self._life.stop(error)
         self._let_go(why)
-
-    def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self.tasks.add(task)
-        task.add_done_callback(self._on_done)
-        return task
-
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        self.tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         """A mistake of our own: the state is not to be trusted any more."""
@@ -298,8 +310,10 @@ class Conversation:
     def has_failed(self) -> bool:
         return self._life.error is not None
 
-    def begin_visit(self, address: Address) -> Wire:
-        self.wire = Wire(self, self.name, address)
+    def begin_visit(self, address: Address, spare: Wire | None) -> Wire:
+        self.wire = spare or Wire(self, self.name, address)
+        if spare is not None:
+            self._attach(spare, BrokerId(spare.peer))
         return self.wire
 
     def end_visit(self, wire: Wire, why: str) -> None:
@@ -326,7 +340,7 @@ class Conversation:
     def _attach(self, wire: Wire, broker: BrokerId | None) -> None:
         link = LinkId(f"{self.name}#{self._core.epoch + 1}")
         try:
-            effects = self._core.attach(broker, link)
+            effects = self._core.attach(broker, link, time.time_ns())
         except UsageError as error:  # it will not be at this broker
             said = str(error)
             self._give_up(lambda: UsageError(said), said)
@@ -339,8 +353,10 @@ class Conversation:
 
     def on_messages(self, connection: Connection, messages: list[m.AnyMessage]) -> None:
         wire = self.wire
-        if connection is not wire:
-            return  # it was left
+        if connection is not wire:  # it was left, or is a spare one
+            if isinstance(connection, Wire):
+                connection.changed.set()
+            return
         now = time.monotonic_ns()
         try:
             for message in messages:
@@ -380,6 +396,7 @@ class Conversation:
     def _be_welcome(self, wire: Wire) -> None:
         first = not wire.welcomed
         self.broker, wire.welcomed = wire.peer, True
+        self._refusing.clear()
         wire.changed.set()
         if first:
             self._connectivity.connected(wire.peer)
@@ -387,11 +404,19 @@ class Conversation:
     def _on_refused(self, wire: Wire, message: m.Refused) -> None:
         said = f"{wire.peer or wire.address} closed the connection: {message.reason}"
         self.trouble = said
-        if message.again:
+        if message.again or self._may_try_others(wire):
             self._let_go(message.reason)
         else:
             kind = LoginFailed if message.login else Refused
             self._give_up(lambda: kind(said), message.reason)
+
+    def _may_try_others(self, wire: Wire) -> bool:
+        """Whether others are left: of brokers that announce themselves, one alone may refuse whom it likes."""
+        if not self.announced or wire.welcomed:
+            return False
+        there = set(self.rounds.addresses)
+        self._refusing = (self._refusing & there) | {wire.address}
+        return bool(there - self._refusing)
 
     def on_closing(self, connection: Connection) -> None:
         connection.finish()

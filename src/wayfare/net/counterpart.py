@@ -34,6 +34,7 @@ from wayfare.net.options import Options, Settings
 from wayfare.net.subscription import Notification
 from wayfare.net.thin_memory import MEMORY_MAX, ThinMemory, sealed
 from wayfare.net.wanted import asked, offered_as, wanted_as
+from wayfare.net.wills import Will
 
 TELLINGS_MAX = 1_000  # that a device has not acknowledged; the rest waits at the broker
 NEWS_MAX = 32  # of them, that are written before it is seen whether the device reads
@@ -126,6 +127,20 @@ class Counterpart(LocalBroker):
         """The device is at this address: the broker is told when it logs in."""
         self._conversation.vouch(address, self._secret)
 
+    def be_gone(self) -> None:
+        """The device is gone: if it has a will, the broker has to notice."""
+        if self._core.will is not None:
+            self._conversation.detach()
+
+    async def be_back(self, will: Will | None) -> None:
+        """The device is back, with this will."""
+        message = None if will is None else will.message
+        if message != self._core.will:  # an attachment brings it
+            self._conversation.detach()
+            self._core.make_will(message)
+        if self._conversation.is_away:
+            await self.attach()
+
     async def leave(self) -> None:
         """The device does not come back."""
         self._leaves = True
@@ -174,6 +189,7 @@ class Counterpart(LocalBroker):
         retain: Any = (),
         *,
         clear: bool = False,
+        expires: Any = None,
     ) -> None:
         """Publish; what has the number of an earlier publication is that one, said again."""
         await self._life.until(self._may_publish)
@@ -193,7 +209,7 @@ class Counterpart(LocalBroker):
             if clear:
                 await self.clear(attributes, payload, retain=retain)
             else:
-                await self.publish(attributes, payload, retain=retain)
+                await self.publish(attributes, payload, retain=retain, expires=expires)
         except BaseException:
             self._core.published = last
             raise

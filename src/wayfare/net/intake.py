@@ -61,11 +61,13 @@ class Intake:
     def skip(self, notification: Notification) -> None:
         """It is for nobody here."""
         publisher, number = ClientId(notification.publisher), notification.number
-        if self._keeping is not None and self._core.has_in_hand(publisher, number):
-            self._conversation.perform(self._core.confirm(publisher, number, time.monotonic_ns()))
+        ask = notification.request
+        if self._keeping is not None and self._core.has_in_hand(publisher, number, ask):
+            done = self._core.confirm(publisher, number, time.monotonic_ns(), ask)
+            self._conversation.perform(done)
             self._conversation.flush_soon()
 
-    def stay_behind(self, wanted: Filter) -> None:
+    def stay_behind(self, wanted: Filter | Template) -> None:
         """The client is somewhere else now, and what was local there ends."""
         for one in self._subscriptions.pop(wanted, []):
             one.end()

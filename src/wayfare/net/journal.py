@@ -15,6 +15,7 @@ from wayfare.core.effects import (
     LinkDown,
     LinkState,
     LinkUp,
+    Measured,
     Posted,
     Pressed,
     Publications,
@@ -44,6 +45,7 @@ from wayfare.net.store import (
     Started,
     Store,
     Ticked,
+    Timed,
     Up,
     WentBack,
 )
@@ -72,6 +74,8 @@ def records_of(event: Event, now: int, links: Links) -> list[AnyRecord]:
         return [Shed(now, "", event.limit, event.bytes, event.account)]
     if isinstance(event, Posted):
         return [Heard(now, event.broker, encode(event.message))]
+    if isinstance(event, Measured):
+        return [Timed(now, event.link, event.round_trip_ns)]
     if isinstance(event, Stalled):
         return [Stall(now, "", event.for_ns)]
     if isinstance(event, RolledBack):
@@ -183,6 +187,8 @@ def _replay(record: AnyRecord, core: Broker, links: Links) -> None:
         message = decode(record.frame[4:])
         assert isinstance(message, Peers)
         core.step(Posted(BrokerId(record.link), message), record.now)
+    elif isinstance(record, Timed):
+        core.step(Measured(link, record.round_trip_ns), record.now)
     elif isinstance(record, Stall):
         core.step(Stalled(record.for_ns), record.now)
     elif isinstance(record, Shed):

@@ -51,7 +51,9 @@ class Link:
         "known",
         "life",
         "name",
+        "round_trip_s",
         "taken",
+        "told_s",
         "traffic",
     )
 
@@ -61,6 +63,8 @@ class Link:
         self.known = 0  # the life of the other end
         self.taken = 0  # messages of that life
         self.connection: Connection | None = None
+        self.round_trip_s: float | None = None  # of a message and its answer, smoothed
+        self.told_s: float | None = None  # that which the core knows
         self.traffic = Traffic()  # of all its connections
         self.bytes = 0  # of what is kept
         self.full = False  # too much is kept; until it is half of that

@@ -26,7 +26,16 @@ from typing import TYPE_CHECKING, Any, Self
 
 from wayfare.core import client as core
 from wayfare.core import messages as m
-from wayfare.core.effects import Confirmed, Effect, Ended, Interested, Lost, Notify, Unheard
+from wayfare.core.effects import (
+    Confirmed,
+    Effect,
+    Ended,
+    Interested,
+    Lost,
+    Notify,
+    Settled,
+    Unheard,
+)
 from wayfare.core.filters import Filter
 from wayfare.core.messages import ClientId
 from wayfare.core.predicates import Value
@@ -40,6 +49,7 @@ from wayfare.net.client_store import ClientStore
 from wayfare.net.confirmations import Confirmations
 from wayfare.net.connectivity import Changes, Connectivity
 from wayfare.net.conversation import Conversation
+from wayfare.net.discovery import Discovery, reach_of
 from wayfare.net.keeping import Keeping
 from wayfare.net.life import Life
 from wayfare.net.options import Settings, check_options
@@ -88,12 +98,13 @@ class LocalBroker:
             self.name, self._life, settings.on_connect, settings.on_disconnect
         )
         self._recorder = Unrecorded() if settings.events is None else self._told(settings.events)
+        reach = reach_of(addresses)
         self._conversation = Conversation(
             mine,
             self._life,
             self._connectivity,
             self._recorder,
-            parse_all(addresses),
+            parse_all(addresses) if reach is None else list(reach.addresses),
             settings,
             tell=self._tell,
             heard=self._heard,
@@ -101,6 +112,9 @@ class LocalBroker:
             keep=self._keep,
             go_round=self._go_round,
         )
+        self._discovery: Discovery | None = None
+        if reach is not None:
+            self._discovery = Discovery(reach, self._conversation, self._recorder, settings)
         self._being = Being(settings.areas, settings.places, lambda: mine.following.state, self._be)
         self._keeping: Keeping | None = None  # what is written down
         if settings.store is not None:
@@ -174,7 +188,11 @@ class LocalBroker:
             self._recorder.became(self._core.following.state)
         self._life.opened = True
         try:
+            if self._discovery is not None:
+                await self._discovery.open()
             await self._conversation.begin()
+            if self._discovery is not None:
+                self._conversation.tasks.run(self._discovery.run())
         except BaseException:
             await self._end()
             raise
@@ -223,6 +241,8 @@ class LocalBroker:
         self._conversation.stop()
         await self._recorder.close()
         await self._conversation.fade_out()
+        if self._discovery is not None:
+            await self._discovery.close()
         if self._keeping is not None:  # also of who never came anywhere: the next one has its file
             self._keep()
             self._keeping.close()
@@ -304,22 +324,26 @@ class LocalBroker:
         *,
         confirm: bool = False,
         retain: str | Sequence[str] = (),
+        expires: float | None = None,
     ) -> int:
         """Publish once, now or as soon as there is a broker. Returns the number of the publication.
 
         An attribute that is None is left out. A payload that is a text is encoded in UTF-8.
 
         With `retain`, the names of some attributes, it is the current value of the key that these attributes
-        with their values are: who subscribes later gets it first, until another one replaces it.
+        with their values are: later subscribers get it first, until another publication replaces it.
+
+        With `expires`, it is of no use after so many seconds: nobody gets it then, and nobody misses it.
 
         Waits while too many are not acknowledged, or not even read; if that is cancelled, nothing was
         published. With `confirm`, waits until a broker has it; if that is cancelled, it will be there.
         """
         plain, content = plain_attributes(attributes), plain_payload(payload)
         check_unreserved(plain)
-        return await self._once_taken(
-            await self._publish(plain, content, retained_by(retain)), confirm
-        )
+        check_options(expires=expires)
+        lifetime_ns = 0 if expires is None else max(m.OVER_NS + 1, int(expires * 1e9))
+        number = await self._publish(plain, content, retained_by(retain), lifetime_ns)
+        return await self._once_taken(number, confirm)
 
     async def clear(
         self,
@@ -329,14 +353,14 @@ class LocalBroker:
         retain: str | Sequence[str] = (),
         confirm: bool = False,
     ) -> int:
-        """Publish, and leave the key without a value: who subscribes later gets none.
+        """Publish, and leave the key without a value: later subscribers get none.
 
         The key is what `retain` names, all attributes by default.
         """
         plain, content = plain_attributes(attributes), plain_payload(payload)
         key = retained_by(retain or tuple(plain))
         if key is None:
-            raise InvalidNotification("a key has an attribute at least: give the one to clear")
+            raise InvalidNotification("name at least one attribute: the key to clear")
         check_unreserved(plain)
         number = await self._publish(plain, content, m.Retain(key.names, True))
         return await self._once_taken(number, confirm)
@@ -347,17 +371,21 @@ class LocalBroker:
         return number
 
     async def _publish(
-        self, plain: Mapping[str, Value], content: bytes, retain: m.Retain | None = None
+        self,
+        plain: Mapping[str, Value],
+        content: bytes,
+        retain: m.Retain | None = None,
+        expires_ns: int = 0,
     ) -> int:
         await self._life.until(self._may_publish)
         self._life.check()
-        effects = self._core.publish(plain, content, time.time_ns(), retain)
+        effects = self._core.publish(plain, content, time.time_ns(), retain, expires_ns)
         if self._keeping is not None:
             self._keeping.publish()
             self._keep()
             self.check()
         number = self._core.published
-        self._recorder.published(number, self._core.epoch, plain, retain)
+        self._recorder.published(number, self._core.epoch, plain, retain, expires_ns)
         self._conversation.perform(effects)
         return number
 
@@ -422,6 +450,10 @@ class LocalBroker:
         elif type(effect) is Lost:
             self._recorder.fact("lost", count=effect.count, reason=effect.reason)
             self._tell_lost(effect)
+        elif type(effect) is Settled:
+            publishers = {str(name): count for name, count in effect.publishers.items()}
+            self._recorder.fact("settled", count=effect.count, entries=publishers)
+            self._tell_settled(effect.count, publishers)
         elif type(effect) is Confirmed:
             self._confirmations.on_confirmed(effect)
         elif type(effect) is Interested:
@@ -429,7 +461,8 @@ class LocalBroker:
             self._recorder.fact(kind, filter=effect.advertisement)
         elif type(effect) is Ended:
             wanted = effect.subscription
-            self._recorder.fact("unsubscribed", filter=wanted, reason="stayed behind")
+            kind = "unfollowed" if isinstance(wanted, Template) else "unsubscribed"
+            self._recorder.asked(kind, wanted, "stayed behind")
             self._stay_behind(wanted)
         elif type(effect) is Unheard:
             self._be_unheard(effect.publication)
@@ -475,7 +508,7 @@ class LocalBroker:
     def _be_unheard(self, publication: int) -> None:
         """Nobody subscribes to the request that was published by this number."""
 
-    def _stay_behind(self, wanted: Filter) -> None:
+    def _stay_behind(self, wanted: Filter | Template) -> None:
         """It is somewhere else now, and this subscription was a local one."""
 
     def _tell_lost(self, effect: Lost) -> None:
@@ -488,6 +521,17 @@ class LocalBroker:
             self._settings.on_lost(effect.count, effect.reason)
         except Exception:  # the application's mistake, which must not cost it its connection
             logger.exception("on_lost of %s failed", self.name)
+
+    def _tell_settled(self, count: int, publishers: dict[str, int]) -> None:
+        self.lost += count
+        if self._settings.on_settled is None:
+            level = logging.WARNING if count else logging.INFO
+            logger.log(level, "%s lost %d notifications, as is known now", self.name, count)
+            return
+        try:
+            self._settings.on_settled(count, publishers)
+        except Exception:  # likewise
+            logger.exception("on_settled of %s failed", self.name)
 
     def _heard(self, message: m.AnyMessage) -> None:
         """Something has come from a broker that is no notification, and was taken."""

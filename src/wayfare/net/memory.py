@@ -1,7 +1,7 @@
 """Limits in sum: what all peers together may cost a broker in memory, and on disk.
 
     up to 7/8 of a limit    nobody notices anything
-    beyond that             who publishes to the largest consumer is slowed for a moment, again and again, here or
+    beyond that             publishers of the largest consumer are slowed for a moment, again and again, here or
                             behind neighbours (of an account: only its own clients here that publish to its
                             largest consumer)
     beyond the limit        the largest consumer loses: a client that does not read its connection, a session
@@ -145,7 +145,8 @@ class MemoryGuard:
         memory = self._core.border.memory
         yield "notifications", memory.notification_bytes() + memory.attached
         yield "profiles", memory.profiles
-        yield "publications", memory.publications + self._core.profiles.bytes
+        waiting = self._core.profiles.bytes + self._core.preparations.bytes
+        yield "publications", memory.publications + waiting
         yield "past", self._core.past_bytes()
         yield "retained", self._core.border.retained.memory_bytes()
         yield "connections", self.buffers.bytes

@@ -207,7 +207,7 @@ METRICS = (
         "wayfare_retained_evicted_total",
         "counter",
         "",
-        "current values that were dropped to keep `limits.retained_count` or another one of these limits",
+        "current values that were dropped to keep `limits.retained_count` or another limit of theirs",
         _one(lambda one: one.retained_evicted),
     ),
     Row(
@@ -230,7 +230,7 @@ METRICS = (
         "wayfare_sessions_ended_total",
         "counter",
         "why",
-        "sessions of clients that are away, which are told of a gap when they are back: expired, evicted"
+        "sessions of clients that are away, which get a gap when they are back: expired, evicted"
         " (beyond `limits.sessions`), memory or account_memory (large because of their filters)",
         lambda one: [((why,), count) for why, count in one.ended_sessions.items()],
     ),

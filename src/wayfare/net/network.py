@@ -6,20 +6,22 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from wayfare.core.messages import BrokerId
 from wayfare.core.places import Places, of_movement
-from wayfare.core.virtual import Ahead
+from wayfare.core.virtual import Ahead, Learning
 from wayfare.errors import UsageError
 from wayfare.net import configured, maps
 from wayfare.net.accounts import Accounts
 from wayfare.net.addresses import Address
 from wayfare.net.admin import AdminSocket
 from wayfare.net.admin_http import AdminApi
+from wayfare.net.announced_brokers import announce
 from wayfare.net.audit import Audit
 from wayfare.net.bans import Bans
 from wayfare.net.broker import BrokerHost
@@ -67,17 +69,20 @@ def host(
 
 def ahead_of(said: configured.Ahead, everybody: Callable[[], Iterable[str]]) -> Ahead:
     """Where clients go; UsageError or ModelError if a file cannot be used."""
-    places = Places()
+    places, movement = Places(), None
     if said.places:
         places = maps.read(Path(said.places))
     elif said.movement:
-        places = of_movement(maps.read_movement(Path(said.movement)), said.coverage)
+        movement = maps.read_movement(Path(said.movement))
+        places = of_movement(movement, said.coverage)
     nlb: dict[str, Callable[[BrokerId], Sequence[BrokerId]]] = {
         "next": places.next_brokers,
+        "learnt": places.next_brokers,  # at first
         "none": lambda _: (),
         "all": lambda here: [BrokerId(one) for one in everybody() if one != here],
     }
-    return Ahead(places, nlb[said.nlb], said.steps, said.dwell_ns, said.hop_ns)
+    learning = Learning(said.coverage, movement) if said.nlb == "learnt" else None
+    return Ahead(places, nlb[said.nlb], said.steps, said.dwell_ns, said.hop_ns, learning)
 
 
 def secret_of(file: str) -> str | None:
@@ -177,6 +182,29 @@ class Telling:
 
     async def __aexit__(self, *_: object) -> None:
         await self._endpoint.stop()
+
+
+def announced(
+    brokers: Iterable[BrokerHost], settings: configured.Announce
+) -> AbstractAsyncContextManager[object]:
+    """While this is entered, clients on the LAN find these brokers, if that was asked for."""
+    stack = AsyncExitStack()
+    return stack if not settings.network else _announced(stack, brokers, settings)
+
+
+@asynccontextmanager
+async def _announced(
+    stack: AsyncExitStack, brokers: Iterable[BrokerHost], settings: configured.Announce
+) -> AsyncIterator[object]:
+    async with stack:
+        for one in brokers:
+            assert one.address is not None  # it listens
+            address = replace(one.address, host=settings.host or one.address.host)
+            await stack.enter_async_context(announce(one.name, settings.network, address))
+            says = "%(broker)s announces itself at %(address)s in the network %(network)s"
+            facts = {"broker": one.name, "address": address, "network": settings.network}
+            tell(logger, logging.INFO, "announced", says, **facts)
+        yield stack
 
 
 class Administered:

@@ -34,6 +34,7 @@ EXPIRES_S = 300.0  # that a client without a name of its own may be away, unless
 CONNECT_S = 10.0  # until `connect` gives up
 FAILOVER_S = 2.0  # that a client waits for what is at a broker that cannot be reached
 QUEUE_MAX = 1_000  # notifications that wait for the application, of one subscription
+PROBE_S = 10.0  # between two measurements of the brokers that were discovered
 POLICIES = ("wait", "drop_oldest", "drop_newest")
 SECONDS_MAX = 1e9  # 31 years
 
@@ -46,6 +47,7 @@ class Options(TypedDict, total=False):
     outbox: int
     outbox_bytes: int
     on_lost: Callable[[int, str], None] | None
+    on_settled: Callable[[int, dict[str, int]], None] | None
     on_connect: Callable[[str], object] | None
     on_disconnect: Callable[[str, str], object] | None
     events: Callable[[Event], object] | str | PathLike[str] | None
@@ -64,7 +66,9 @@ class Options(TypedDict, total=False):
     places: Map | None
     expires: float | None
     failover: float | None
+    late: bool
     will: Will | None
+    probe: float
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +79,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     outbox: int = OUTBOX_MAX
     outbox_bytes: int = OUTBOX_BYTES_MAX
     on_lost: Callable[[int, str], None] | None = None
+    on_settled: Callable[[int, dict[str, int]], None] | None = None
     on_connect: Callable[[str], object] | None = None
     on_disconnect: Callable[[str, str], object] | None = None
     events: Callable[[Event], object] | str | PathLike[str] | None = None
@@ -93,7 +98,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     places: Map | None = None
     expires: float | None = None
     failover: float | None = FAILOVER_S
+    late: bool = False
     will: Will | None = None
+    probe: float = PROBE_S
 
     def __post_init__(self) -> None:
         check_options(**{name: getattr(self, name) for name in self.__struct_fields__})
@@ -140,6 +147,7 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "outbox": (_count, "a whole number, at least 1"),
     "outbox_bytes": (_count, "a whole number, at least 1"),
     "on_lost": (_callback, "a function that is called with a count and a reason"),
+    "on_settled": (_callback, "a function that is called with a count and counts by publisher"),
     "on_connect": (_callback, "a function that is called with the name of a broker"),
     "on_disconnect": (
         _callback,
@@ -169,10 +177,12 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a map, or the path of its file",
     ),
     "failover": (_seconds, "a number of seconds"),
+    "late": (lambda value: type(value) is bool, "True or False"),
     "will": (
         lambda value: isinstance(value, Will),
         'a wayfare.Will({"device": "d7", "state": "gone"})',
     ),
+    "probe": (lambda value: _seconds(value) and value >= 0.1, "a number of seconds, at least 0.1"),
     "expires": (lambda value: _seconds(value) and value > 0, "a number of seconds, above 0"),
     "last": (lambda value: type(value) is int and value >= 0, "a whole number, at least 0"),
     "younger": (_seconds, "a number of seconds"),

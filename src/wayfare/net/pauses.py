@@ -1,8 +1,8 @@
-"""Flow control: who is not read for a while, and whose publications wait.
+"""Flow control: the connections that are not read for a while, and the clients whose publications wait.
 
 a client says too much    it is not read for a while
 a neighbour is slow       nobody else is read: clients, and neighbours that are not behind themselves
-a neighbour is away       publishers are not read; who only subscribes, or moves, goes on
+a neighbour is away       publishers are not read; clients that only subscribe, or move, go on
 the core pauses a client  its publications wait here, and what comes behind them; acknowledgements go on. If too many
                           wait, or memory is short, it is not read: no client of ours sends more than its outbox holds
 """

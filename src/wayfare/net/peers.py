@@ -25,9 +25,8 @@ from wayfare.core.messages import (
     Peers,
     Ping,
     Proof,
-    Recall,
+    Recalled,
     Refused,
-    Shadow,
 )
 from wayfare.errors import UsageError
 from wayfare.net.addresses import Address
@@ -216,7 +215,7 @@ class PeerNet:
                 self._answered(connection, message)
             elif not isinstance(message, Peers):
                 connection.refuse(f"{type(message).__name__} from a peer")
-            elif isinstance(message, Shadow | Recall) and message.broker != broker:
+            elif not isinstance(message, Recalled) and message.broker not in ("", broker):
                 connection.refuse(f"{broker} speaks for {message.broker}")
             else:
                 self.heard += 1

@@ -65,7 +65,7 @@ class Log(core.Client):
     def may_attach_unseen(self) -> bool:
         return False  # it reads at one broker, and nowhere else
 
-    def attach(self, broker: BrokerId | None, link: LinkId) -> list[Effect]:
+    def attach(self, broker: BrokerId | None, link: LinkId, time_ns: int = 0) -> list[Effect]:
         assert broker is not None
         if self.where not in ("", broker):
             raise UsageError(
@@ -76,7 +76,7 @@ class Log(core.Client):
         self.attachments += 1
         self.previous = ((broker, self.session),)
         self.rewind()
-        return super().attach(broker, link)
+        return super().attach(broker, link, time_ns)
 
 
 class Reader(LocalBroker):

@@ -76,6 +76,8 @@ class Recorder(Unrecorded):
         publisher: str | None = None,
         delivery: int | None = None,
         path: list[str] | None = None,
+        entries: dict[str, int] | None = None,
+        expires_ns: int | None = None,
     ) -> None:
         self._put(
             Event(
@@ -94,6 +96,8 @@ class Recorder(Unrecorded):
                 location=location,
                 follows=follows,
                 path=path,
+                entries=entries,
+                expires_ns=expires_ns,
             )
         )
 
@@ -107,7 +111,12 @@ class Recorder(Unrecorded):
         self.fact("became", location=state.location, attributes=dict(state.values))
 
     def published(
-        self, number: int, epoch: int, attributes: Mapping[str, Value], retain: Retain | None = None
+        self,
+        number: int,
+        epoch: int,
+        attributes: Mapping[str, Value],
+        retain: Retain | None = None,
+        expires_ns: int = 0,
     ) -> None:
         self.fact(
             "published",
@@ -116,6 +125,7 @@ class Recorder(Unrecorded):
             attributes=dict(attributes),
             reason="clear" if retain is not None and retain.clear else None,
             path=None if retain is None else list(retain.names),
+            expires_ns=expires_ns or None,
         )
 
     def delivered(self, effect: Notify, delivery: int, epoch: int) -> None:
@@ -134,6 +144,8 @@ class Recorder(Unrecorded):
         )
         if effect.past:
             event.reason = "past"
+        elif effect.late:
+            event.reason = "late"
         elif effect.ask:
             event.reason, event.count = "current", effect.ask
         self._put(event)

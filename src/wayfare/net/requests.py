@@ -33,6 +33,7 @@ from wayfare.net.options import check_options
 from wayfare.net.profile import Profile
 from wayfare.net.stream import Stream
 from wayfare.net.subscription import Notification
+from wayfare.net.tasks import Tasks
 
 if TYPE_CHECKING:
     from wayfare.core.client import Client
@@ -43,7 +44,7 @@ Publish = Callable[[Mapping[str, Value], bytes], Coroutine[Any, Any, int]]
 
 
 class Requesting:
-    """What one client asks, and who waits for replies."""
+    """The requests of one client, and its replies to those of others."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class Requesting:
         self._publish = publish
         self._waiting: dict[int, Replies] = {}
         self._alarm = Alarm(self._expire)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._missing = ""  # why the reply address is not confirmed
 
     # The requester
@@ -104,8 +105,7 @@ class Requesting:
 
     def stop(self) -> None:
         self._alarm.clear()
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
     def _expire(self) -> None:
         self._perform(self.machine.expire(time.monotonic_ns()))
@@ -119,9 +119,9 @@ class Requesting:
                 if action.reply is None:
                     self._waiting.pop(action.request, None)
             elif isinstance(action, Ask):
-                self._run(self._ask(action))
+                self._tasks.run(self._ask(action))
             elif isinstance(action, Listen):
-                self._run(self._listen())
+                self._tasks.run(self._listen())
         self._alarm.set(self.machine.next_deadline(), time.monotonic_ns())
 
     async def _listen(self) -> None:
@@ -142,16 +142,6 @@ class Requesting:
             self._perform([Answered(ask.request, None, str(error))])
         else:
             self.machine.on_published(ask.request, number)
-
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_done)
-
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # whoever waits for a reply gets it from `Life`
 
     def failure(self, what: str, reason: str, timeout: float) -> NoReply | NoResponders:
         if reason == core.NO_RESPONDERS:
@@ -205,10 +195,10 @@ class Replies(Stream[Notification]):
         self._came: deque[Notification] = deque()
         self._request = 0
         self._count = 0  # of replies that were given to the application
-        self._reason = ""  # why no other one will come
+        self._reason = ""  # why no other reply will come
 
     async def get(self, timeout: float | None = None) -> Notification:
-        """The next reply; Closed if no other one will come, NoResponders if nobody subscribes to it."""
+        """The next reply; Closed if no other will come, NoResponders if nobody subscribes to it."""
         check_options(timeout=timeout)
         self._begin_once()
         async with asyncio.timeout(timeout):
@@ -240,7 +230,7 @@ class Replies(Stream[Notification]):
         self._life.changed.set()
 
     def give_back(self, reply: Notification) -> None:
-        """It was taken for somebody who is not there any more."""
+        """The caller that took it is gone."""
         self._count -= 1
         self._came.appendleft(reply)
 

@@ -11,11 +11,11 @@ import random
 import ssl
 import time
 from contextlib import suppress
-from itertools import count
 from typing import Protocol
 
 from wayfare.errors import UsageError
 from wayfare.net.addresses import Address
+from wayfare.net.connection import Connection
 from wayfare.net.security import client_context, load_crl
 from wayfare.net.stalls import running_timeout
 from wayfare.net.wire import Wire, explained, gone
@@ -30,8 +30,8 @@ class Visitor(Protocol):
     def has_failed(self) -> bool:
         """Whether there is no use in going on."""
 
-    def begin_visit(self, address: Address) -> Wire:
-        """A connection that is to be made, and is the one that is used from now on."""
+    def begin_visit(self, address: Address, spare: Wire | None) -> Wire:
+        """The connection that is used from now on: one that is there already, or one that is to be made."""
 
     def end_visit(self, wire: Wire, why: str) -> None:
         """No broker has welcomed it there."""
@@ -51,19 +51,21 @@ class Rounds:
         self.addresses = addresses
         self._visitor, self._timeout = visitor, timeout
         self._tls, self._crl = tls, crl
+        self._spare: Wire | None = None  # a connection to where the next visit goes
 
-    def begin_with(self, there: Address) -> None:
-        """Try this one first, from the next `go` on."""
+    def begin_with(self, there: Address, spare: Wire | None = None) -> None:
+        """Try this one first, from the next `go` on; the spare connection to it has been greeted."""
         self.addresses = [there, *(one for one in self.addresses if one != there)]
+        self._spare = spare
 
     async def go(self) -> None:
         """From the first address on, as long as there is any use in it."""
         wait, failed = RETRY_S[0], 0
-        for place in count():
-            if self._visitor.has_failed():
-                return
+        address = self.addresses[0]
+        while not self._visitor.has_failed():
             began = time.monotonic()
-            welcomed = await self.visit(self.addresses[place % len(self.addresses)])
+            welcomed = await self.visit(address)
+            address = self._behind(address)
             if welcomed and time.monotonic() - began > RETRY_S[0]:
                 wait, failed = RETRY_S[0], 0
                 continue
@@ -72,15 +74,22 @@ class Rounds:
                 await asyncio.sleep(wait * random.uniform(0.5, 1.0))
                 wait = min(2 * wait, RETRY_S[1])
 
+    def _behind(self, address: Address) -> Address:
+        """The next one of the addresses, which may have changed meanwhile."""
+        place = self.addresses.index(address) + 1 if address in self.addresses else 0
+        return self.addresses[place % len(self.addresses)]
+
     async def visit(self, address: Address) -> bool:
         """Connect, and stay until the connection is gone. Whether a broker welcomed us there."""
-        loop = asyncio.get_running_loop()
-        wire = self._visitor.begin_visit(address)
+        spare, self._spare = self._spare, None
+        if spare is not None and (spare.gone or spare.address != address):
+            spare = None
+        wire = self._visitor.begin_visit(address, spare)
         attempt_s = min(self._timeout, max(ATTEMPT_S, self._timeout / len(self.addresses)))
         try:
             async with running_timeout(attempt_s):
-                tls = self._tls_for(address)
-                await loop.create_connection(lambda: wire, address.host, address.port, ssl=tls)
+                if spare is None:
+                    await self.connect(address, wire)
                 while not (wire.welcomed or wire.gone):
                     wire.changed.clear()
                     await wire.changed.wait()
@@ -90,6 +99,17 @@ class Rounds:
             return False
         await gone(wire)
         return wire.welcomed
+
+    async def connect(self, address: Address, connection: Connection) -> None:
+        """OSError or UnicodeError if that is not possible."""
+        tls = self._tls_for(address)
+        await asyncio.get_running_loop().create_connection(
+            lambda: connection,
+            address.host,
+            address.port,
+            ssl=tls,
+            server_hostname=(address.name or None) if tls else None,
+        )
 
     def _tls_for(self, address: Address) -> ssl.SSLContext | None:
         if not address.tls:

@@ -18,7 +18,7 @@ import secrets
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from ipaddress import IPv4Address, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 
 import msgspec
@@ -35,6 +35,16 @@ CRL_TROUBLE = {  # codes of OpenSSL
 }
 NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME of OpenSSL, which the ssl module does not name
 SECRET_MIN = 16  # characters: a proof tells whoever sees it whether a guess is right
+# Where anybody may make a program connect to. What else is called private somewhere (link-local and reserved
+# addresses, those of IPv4 within IPv6) may be a door to what only this machine should reach ...
+PRIVATE = tuple(
+    map(
+        ip_network,
+        ("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/128", "fc00::/7"),
+    )
+)
+# ... as is where clouds tell their machines secrets.
+SECRETIVE = tuple(map(ip_address, ("fd00:ec2::254", "fd20:ce::254")))
 LINK = "wayfare link"  # label of the proofs between brokers
 
 
@@ -175,6 +185,11 @@ def is_loopback(host: str) -> bool:
         return False
     inner = getattr(address, "ipv4_mapped", None)
     return (inner or address).is_loopback
+
+
+def is_private(ip: IPv4Address | IPv6Address) -> bool:
+    """Whether it is an address of this machine or of a private network, which may be called on anybody's word."""
+    return any(ip in network for network in PRIVATE) and ip not in SECRETIVE
 
 
 def network_of(host: str) -> str:

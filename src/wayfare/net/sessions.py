@@ -67,7 +67,7 @@ class SessionDetails(msgspec.Struct, frozen=True):
     advertisements: int = 0
     wants: list[str] = []  # the first of its subscriptions
     offers: list[str] = []  # ... and of its advertisements
-    epoch: int = 0  # how often its client has attached
+    epoch: int = 0  # of its last attachment: each has a higher one
     moved_to: str = ""  # the broker that the client went to, if its session is not here
 
 

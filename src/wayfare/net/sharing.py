@@ -27,6 +27,7 @@ from wayfare.net.life import Life
 from wayfare.net.mailbox import Mailbox
 from wayfare.net.profile import Profile
 from wayfare.net.subscription import Notification, Subscription
+from wayfare.net.tasks import Tasks
 
 UNTIL_JOINED = "what is published before that may be missed"
 RETRY_S = 5.0  # until the brokers are asked again whether the address of a member is in effect
@@ -52,14 +53,14 @@ class Sharing:
         mark: Callable[[Notification], None],
         tell_lost: Callable[[Lost], None],
     ) -> None:
-        """`mark` is for requests; `patience` is for whoever waits until a group is in effect."""
+        """`mark` is for requests; `patience` is how long `subscribe` waits until a group is in effect."""
         self.life, self.profile, self.intake = life, profile, intake
         self.confirmations, self.patience = confirmations, patience
         self.client, self.mark = client, mark
         self._publish, self._perform, self._tell_lost = publish, perform, tell_lost
         self._members: dict[Member, Subscription] = {}
         self._outgoing: deque[Tell | Filter] = deque()  # in this order
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._draining = False
         self._alarm = Alarm(self._tick)
         self._flushing = False
@@ -97,12 +98,11 @@ class Sharing:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while self._outgoing and self.client.link is not None:
-                    await asyncio.gather(*self._tasks, return_exceptions=True)
+                    await self._tasks.join()
 
     def stop(self) -> None:
         self._alarm.clear()
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
     # What members ask for
 
@@ -125,7 +125,7 @@ class Sharing:
         self._outgoing.append(outgoing)
         if not self._draining:
             self._draining = True
-            self.run(self._drain())
+            self._tasks.run(self._drain())
 
     def flush_soon(self) -> None:
         if not self._flushing:
@@ -140,7 +140,7 @@ class Sharing:
     def perform(self, member: Member, actions: list[Action]) -> None:
         for action in actions:
             if isinstance(action, Listen):
-                self.run(self._listen(member, action))
+                self._tasks.run(self._listen(member, action))
             elif isinstance(action, Enrol):
                 self._perform(self.client.enlist(action.message))
             elif isinstance(action, Tell):
@@ -154,16 +154,6 @@ class Sharing:
         due = member.machine.next_deadline()
         if due is not None:
             self._alarm.set(due, time.monotonic_ns())
-
-    def run(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_done)
-
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # whoever waits for something gets it from `Life`
 
     async def _drain(self) -> None:
         try:

@@ -266,10 +266,10 @@ def _account_memory(host: BrokerHost) -> list[AccountMemory]:
 
 def _ahead(host: BrokerHost) -> Ahead:
     replicator, peers = host.core.replicator, host.peers
-    here = sum(one.link is not None for one in replicator.virtual.values())
+    here = [one.link is not None for one in replicator.virtual.values() if one.follows]
     return Ahead(
-        here,
-        len(replicator.virtual) - here,
+        sum(here),
+        len(here) - sum(here),
         len(replicator.ear.store.kept),
         peers.sent,
         peers.heard,

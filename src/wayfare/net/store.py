@@ -125,9 +125,27 @@ class Shed(Record, frozen=True, tag=27):
     account: str = ""
 
 
+class Timed(Record, frozen=True, tag=28):
+    """A message to a neighbour, and its answer, take so long."""
+
+    round_trip_ns: int
+
+
 OfBroker = Started | Resumed | WentBack | Stall | Shed
 AnyRecord = (
-    Linked | In | Up | Down | Ticked | Out | Grant | GaveUp | Heard | Confine | Forget | OfBroker
+    Linked
+    | In
+    | Up
+    | Down
+    | Ticked
+    | Out
+    | Grant
+    | GaveUp
+    | Heard
+    | Confine
+    | Forget
+    | Timed
+    | OfBroker
 )
 
 

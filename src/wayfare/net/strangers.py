@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from wayfare.net.connection import PING, Connection
 from wayfare.net.limits import NetLimits
 
-STRANGER_WORDS = 4  # Hello, Challenge, Proof and Join; or Hello, Login and Attach
+STRANGER_WORDS = (
+    4  # Hello, Challenge, Proof and Join; Hello, Login and Attach; Hello and three Pings
+)
 
 
 class Strangers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 import warnings
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -14,6 +15,7 @@ from typing import Protocol
 
 from wayfare.core import messages as m
 from wayfare.core.filters import Filter
+from wayfare.core.late import LATE
 from wayfare.core.messages import Terms
 from wayfare.core.predicates import Value
 from wayfare.core.templates import Template
@@ -54,6 +56,7 @@ class Notification(Mapping[str, Value]):
         "_subscription",
         "attributes",
         "delivery",
+        "expires_at",
         "number",
         "past",
         "payload",
@@ -74,12 +77,19 @@ class Notification(Mapping[str, Value]):
     ) -> None:
         self.delivery = delivery  # this client's own count
         self.past = past  # it came by where the client is now before it was there
-        self.request = request  # of a current value: the subscription that asked for it; 0: none
+        # Of a current value: the subscription that asked for it; or it comes late; 0: neither.
+        self.request = request
         self.publisher: str = notification.publisher
         self.number: int = notification.number  # the publisher's own count
         self.attributes: dict[str, Value] = notification.attributes
         self.payload: bytes = notification.payload
         self.published_ns: int = notification.published_ns  # by the publisher's clock; 0: unknown
+        # When it is of no use any more, by `time.monotonic()`; None: never.
+        self.expires_at: float | None = None
+        if isinstance(notification, Notification):
+            self.expires_at = notification.expires_at
+        elif notification.expires_ns:
+            self.expires_at = time.monotonic() + notification.expires_ns / 1e9
         self.received_ns = 0  # by ours; 0: it is not known to agree with the publisher's
         self.redelivered = 0  # how often the application had it before, and was not done with it
         self._subscription: Subscription | None = None  # that waits for `ack`
@@ -88,7 +98,15 @@ class Notification(Mapping[str, Value]):
     @property
     def retained(self) -> bool:
         """Whether it was published before the subscription, and was the current value of its key then."""
-        return self.request > 0
+        return 0 < self.request < LATE
+
+    @property
+    def late(self) -> bool:
+        """Whether an old broker kept it that could not be reached: it may be older than what came before.
+
+        Only with `connect(..., late=True)`.
+        """
+        return self.request == LATE
 
     @property
     def published_at(self) -> datetime | None:
@@ -107,6 +125,11 @@ class Notification(Mapping[str, Value]):
             return None
         return max(0.0, (self.received_ns - self.published_ns) / 1e9)
 
+    @property
+    def expired(self) -> bool:
+        """Whether it is of no use any more, as its publisher said: see `publish(expires=...)`."""
+        return self.expires_at is not None and time.monotonic() >= self.expires_at
+
     async def ack(self) -> None:
         """The application is done with it; once is enough. Only for `subscribe(..., ack=True)`."""
         self._waiting().acknowledge(self)
@@ -123,7 +146,7 @@ class Notification(Mapping[str, Value]):
     async def reply(
         self, attributes: Mapping[str, Publishable] | None = None, payload: Payload = b""
     ) -> None:
-        """Answer this request. It may be called several times; who asked may have moved meanwhile."""
+        """Answer this request. It may be called several times; the requester may have moved meanwhile."""
         if self._reply is None:
             raise UsageError(
                 "its publisher does not wait for a reply: only what was sent by request() is answered"

@@ -34,6 +34,7 @@ from wayfare.net.login_limits import LoginLimits
 from wayfare.net.logs import printable, tell
 from wayfare.net.options import Options
 from wayfare.net.security import check_secret, is_loopback
+from wayfare.net.wills import Will
 
 LINE_MAX = 65_536  # bytes of a line
 DEVICES_MAX = 1_000  # whose counterparts are here
@@ -234,6 +235,7 @@ class Thin:
     async def seat(self, device: Device, name: str, login: Login, facts: Facts) -> Counterpart:
         """The counterpart of a device that says hello, as it is or anew; LoginFailed, too."""
         memory = seen = None
+        will = _will(facts)
         if "ack" in facts:
             seen = position_of(facts["ack"])
         if "memory" in facts:
@@ -259,7 +261,7 @@ class Thin:
                 mine = seat.counterpart = None
             if mine is None:
                 options: Options = {**self._options, "account": login.account}
-                options["password"] = login.password
+                options["password"], options["will"] = login.password, will
                 mine = Counterpart(
                     self.broker, name, memory, seen or BEGINNING, secret=self.secret, **options
                 )
@@ -275,6 +277,7 @@ class Thin:
                 mine.ack(seen)
             seat.device, device.name = device, name
             self._seats[name] = seat  # whoever was in front of us may have failed
+            await mine.be_back(will)
         return mine
 
     def _make_room(self) -> None:
@@ -294,6 +297,7 @@ class Thin:
         if seat.counterpart is None or seat.counterpart.failed:
             self._clear(device.name)
             return
+        seat.counterpart.be_gone()
         self._seats[device.name] = self._seats.pop(device.name)  # in the order of their leaving
         loop = asyncio.get_running_loop()
         seat.ends = loop.call_later(self.stay_s, self._clear, device.name)
@@ -306,6 +310,16 @@ class Thin:
             task = asyncio.create_task(seat.counterpart.close(0))
             self._endings.add(task)
             task.add_done_callback(self._endings.discard)
+
+
+def _will(facts: Facts) -> Will | None:
+    """What a hello says of the will of its device."""
+    if "will" not in facts:
+        if more := [name for name in WILL[1:] if name in facts]:
+            raise UsageError(f'{more[0]} says more of a will: say "will" too')
+        return None
+    delay, retain = facts.get("will_delay", 0.0), facts.get("will_retain", ())
+    return Will(facts["will"], delay=delay, retain=retain)
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:
@@ -448,7 +462,10 @@ class Device:
         if type(clear) is not bool:
             raise UsageError(f"clear is true or false, not {clear!r:.60}")
         payload, number = payloads.found(facts), facts.get("number")
-        await self.mine.say(attributes, payload, number, facts.get("retain", ()), clear=clear)
+        retain, expires = facts.get("retain", ()), facts.get("expires")
+        if clear and expires is not None:
+            raise UsageError("clear leaves nothing that could expire: leave expires")
+        await self.mine.say(attributes, payload, number, retain, clear=clear, expires=expires)
 
     async def on_location(self, there: Any, facts: Facts) -> None:
         self.mine.location = tuple(there) if isinstance(there, list) else there
@@ -483,13 +500,16 @@ class Word(NamedTuple):
 
 
 TERMS = ("last", "younger", "key", "since")
+WILL = ("will", "will_delay", "will_retain")
 WORDS = {
-    "hello": Word(Device.on_hello, ("account", "password", "memory", "ack")),
+    "hello": Word(Device.on_hello, ("account", "password", "memory", "ack", *WILL)),
     "subscribe": Word(Device.on_subscribe, TERMS),
     "unsubscribe": Word(Device.on_unsubscribe),
     "advertise": Word(Device.on_advertise),
     "unadvertise": Word(Device.on_unadvertise),
-    "publish": Word(Device.on_publish, ("number", "payload", "payload_base64", "retain", "clear")),
+    "publish": Word(
+        Device.on_publish, ("number", "payload", "payload_base64", "retain", "clear", "expires")
+    ),
     "location": Word(Device.on_location),
     "state": Word(Device.on_state),
     "ack": Word(Device.on_ack),

@@ -36,6 +36,7 @@ class Unrecorded:
         publisher: str | None = None,
         delivery: int | None = None,
         path: list[str] | None = None,
+        entries: dict[str, int] | None = None,
     ) -> None: ...
 
     def asked(self, kind: str, wanted: Filter | Template, reason: str | None, ask: int = 0) -> None:
@@ -44,7 +45,12 @@ class Unrecorded:
     def became(self, state: State) -> None: ...
 
     def published(
-        self, number: int, epoch: int, attributes: Mapping[str, Value], retain: Retain | None = None
+        self,
+        number: int,
+        epoch: int,
+        attributes: Mapping[str, Value],
+        retain: Retain | None = None,
+        expires_ns: int = 0,
     ) -> None: ...
 
     def delivered(self, effect: Notify, delivery: int, epoch: int) -> None: ...

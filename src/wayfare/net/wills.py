@@ -16,7 +16,9 @@ DELAY_S_MAX = 1e9  # 31 years
 
 def retained_by(names: str | Sequence[str]) -> m.Retain | None:
     """What is to be retained, and by which attributes; None: it is not."""
-    if not isinstance(names, str | tuple | list) or not all(isinstance(one, str) for one in names):
+    if not isinstance(names, str | tuple | list) or not all(
+        one and isinstance(one, str) for one in names
+    ):
         raise UsageError(f"retain names attributes, one or several, not {names!r:.60}")
     if not names:
         return None

@@ -25,10 +25,10 @@ class Numbered(core.Client):
 
     begins = True  # no broker has said how far it was
 
-    def attach(self, broker: BrokerId | None, link: LinkId) -> list[Effect]:
+    def attach(self, broker: BrokerId | None, link: LinkId, time_ns: int = 0) -> list[Effect]:
         if self.begins and broker is not None:
             self.previous = ((broker, 0),)
-        return super().attach(broker, link)
+        return super().attach(broker, link, time_ns)
 
 
 class Writer(LocalBroker):

@@ -168,7 +168,10 @@ def with_window(facts: DataFrame) -> DataFrame:
 
 
 def published(facts: DataFrame) -> DataFrame:
-    """Every publication: run, publisher, number, at_ns, attributes, index, measured."""
+    """Every publication: run, publisher, number, at_ns, attributes, index, measured.
+
+    Those that expire have no attributes: nobody is expected to get them, and nobody has to miss them.
+    """
     stay = Window.partitionBy("run", "client", "epoch")
     index = F.col("number") - F.min("number").over(stay)
     return facts.where("kind = 'published'").select(
@@ -176,7 +179,7 @@ def published(facts: DataFrame) -> DataFrame:
         F.col("client").alias("publisher"),
         "number",
         F.col("time_ns").alias("at_ns"),
-        "attributes",
+        F.expr("if(expires_ns is null, attributes, null)").alias("attributes"),
         F.when(index < PROBES_MAX, index).alias("index"),
         "measured",
     )
@@ -328,7 +331,7 @@ def runs(
             "run",
             "int(kind = 'published' and measured) published",
             "int(kind = 'lost' and measured) gaps",
-            "if(kind = 'lost' and measured, count, 0) told_lost",
+            "if(kind in ('lost', 'settled') and measured, count, 0) told_lost",
             "int(kind = 'updated' and measured) updates",
         ),
         due.select("run", "expected"),

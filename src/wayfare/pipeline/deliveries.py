@@ -20,6 +20,7 @@ OUTCOMES = {
     "order_violations": "late",
 }
 ARRIVAL = ("run", "client", "publisher", "number", "time_ns", "delivery", "reason")
+ORDERED = "coalesce(reason not in ('past', 'late'), true)"
 PERCENTS = (50, 90, 99)
 DELAYS = (*(f"delay_p{percent}_ms" for percent in PERCENTS), "delay_max_ms")
 
@@ -41,7 +42,7 @@ def arrivals(deliveries: DataFrame, publications: DataFrame, wants: DataFrame) -
 
     From the last number of a publisher to the first: a row is the first arrival of its number if the
     row before has another one, and out of order if anything that is newer had come before. What is of the
-    past, kept where its client came to, has an order of its own.
+    past, kept where its client came to, has an order of its own, and what an old broker sent late has none.
     """
     came = deliveries.select(*ARRIVAL)
     known = came.join(publications, ["run", "publisher", "number"], "left").alias("one")
@@ -63,7 +64,7 @@ def arrivals(deliveries: DataFrame, publications: DataFrame, wants: DataFrame) -
         .withColumn("first", first)
         .withColumn("past", F.expr("coalesce(reason = 'past', false)"))
         .withColumn(
-            "late", F.expr("first and not past") & F.coalesce(newer < arrival, F.lit(False))
+            "late", F.expr(f"first and {ORDERED}") & F.coalesce(newer < arrival, F.lit(False))
         )
         .withColumn("delay_us", F.expr("bigint(if(first, round((time_ns - at_ns) / 1000), null))"))
         .drop("pair")

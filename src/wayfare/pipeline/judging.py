@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from wayfare.core.learning import Learner
 from wayfare.core.messages import BrokerId, ClientId
 from wayfare.core.prediction import EVERYBODY, START, Movement, Moves, fewest
 
@@ -43,7 +44,8 @@ class Sets(msgspec.Struct, frozen=True, kw_only=True):
     tested_on: str
     order: int
     per_client: bool
-    coverage: float  # wanted, of the moves that were learnt from, at each broker
+    sized: str  # "context": each set covers that much; "share": all of them together do
+    coverage: float  # wanted, of the moves that were learnt from
     covered: float  # of all moves that were not
     mean_per_broker: float
     mean_per_move: float
@@ -73,7 +75,7 @@ def judge(
     sets: list[Sets] = []
     for learnt_from, rows in tested.items():
         for known in (False, True) if per_client else (False,):
-            own = rows if known else [_anyone(one) for one in rows]
+            own = rows if known else [anyone(one) for one in rows]
             for used in range(1, order + 1):
                 model = learn(own, used, journey_ns, lambda one: one.train)
                 for tested_on in dict.fromkeys((learnt_from, "all")):
@@ -81,10 +83,12 @@ def judge(
                     predictions.append(judged.predictions())
                     some = LEVELS if learnt_from == "all" else ()
                     sets += [judged.sets(level) for level in sorted({*some, wanted})]
+                    if learnt_from == "all":
+                        sets.append(judged.sets_by_share(wanted, model.least_share(wanted)))
     return predictions, sets
 
 
-def _anyone(one: Counted) -> Counted:
+def anyone(one: Counted) -> Counted:
     return msgspec.structs.replace(one, client=EVERYBODY)
 
 
@@ -125,10 +129,18 @@ class Judged:
         return sum(sum(one.hits[:number]) for one in self.contexts.values())
 
     def sets(self, coverage: float) -> Sets:
+        """Sets that cover this share in each context."""
+        return self._sets("context", coverage, lambda shares: fewest(shares, coverage))
+
+    def sets_by_share(self, coverage: float, least: float) -> Sets:
+        """Sets of all next brokers with at least this share, which cover that much together."""
+        return self._sets("share", coverage, lambda shares: sum(one >= least for one in shares))
+
+    def _sets(self, sized: str, coverage: float, size_of: Callable[[list[float]], int]) -> Sets:
         covered = per_move = largest = 0
         here: dict[BrokerId, list[int]] = {}  # broker -> moves that were learnt, and sets for them
         for one in self.contexts.values():
-            size = fewest(one.shares, coverage)
+            size = size_of(one.shares)
             covered += sum(one.hits[:size])
             per_move += size * one.tested
             largest = max(largest, size)
@@ -138,6 +150,7 @@ class Judged:
         means = [sizes / learnt for learnt, sizes in here.values() if learnt]
         return Sets(
             **self.about,
+            sized=sized,
             coverage=coverage,
             covered=self._share(covered),
             mean_per_broker=sum(means) / max(1, len(means)),
@@ -165,3 +178,68 @@ class Context:
         place = self.place.get(one.to)
         if place is not None:
             self.hits[place] += one.test
+
+
+# While clients move
+
+
+class Online(msgspec.Struct, frozen=True, kw_only=True):
+    """Sets of brokers that learn while clients move, and what of the later moves they cover."""
+
+    begun_with: (
+        str  # "the log": from its first move on; "nothing", or "the model": from the split on
+    )
+    order: int
+    per_client: bool
+    coverage: float  # wanted
+    moves: int  # since the split
+    covered: float
+    mean_per_move: float
+    least_covered: float  # at the broker where it is least, of those with a thousandth of the moves
+    largest: int
+
+
+Move = tuple[int, ClientId, BrokerId, BrokerId, BrokerId]  # when, client, previous, broker, to
+
+
+def play(
+    moves: Iterable[Move],
+    split_ns: int,
+    coverage: float,
+    begun_with: str,
+    order: int = 2,
+    per_client: bool = False,
+    model: Movement | None = None,
+) -> Online:
+    """Let every broker learn from these moves, which come in the order of their times."""
+    least = 0.0 if model is None else model.least_share(coverage)
+    learners: dict[BrokerId, Learner] = {}
+    tested: dict[BrokerId, list[int]] = {}  # moves from a broker, and how many of these it expected
+    sizes = largest = 0
+    for when_ns, client, previous, broker, to in moves:
+        learner = learners.get(broker)
+        if learner is None:
+            learner = learners[broker] = Learner(coverage, order, per_client)
+            if model is not None:
+                learner.begin(model, broker, least)
+        expected = learner.expected(previous, client)
+        learner.went(previous, client, to, to in expected)
+        if when_ns >= split_ns:
+            here = tested.setdefault(broker, [0, 0])
+            here[0] += 1
+            here[1] += to in expected
+            sizes += len(expected)
+            largest = max(largest, len(expected))
+    total = max(1, sum(count for count, _ in tested.values()))
+    often = [hits / count for count, hits in tested.values() if 1000 * count >= total]
+    return Online(
+        begun_with=begun_with,
+        order=order,
+        per_client=per_client,
+        coverage=coverage,
+        moves=sum(count for count, _ in tested.values()),
+        covered=sum(hits for _, hits in tested.values()) / total,
+        mean_per_move=sizes / total,
+        least_covered=min(often, default=0.0),
+        largest=largest,
+    )

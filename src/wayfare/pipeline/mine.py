@@ -12,7 +12,7 @@ a client has not `arrived` but was seen first, its journey begins: that visit en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -26,7 +26,17 @@ from wayfare.core.prediction import EVERYBODY, JOURNEY_NS, START, Movement
 from wayfare.errors import PipelineError
 from wayfare.pipeline import events
 from wayfare.pipeline.batches import Batches
-from wayfare.pipeline.judging import Counted, Predictions, Sets, judge, learn
+from wayfare.pipeline.judging import (
+    Counted,
+    Move,
+    Online,
+    Predictions,
+    Sets,
+    anyone,
+    judge,
+    learn,
+    play,
+)
 from wayfare.pipeline.spark import explained
 
 COLUMNS = {"client": "client", "time": "time", "from": "from", "to": "to"}
@@ -49,6 +59,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     dwell_ns: int = 0  # a visit between two of the same broker that is shorter is a bounce
     journey_ns: int = JOURNEY_NS
     per_client: bool = False
+    online: bool = False  # also play the log to brokers that learn by themselves
 
     def __post_init__(self) -> None:
         if not 0 < self.coverage <= 1:
@@ -70,6 +81,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     split_ns: int  # moves before this time are learnt from, in the evaluation
     predictions: list[Predictions]
     sets: list[Sets]
+    online: list[Online] = []
 
 
 # Reading
@@ -235,6 +247,7 @@ def mine(log: DataFrame, plan: Plan, name: str = "the log") -> tuple[Movement, R
         if plan.dwell_ns:
             calm = seen.transform(without_bounces(plan.dwell_ns))
             tested["no bounces"] = _collect(calm, plan, split_ns)
+        online = _online(seen, plan, split_ns, tested["all"]) if plan.online else []
     total = {what: sum(one.train + one.test for one in rows) for what, rows in tested.items()}
     if not total["all"]:
         raise PipelineError(
@@ -252,8 +265,41 @@ def mine(log: DataFrame, plan: Plan, name: str = "the log") -> tuple[Movement, R
         split_ns=split_ns,
         predictions=predictions,
         sets=sets,
+        online=online,
     )
     return model, report
+
+
+def _online(seen: DataFrame, plan: Plan, split_ns: int, counted: list[Counted]) -> list[Online]:
+    """How brokers do that learn by themselves: all the time, since the split, and on with a mined model."""
+    columns = ("time_ns", "client", "previous", "broker", "to")
+    ordered = seen.transform(moves(plan.journey_ns)).orderBy("time_ns", "run", "client")
+    table = ordered.select(*columns).toArrow()
+
+    def played(since_ns: int) -> Iterator[Move]:
+        for batch in table.to_batches():
+            rows = zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
+            yield from (row for row in rows if row[0] >= since_ns)
+
+    known = counted if plan.per_client else [anyone(one) for one in counted]
+    mined = learn(known, plan.order, plan.journey_ns, lambda one: one.train)
+    begun: tuple[tuple[str, int, Movement | None], ...] = (
+        ("the log", 0, None),
+        ("nothing", split_ns, None),
+        ("the model", split_ns, mined),
+    )
+    return [
+        play(
+            played(since_ns),
+            split_ns,
+            plan.coverage,
+            begun_with,
+            plan.order,
+            plan.per_client,
+            model,
+        )
+        for begun_with, since_ns, model in begun
+    ]
 
 
 def facts(log: DataFrame, name: str) -> Row:

@@ -37,7 +37,7 @@ LATE_S = 600.0
 PLAIN = {  # counted as it comes
     "published": "int(kind = 'published')",
     "gaps": "int(kind = 'lost')",
-    "told_lost": "if(kind = 'lost', count, 0)",
+    "told_lost": "if(kind in ('lost', 'settled'), count, 0)",
     "attachments": "int(kind = 'attached')",
 }
 SUMS = (*PLAIN, "expected", *OUTCOMES)
@@ -50,7 +50,7 @@ RUNNING = """
     delay_p50_ms double, delay_p90_ms double, delay_p99_ms double, delay_max_ms double,
     attachments bigint, last_ns bigint"""
 KINDS = "kind in ('published', 'delivered', 'subscribed', 'unsubscribed', 'attached', 'left')"
-OPEN = "run time_ns kind client publisher number delivery epoch filter attributes reason"
+OPEN = "run time_ns kind client publisher number delivery epoch filter attributes reason expires_ns"
 ROWS = StructType([EVENTS[name] for name in OPEN.split()])
 KEYS = ("run", "open", "delay_us")
 

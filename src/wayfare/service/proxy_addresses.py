@@ -9,21 +9,11 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from wayfare.errors import UsageError
 from wayfare.net.addresses import host_and_port
+from wayfare.net.security import is_private
 
 TLS = "tls://"  # how addresses begin of proxies that speak it
 PORT = 7500
 FORM = f"host:port, or {TLS}host:port"
-# Whom anybody may make a proxy connect to. What else is called private somewhere (link-local and reserved
-# addresses, those of IPv4 within IPv6) may be a door to what only this machine should reach ...
-PRIVATE = tuple(
-    map(
-        ipaddress.ip_network,
-        ("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/128", "fc00::/7"),
-    )
-)
-# ... as is where clouds tell their machines secrets.
-SECRETIVE = tuple(map(ipaddress.ip_address, ("fd00:ec2::254", "fd20:ce::254")))
-
 Place = tuple[str, int]
 # Where to connect to for an address that somebody named; UsageError if that is not permitted.
 Permit = Callable[[str], Awaitable[Place]]
@@ -82,7 +72,7 @@ def only(peers: Sequence[str]) -> Permit:
         if named:
             raise UsageError(f"{address} is not among the proxies that this one may ask (--peers)")
         ip = await _ip(host, port)
-        if not any(ip in network for network in PRIVATE) or ip in SECRETIVE:
+        if not is_private(ip):
             raise UsageError(f"{address} is not in a private network: name it in --peers")
         return str(ip), port
 

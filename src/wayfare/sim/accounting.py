@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from wayfare.core.broker import Broker
 from wayfare.core.history import Backlog, Stored
 from wayfare.core.memory import BODY_BYTES, RANK_MIN, Consumer
+from wayfare.core.preparing import waiting_bytes
 
 
 def check_accounting(core: Broker) -> Iterator[str]:
@@ -21,6 +22,7 @@ def check_accounting(core: Broker) -> Iterator[str]:
         ("bytes for attached clients", memory.attached, _attached(core)),
         ("bytes of profiles", memory.profiles, _profiles(core)),
         ("bytes held back", memory.publications, sum(one.publications_bytes() for one in waits)),
+        ("bytes behind long texts", core.preparations.bytes, _late(core)),
         ("bytes of half-finished attachments", core.profiles.bytes, asking),
     ):
         if counted != really:
@@ -35,6 +37,11 @@ def check_accounting(core: Broker) -> Iterator[str]:
             yield f"{core.name} noted {noted} bytes of {size}"
 
 
+def _late(core: Broker) -> int:
+    late = core.preparations.late.values()
+    return sum(waiting_bytes(event) for one in late for event in one.events)
+
+
 def _profiles(core: Broker) -> int:
     return sum(one.profile for one in core.border.all())
 
@@ -43,6 +50,7 @@ def _consumers(core: Broker) -> Iterator[Consumer]:
     yield from core.border.all()
     yield from core.replicator.virtual.values()
     yield from core.replicator.ear.buffers()
+    yield from core.groups.groups.values()
 
 
 def _attached(core: Broker) -> int:

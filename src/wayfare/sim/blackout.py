@@ -32,7 +32,14 @@ from wayfare.sim.traffic import Log, Traffic, tables
 from wayfare.sim.ways import grid
 from wayfare.sim.world import CLIENT_LINK, World
 
-STEPS: dict[str, int | None] = {"0": 0, "1": 1, "2": 2, "dwell": None, "everywhere": EVERYWHERE}
+STEPS: dict[str, int | None] = {
+    "0": 0,
+    "1": 1,
+    "2": 2,
+    "dwell": None,
+    "measured": None,  # by dwell, too, which no broker is told
+    "everywhere": EVERYWHERE,
+}
 HOPS = range(1, 51)
 SIDES = range(2, 51)
 PUBLISHER = "p"
@@ -121,10 +128,13 @@ class Blackout:
         self.near = grid(p.side)
         # Without a broker: what is kept for its range would hide what this is about.
         places = Places({name: Place(next) for name, next in self.near.items()})
-        ahead = Ahead(places, steps=STEPS[p.steps], dwell_ns=p.dwell_ns, hop_ns=p.link_latency_ns)
+        ahead = Ahead(places, steps=STEPS[p.steps])
+        if p.steps == "dwell":
+            ahead = Ahead(places, steps=None, dwell_ns=p.dwell_ns, hop_ns=p.link_latency_ns)
         link = LinkSpec(latency_ns=p.link_latency_ns)
         self.world = World(p.seed, p.routing, broker_link=link, ahead=ahead)
         self.world.add_brokers(topology.line(p.hops + 1))
+        self.world.measure_links()
         if log is not None:
             self.world.log_tree()
         self.publisher = self.world.add_client(PUBLISHER, topology.name(p.hops))

@@ -1,12 +1,12 @@
 """Whether new subscriptions got the current values of retained publications, and had to get them.
 
-A publication replaces another one of the same key if that had reached every broker before it was published.
+A publication replaces an earlier one of the same key if that had reached every broker before.
 Two that were on their way at the same time may count in either order; the judge allows both.
 
     wanted     what is delivered as a current value was retained, and matches the subscription that asked
     once       no subscription gets the same twice, be it as a current value or as it is published
-    stale      no value comes behind one that replaced it
-    current    a subscription gets a value of each key that matches: the current one, or one that came since
+    stale      no value comes behind its successor
+    current    a subscription gets a value of each key that matches: the current value, or a later one
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from math import inf
 
 import msgspec
+from msgspec.structs import replace
 
 from wayfare.core.client import ACK_DELAY_NS
 from wayfare.core.filters import Filter
@@ -64,7 +65,8 @@ class Judge:
         for event in events:
             if event.kind == "published" and event.path:
                 one = self._retained(event)
-                self.retained[one.id] = one
+                first = self.retained.get(one.id)  # a store that was rolled back forgets a will
+                self.retained[one.id] = replace(one, event=first.event) if first else one
         self.asks: dict[str, list[Ask]] = {}
         self._lost: dict[str, list[Event]] = {}  # reports of losses
         self._wrong: list[Violation] = []
@@ -76,7 +78,9 @@ class Judge:
         publisher = self._clients[event.client]
         leaves = next((time for time in publisher.left if time >= event.time_ns), inf)
         held_ns = 2 * self._reach.tree_ns * publisher.moves
-        accepted = publisher.accepted(event.time_ns, self._reach.client_ns, held_ns, leaves)
+        accepted = publisher.accepted(
+            event.time_ns, self._reach.client_ns, held_ns, leaves, expires=self._reach.expires
+        )
         if any(event.time_ns <= time < accepted for time in publisher.replaced):
             accepted = inf
         values = event.attributes
@@ -146,6 +150,8 @@ class Judge:
             yield Violation("wanted", f"{what} as a current value, which nobody has retained")
         elif published.event.attributes != event.attributes:
             yield Violation("wanted", f"{what} with other attributes")
+        elif published.event.expires_ns is not None:
+            yield from check_fresh(published.event, event, self._clients, self._reach)
         if not any(
             one.start <= event.time_ns <= one.end and matches(one.filter, event.attributes)
             for one in asked
@@ -153,6 +159,8 @@ class Judge:
             yield Violation("wanted", f"{what} as a current value, for which nobody has asked")
 
     def _check_stale(self, what: str, id: Id, ask: Ask) -> Iterator[Violation]:
+        if self._reach.outage_ns:
+            return  # a broker that forgot the version of a value gave its successor a lower one
         one = self.retained.get(id)
         for other_id in ask.got:
             other = self.retained.get(other_id)
@@ -190,7 +198,10 @@ class Judge:
         settled = [one for one in some if one.arrived <= ask.start]
         candidates = [one for one in some if not any(two.replaces(one) for two in settled)]
         if not settled or not all(
-            not one.clear and matches(ask.filter, one.event.attributes or {}) for one in candidates
+            not one.clear
+            and one.event.expires_ns is None
+            and matches(ask.filter, one.event.attributes or {})
+            for one in candidates
         ):
             return
         self.required += 1
@@ -208,6 +219,20 @@ class Judge:
             for ask in asks
             for one in self.retained.values()
         )
+
+
+def check_fresh(
+    published: Event, delivered: Event, clients: Mapping[str, History], reach: Reach
+) -> Iterator[Violation]:
+    """What has expired is not delivered. Only the time that brokers keep something counts."""
+    assert published.client and delivered.client and published.expires_ns is not None
+    moves = clients[published.client].moves + clients[delivered.client].moves
+    returns = len(clients[published.client].attached) + len(clients[delivered.client].attached)
+    under_way_ns = reach.tree_ns + 3 * reach.client_ns + reach.outage_ns
+    under_way_ns += 2 * reach.tree_ns * (moves + (returns if reach.expires else 0))
+    if delivered.time_ns > published.time_ns + published.expires_ns + under_way_ns:
+        what = f"{delivered.client} got {published.client} {published.number}, which had expired"
+        yield Violation("fresh", what)
 
 
 def _end(asks: list[Ask], time: int, filter: Filter | None = None) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from wayfare.core.broker import Broker
 from wayfare.core.effects import EXPIRED
+from wayfare.core.publishers import Publishers
 from wayfare.core.relocation import NO_SESSION
+from wayfare.core.sessions import Session
 from wayfare.eventlog import Event
 from wayfare.sim.histories import History, histories
 from wayfare.sim.reach import Reach, reach
@@ -19,6 +22,11 @@ def expires_ns(world: World, client: str) -> int:
     return min(world.clients[client].core.expires_ns or limit, limit)
 
 
+def stands_in(broker: Broker, session: Session) -> bool:
+    """Whether this advertises for a client that is elsewhere, as the published algorithms do."""
+    return isinstance(broker.relocation, Publishers) and session.link is None
+
+
 def overdue(world: World) -> Iterator[Violation]:
     """The sessions that should have ended."""
     for name, host in world.brokers.items():
@@ -27,8 +35,12 @@ def overdue(world: World) -> Iterator[Violation]:
         for session in host.core.border.all():
             if session.link is not None or session.wait is not None:
                 continue
+            if stands_in(host.core, session):
+                continue  # for as long as the algorithm says, and not the client
             age_ns = world.now - session.away_since
-            if age_ns > expires_ns(world, session.client) + host.worst_ns:
+            # While it did nothing, nobody was away; a tick that waits is lost in a crash, and waits again.
+            slack_ns = 2 * host.worst_ns + host.stalled_ns
+            if age_ns > expires_ns(world, session.client) + slack_ns:
                 seconds = age_ns / 1e9
                 what = f"{name} keeps a session of {session.client}, away for {seconds:g} s"
                 yield Violation("expired", what)
@@ -50,7 +62,8 @@ def has_ended(world: World, client: str, history: History, time: int, reach: Rea
     """Whether the session of this client had ended by itself, and the client was not back by then."""
     over = [at for at, one in world.ended if one.client == client and at <= time + reach.client_ns]
     return bool(over) and not any(
-        span.start <= time and (span.end >= time or span.start > over[-1])
+        min(span.end, time) - span.start >= reach.client_ns  # else no broker may have heard of it
+        and (span.end >= time or span.start > over[-1])
         for span in history.attached
     )
 

@@ -32,9 +32,12 @@ class Waits:
         assert event.client and event.broker and event.epoch is not None
         if event.broker in self._world.stopped:
             return
-        border = self._world.brokers[event.broker].core.border
-        session = border.get(ClientId(event.client), event.epoch)
+        client = ClientId(event.client)
+        borders = {name: host.core.border for name, host in self._world.brokers.items()}
+        session = borders[event.broker].get(client, event.epoch)
         waits = session is not None and session.wait is not None and session.link is not None
-        if waits and session is not None and session.wait and not session.wait.returning:
+        # The session, or one before it, may wait until the client's filters are in effect again.
+        sessions = (one for border in borders.values() for one in border.of(client))
+        if waits and not any(one.wait and one.wait.returning for one in sessions):
             what = f"{event.client} still waits at {event.broker} for a broker that is down"
             self.found.append(Violation("failover", what))

@@ -28,7 +28,7 @@ from wayfare.core.messages import (
     Will,
 )
 from wayfare.core.predicates import Value
-from wayfare.core.relocation import NO_SESSION, ROUTES_LOST
+from wayfare.core.relocation import NO_SESSION, OUT_OF_STEP, ROUTES_LOST
 from wayfare.core.reserved import mentions
 from wayfare.sim import topology
 from wayfare.sim.expiry import unexpired
@@ -37,12 +37,12 @@ from wayfare.sim.faults import Crash, Cut, Faults, Rollback, Stall
 from wayfare.sim.hosts import ClientHost
 from wayfare.sim.links import MS_NS, SECOND_NS, LinkSpec
 from wayfare.sim.migrations import Migrations
-from wayfare.sim.movement import Stay, failed_attempts, play, random_walk
+from wayfare.sim.movement import Plan, Stay, failed_attempts, play, random_walk
 from wayfare.sim.oracle import check
 from wayfare.sim.ownership import Watch
 from wayfare.sim.quiet import check_outlived
 from wayfare.sim.verdict import Verdict, Violation
-from wayfare.sim.walks import Walks, slice_units
+from wayfare.sim.walks import Walks, in_slices
 from wayfare.sim.wills import evicted_at
 from wayfare.sim.world import CLIENT_LINK, World
 
@@ -64,21 +64,19 @@ class Job(msgspec.Struct, frozen=True):
     faults: bool = False
     mobile: str = "subscribers"  # both: those that move publish, too; see walks.py, migrations.py
     rollbacks: bool = False  # brokers go back to an old copy of their store
-    clocks: bool = False  # processes begin anew with clocks that are behind
 
     def command(self) -> str:
         """What runs it."""
         mobile = "" if self.mobile == "subscribers" else f" --mobile {self.mobile}"
         faults = " --faults" if self.faults else ""
         faults += " --rollbacks" if self.rollbacks else ""
-        faults += " --clocks" if self.clocks else ""
         return (
             f"wayfare sim fuzz --seeds 1 --first-seed {self.seed} --routing {self.routing}"
             f" --relocation {self.relocation}{mobile}{faults}"
         )
 
 
-MOBILE = ("subscribers", "both", "walkers", "service")
+MOBILE = ("subscribers", "both", "walkers", "learners", "service")
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -165,7 +163,9 @@ class Fuzz:
         self.wills = Random(f"wills {job.seed}")  # likewise
         self.values = Random(f"values {job.seed}")  # likewise
         self.retaining = self.values.choice([0.0, 0.2, 0.6])  # that part of publications
-        self.clocks = Random(f"clocks {job.seed}") if job.clocks else None
+        self.clocks = Random(f"clocks {job.seed}")
+        self.lifetimes = Random(f"lifetimes {job.seed}")  # likewise
+        self.perishing = self.lifetimes.random() < 0.3  # some publications expire
         self.flow = Random(f"flow {job.seed}")  # likewise
         # Now and then: bursts, and readers that do not read.
         self.congested = self.flow.random() < 0.3
@@ -180,6 +180,7 @@ class Fuzz:
         self.suspended = job.faults and self.stalls.random() < 0.2
         # Or a broker is down for long, its clients fail over, and nothing else goes wrong.
         self.failovers = Random(f"failovers {job.seed}")  # likewise
+        self.lateness = Random(f"lateness {job.seed}")  # likewise
         self.failing = (
             job.faults and self.failovers.random() < 0.3 and not (self.suspended or self.expiring)
         )
@@ -187,10 +188,9 @@ class Fuzz:
             job.seed,
             job.routing,
             limits=msgspec.structs.replace(
-                self._limits_of_backlogs(),
+                in_slices(self._limits_of_backlogs(), job.seed),
                 past_count=self.past.choice([5, 50]) if self.remembering else 0,
                 sessions=self.expiry.choice([1, 2, 4]) if self.crowded else Limits().sessions,
-                slice_units=slice_units(job.seed),
             ),
             relocation=job.relocation,
             digest_from=random.choice([0, 20, NEVER, NEVER]),
@@ -200,6 +200,8 @@ class Fuzz:
         if random.random() < 0.03:
             size = random.randint(31, 100)
         self.watch = Watch(self.world, Random(f"watch {job.seed}"))
+        self.plan = Plan()
+        self.world.forecast = self.plan.forecast(self.world)
         self.world.add_brokers(topology.random_tree(random, size))
         self._shape_links()
         hop_ns = size * 60 * MS_NS
@@ -214,6 +216,7 @@ class Fuzz:
                 attach=False,
                 expires_ns=self._expires_ns(),
                 failover_ns=self.failovers.choice([0, 500, 2000]) * MS_NS,
+                late=self.lateness.random() < 0.5,
             )
             for i in range(random.randint(2, most))
         ]
@@ -225,6 +228,7 @@ class Fuzz:
         self.publishers = publishers[:20]
         for client in self.clients:
             stays = self._stays(client)
+            self.plan.add(client.name, stays[0].broker, stays)
             play(self.world, client.name, stays)
             if job.mobile == "both" and client in self.publishers:
                 self._publish_on_arrival(client, stays)
@@ -243,7 +247,7 @@ class Fuzz:
                 self.world.agenda.at(self.flow.randrange(self.until_ns), self._stop_reading)
         self.sharing = Random(f"groups {job.seed}")  # likewise
         self.away_ns = 0  # the longest that a member of a queue group may be silent
-        may_share = not (job.rollbacks or self.congested) and bool(self.publishers)
+        may_share = not self.congested and bool(self.publishers)
         if self.sharing.random() < 0.25 and may_share:
             self._plan_groups()
         if job.faults:
@@ -258,7 +262,7 @@ class Fuzz:
                 self._attempt_in_vain()
 
     def _plan_requests(self) -> None:
-        """Some ask, whoever may publish answers: at once or later, several times or not at all."""
+        """Some clients send requests, and publishers reply: at once or later, several times or not at all."""
         self.world.responder = self._respond
         for _ in range(self.requests.choice([3, 10, 30])):
             self.world.agenda.at(self.requests.randrange(self.until_ns), self._ask)
@@ -270,6 +274,8 @@ class Fuzz:
         groups = [(f"g{number}", random_filter(random)) for number in range(random.randint(1, 3))]
         slow_ns = (len(self.brokers) * 60 + 500) * MS_NS  # longer than any answer takes
         self.away_ns = 2 * random.choice([slow_ns, 4 * slow_ns, 60_000 * MS_NS])
+        if self.suspended:  # else members say thousands of times that they are there
+            self.away_ns = 2 * 60_000 * MS_NS
         for _ in range(random.choice([2, 4, 10])):
             at_ns = random.randrange(max(1, self.until_ns // 2))
             self.world.agenda.at(at_ns, self._join, random.choice(groups))
@@ -503,7 +509,8 @@ class Fuzz:
             overflow = (event.reason or "").startswith("backlog_")
             if event.kind == "lost" and small and overflow:
                 since = slow.get(event.client or "", inf)
-                if since > event.time_ns:
+                # What would have come late to a slow reader may have expired: then nobody sees that it is slow.
+                if since > event.time_ns and not self.perishing:
                     what = f"{event.client}, which reads, was told of a loss: {event.reason}"
                     yield Violation("gap", what)
                 continue
@@ -512,10 +519,14 @@ class Fuzz:
             expected |= event.reason == NO_SESSION and event not in early
             unsettled = self.expiring or event.client in evicted
             expected |= unsettled and event.reason == ROUTES_LOST
-            # Who begins anew may publish before it knows which number it has to exceed.
+            # A client that begins anew may publish before it knows which number it has to exceed.
             expected |= begun and event.reason == OVERTAKEN
             expected |= event.reason == OVERTAKEN and event.time_ns >= overtaking
             expected |= event.reason == NO_ANSWER and (event.client or "") in evicted
+            # A broker that was to advertise for a client knows nothing of what that got.
+            expected |= (
+                event.reason == OUT_OF_STEP and self.world.relocation in PUBLISHER_RELOCATIONS
+            )
             excused = (self.with_faults and not self.suspended) or self.rolled_back
             if event.kind == "lost" and not (expected or excused):
                 yield Violation("gap", f"{event.client} was told of a loss: {event.reason}")
@@ -571,6 +582,7 @@ class Fuzz:
         """A broker has too little memory: its largest clients lose."""
         host = self.world.broker(self.pressure.choice(self.brokers))
         share = self.pressure.choice([0.1, 0.5, 1.0])
+        self.world.sheds = True
         host.receive(Exceeded(MEMORY, int(host.core.memory_bytes() * share)))
 
     def _act(self, _: None) -> None:
@@ -623,12 +635,21 @@ class Fuzz:
     def _clock(self, client: ClientHost) -> int | None:
         """What the clock says where the next process of a client begins: it may be behind.
 
-        Not if some brokers may not have heard of the one before it: they could not tell which one is the later.
+        Not if some brokers may not have heard of the process before it: they could not tell which is the later.
         """
-        if self.clocks is None or not client.core.welcomed or client.process:
+        if not client.core.welcomed or (client.process and not self._is_known(client)):
             return None
         reached = client.core.epoch
         return self.clocks.choice([None, reached + 1, reached, self.clocks.randint(1, reached + 1)])
+
+    def _is_known(self, client: ClientHost) -> bool:
+        """Whether all brokers have heard that this process has begun."""
+        tombstones = [
+            host.core.border.tombstones.get(client.core.name)
+            for host in self.world.brokers.values()
+        ]
+        began = {0 if one is None else one.began for one in tombstones}
+        return len(began) == 1 and began != {0}
 
     def _move_on(self, old: ClientHost) -> None:
         if old.core.anew:
@@ -664,9 +685,16 @@ class Fuzz:
         names = [one for one in ("topic", "name") if one in attributes]
         if names and random.random() < self.retaining:
             keys = random.choice([names[:1], names[:1], names])
-            client.publish(attributes, retain=keys, clear=random.random() < 0.1)
+            clear = random.random() < 0.1
+            client.publish(attributes, retain=keys, clear=clear, expires_ns=self._lifetime_ns())
         else:
-            client.publish(attributes)
+            client.publish(attributes, expires_ns=self._lifetime_ns())
+
+    def _lifetime_ns(self) -> int:
+        """For how long a publication is of use; 0: for ever."""
+        if not self.perishing or self.lifetimes.random() < 0.5:
+            return 0
+        return self.lifetimes.choice([1, 30, 300, 5_000]) * MS_NS
 
     def _publish_at_once(self, client: ClientHost, offered: Filter) -> None:
         """Nobody has heard of the advertisement yet, and everybody gets what it offers."""
@@ -691,8 +719,9 @@ class Fuzz:
 def fuzz(job: Job) -> Run:
     """Play a random run."""
     one: Fuzz | Walks | Migrations
-    if job.mobile == "walkers":
-        one = Walks(job.seed, job.routing, job.relocation, faults=job.faults)
+    if job.mobile in ("walkers", "learners"):
+        learns = job.mobile == "learners"
+        one = Walks(job.seed, job.routing, job.relocation, faults=job.faults, learns=learns)
     elif job.mobile == "service":
         one = Migrations(job.seed, job.routing, faults=job.faults)
     else:

@@ -32,6 +32,7 @@ class Gap(msgspec.Struct, frozen=True):
     time_ns: int
     count: int  # 0: nobody knows how many
     since: int  # the place from which on it reports losses: its own, unless a reply came late
+    unanswered: bool = False  # an old broker did not answer in time
 
 
 class Missing(msgspec.Struct, frozen=True):
@@ -54,6 +55,7 @@ class Stream:
     def __init__(self) -> None:
         self.delivered: dict[str, list[tuple[int, int]]] = {}  # publisher -> number, place
         self.gaps: list[Gap] = []
+        self.late: dict[str, list[int]] = {}  # publisher -> numbers of what came late: anywhere
         self._unanswered: int | None = None  # the place of the last gap because of a time-out
 
     def deliver(self, publisher: str, number: int, place: int) -> None:
@@ -65,10 +67,29 @@ class Stream:
         if event.reason == NO_ANSWER:
             since = place if self._unanswered is None else self._unanswered
             self._unanswered = place
-        self.gaps.append(Gap(place, event.time_ns, event.count, since))
+        unanswered = event.reason == NO_ANSWER
+        self.gaps.append(Gap(place, event.time_ns, event.count, since, unanswered))
+
+    def may_be_settled(self) -> bool:
+        """Whether a loss of unknown size was reported; a limit that drops more at its place is the reason given then."""
+        return any(not gap.count for gap in self.gaps)
+
+    def settle(self, event: Event, place: int) -> None:
+        """What was lost in a gap of unknown size is known: it may be missing anywhere behind that."""
+        if event.count and self._unanswered is not None:
+            self.gaps.append(Gap(place, event.time_ns, event.count, self._unanswered))
+
+    def size(self) -> int:
+        """How much came."""
+        late = sum(map(len, self.late.values()))
+        return late + sum(map(len, self.delivered.values()))
+
+    def got(self, publisher: str) -> list[int]:
+        """All that came from this publisher."""
+        return [*self.numbers(publisher), *self.late.get(publisher, [])]
 
     def numbers(self, publisher: str) -> list[int]:
-        """What came from this publisher, in the order in which it came."""
+        """What came from this publisher, in the order in which it came, without what came late."""
         return [number for number, _ in self.delivered.get(publisher, [])]
 
     def unreported(
@@ -92,6 +113,12 @@ class Stream:
         delivered = [
             one for one in self.delivered.get(publisher, []) if not is_past(publisher, one[0])
         ]
-        behind = max((place for one, place in delivered if one < number), default=-1)
         before = min((place for one, place in delivered if one > number), default=inf)
-        return Missing(published.client, number, published.time_ns, behind, before)
+        earlier = [place for one, place in delivered if one < number]
+        published_ns = published.time_ns
+        if published.reason == "will":
+            # Each is published by another broker, as soon as that knows: maybe behind a later one, and the gap in
+            # front of that reports it; an earlier one may still come.
+            earlier = [place for place in earlier if place < before < inf]
+            published_ns = 0 if before < inf else published_ns
+        return Missing(publisher, number, published_ns, max(earlier, default=-1), before)

@@ -127,13 +127,19 @@ class History:
         anew = [one for one in (*self.left, *self.replaced) if one <= time]
         return self.contact(max(anew, default=0), 2 * trip_ns)
 
-    def accepted(self, time: int, needs_ns: int, held_ns: int, until: float) -> float:
+    def accepted(
+        self, time: int, needs_ns: int, held_ns: int, until: float, *, expires: bool
+    ) -> float:
         """When a broker has accepted what was published at this time, if it holds it for so long; or never.
 
-        What a broker refused is sent again on the next connection.
+        What a broker refused is sent again on the next connection. So is what it held when the session ended, because
+        the client was away and its older session had expired.
         """
+        dropped = self.refused
+        if expires:
+            dropped = sorted([*dropped, *(int(one.end) for one in self.attached if one.end < inf)])
         accepted = self.contact(time, needs_ns, until)
-        for refused in self.refused:
+        for refused in dropped:
             if time <= refused <= accepted + held_ns:
                 accepted = self.contact(refused, needs_ns, until)
         return accepted + held_ns
@@ -148,7 +154,9 @@ def histories(events: Iterable[Event]) -> dict[str, History]:
         time, filter = event.time_ns, event.filter
         if event.kind == "published":
             assert event.number is not None
-            history.published.setdefault(event.number, event)  # who forgot a will repeats it
+            history.published.setdefault(
+                event.number, event
+            )  # a broker that forgot a will repeats it
             if event.reason == "will":  # its publisher is the broker, and offers it since long
                 history.attached, history.advertised = [Span(0)], [Span(0, EVERYTHING)]
         elif event.kind == "attached":

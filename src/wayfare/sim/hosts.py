@@ -11,7 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from wayfare.core import membership as ms
-from wayfare.core.broker import Broker
+from wayfare.core import messages as m
+from wayfare.core.broker import LATER, Broker
 from wayfare.core.client import Client
 from wayfare.core.conditions import Condition
 from wayfare.core.effects import (
@@ -34,6 +35,7 @@ from wayfare.core.effects import (
     RolledBack,
     Send,
     SessionEnded,
+    Settled,
     Stalled,
     Tick,
     Unheard,
@@ -51,6 +53,7 @@ from wayfare.core.messages import (
     Here,
     HereAck,
     HereGap,
+    Late,
     LinkId,
     Notification,
     Publish,
@@ -89,7 +92,15 @@ SLICE = 16  # publications that waited and are taken in one millisecond
 RETRY_NS = 100 * MS_NS  # until a client tries again to reach a broker that is down
 
 TICK = Tick()
-NOTIFYING = (Deliver, Current, Gap, Here, HereGap)  # wait for a reader that does not read
+NOTIFYING = (
+    Deliver,
+    Current,
+    Late,
+    Gap,
+    m.Settled,
+    Here,
+    HereGap,
+)  # wait for a reader that does not read
 
 
 class Host:
@@ -123,6 +134,8 @@ class Host:
                     pipes[link].send(effect.message)
             elif type(effect) is Lost:
                 self.lost(effect)
+            elif type(effect) is Settled:
+                self.settled(effect)
             elif type(effect) is Ended:
                 self.ended(effect)
             elif type(effect) is Interested:
@@ -159,6 +172,9 @@ class Host:
         raise AssertionError(f"{self.core.name} is no client")
 
     def lost(self, effect: Lost) -> None:
+        raise AssertionError(f"{self.core.name} is no client")
+
+    def settled(self, effect: Settled) -> None:
         raise AssertionError(f"{self.core.name} is no client")
 
     def ended(self, effect: Ended) -> None:
@@ -206,6 +222,7 @@ class BrokerHost(Host):
         "copy",
         "held_ns",
         "paused",
+        "stalled_ns",
         "worst_ns",
     )
     core: Broker
@@ -214,6 +231,7 @@ class BrokerHost(Host):
         super().__init__(world, core)
         self._deadlines = core.border.deadlines  # asked for the next one at every event
         self.worst_ns = 0  # the longest that a message waited here
+        self.stalled_ns = 0  # for how long it did nothing, in all
         self._slow_ns = 0
         self._queueing = False
         self._busy_until = 0
@@ -299,6 +317,7 @@ class BrokerHost(Host):
             old.routing.strategy,
             old.border.limits,
             old.relocation.name,
+            self.world.forecast,
             ahead=old.replicator.ahead,
         )
         if saved:
@@ -314,6 +333,7 @@ class BrokerHost(Host):
         """Do nothing for so long, once what waits already is done; then go on with what came."""
         agenda = self.world.agenda
         self._queueing = True
+        self.stalled_ns += for_ns
         self._busy_until = max(self._busy_until, agenda.now) + for_ns
         self.worst_ns = max(self.worst_ns, self._busy_until - agenda.now)
         agenda.at(self._busy_until, self._go_on, for_ns)
@@ -383,14 +403,22 @@ class BrokerHost(Host):
         else:
             del self.paused[link]
 
+    def drop_paused(self, link: LinkId) -> None:
+        """What waits in a connection is not read any more."""
+        paused = self.paused.pop(link, None)
+        if paused is not None and paused.messages:
+            self.held_ns = max(self.held_ns, self.agenda.now - paused.messages[0][1])
+
     def close(self, effect: Close) -> None:
         self.mind_fault(effect)
+        self.drop_paused(effect.link)
         connection = self.world.connections.get(effect.link)
         if connection is not None:
             connection.break_off(noticed=True, reason=effect.reason)
-            exceeds = effect.reason == EXCEED.format(connection.client.name)
-            if exceeds and not connection.client.replaced:
-                self.agenda.at(self.agenda.now + RETRY_NS, self.world.come_back, connection.client)
+            client = connection.client
+            contested = {one.format(client.name) for one in (EXCEED, LATER)}
+            if effect.again and effect.reason in contested and not client.replaced:
+                self.agenda.at(self.agenda.now + RETRY_NS, self.world.come_back, client)
 
 
 class Connection:
@@ -517,7 +545,7 @@ class ClientHost(Host):
         if self.connection is not None:
             self.connection.break_off(noticed=False)
         self.home = broker or self.home
-        self.left = False
+        had_left, self.left = self.left, False
         if self.home in world.stopped:
             world.agenda.at(world.now + RETRY_NS, world.come_back, self)
             return
@@ -525,13 +553,15 @@ class ClientHost(Host):
         link = LinkId(f"{self.name}{process}#{self.core.epoch + 1}")
         self.connection = Connection(self, host, link, self.link)
         self._unseen = self.core.may_attach_unseen()
-        effects = self.core.attach(None if self._unseen else BrokerId(self.home), link)
+        effects = self.core.attach(None if self._unseen else BrokerId(self.home), link, world.now)
         attach = next(one.message for one in effects if type(one) is Send)
         world.digests += type(attach) is Attach and attach.digest > 0
         self.log("attached")
         self.perform(effects)
         for one, _ in list(self.memberships.values()):
             self._belong(one, one.on_connected(world.now))
+            if had_left:  # what was assigned to it since is lost with its session
+                self._belong(one, one.on_lost(world.now))
 
     def detach(self, *, leave: bool = False) -> None:
         """Say goodbye; with `leave`, for good."""
@@ -644,15 +674,24 @@ class ClientHost(Host):
         *,
         retain: str | Sequence[str] = (),
         clear: bool = False,
+        expires_ns: int = 0,
     ) -> None:
         """Publish; with `retain`, as the current value of the key that these attributes are."""
         if self.core.is_unnumbered():
-            again = partial(self.publish, attributes, payload, retain=retain, clear=clear)
+            again = partial(
+                self.publish,
+                attributes,
+                payload,
+                retain=retain,
+                clear=clear,
+                expires_ns=expires_ns,
+            )
             self._unpublished.append((dict(attributes), again))
             return
         names = (retain,) if isinstance(retain, str) else tuple(retain)
         kept = Retain(names, clear) if names else None
-        effects = self.core.publish(attributes, payload, retain=kept)
+        published_ns = max(1, self.world.now) if expires_ns else 0
+        effects = self.core.publish(attributes, payload, published_ns, kept, expires_ns)
         self.world.log(
             "published",
             client=self.name,
@@ -661,6 +700,7 @@ class ClientHost(Host):
             attributes=dict(attributes),
             reason="clear" if clear else None,
             path=list(names) or None,
+            expires_ns=expires_ns or None,
         )
         self.perform(effects)
 
@@ -672,7 +712,7 @@ class ClientHost(Host):
         timeout_ns: int = 5000 * MS_NS,
         many: bool = False,
     ) -> int:
-        """Ask whoever subscribes to this; `answers` has what comes of it."""
+        """Send a request to all that subscribe to it; `answers` has the replies."""
         self.core.check_publication(attributes, payload)
         if self.requests is None:
             self.requests = Requests(f"{self.name}/{self.core.epoch}")
@@ -837,8 +877,12 @@ class ClientHost(Host):
             None,
             notification.attributes,
         )
+        if core.following.counts and isinstance(effect.subscriptions[0], Template):
+            event.follows = effect.subscriptions[0]  # no ordinary subscription delivers it
         if effect.past:
             event.reason = "past"
+        elif effect.late:
+            event.reason = "late"
         elif effect.ask:
             assert isinstance(effect.subscriptions[0], Filter)
             event.reason, event.filter = "current", effect.subscriptions[0]
@@ -863,10 +907,16 @@ class ClientHost(Host):
         for one, _ in list(self.memberships.values()):
             self._belong(one, one.on_lost(self.world.now))
 
+    def settled(self, effect: Settled) -> None:
+        publishers = {str(name): count for name, count in effect.publishers.items()}
+        self.world.log("settled", client=self.name, count=effect.count, entries=publishers)
+
     def ended(self, effect: Ended) -> None:
-        self.world.log(
-            "unsubscribed", client=self.name, filter=effect.subscription, reason="stayed behind"
-        )
+        wanted, why = effect.subscription, "stayed behind"
+        if isinstance(wanted, Template):
+            self.world.log("unfollowed", client=self.name, follows=wanted, reason=why)
+        else:
+            self.world.log("unsubscribed", client=self.name, filter=wanted, reason=why)
 
     def interested(self, effect: Interested) -> None:
         if effect.wanted:

@@ -18,9 +18,9 @@ from random import Random
 
 import msgspec
 
-from wayfare.core.messages import BrokerId, State, Terms
+from wayfare.core.messages import BrokerId, ClientId, State, Terms
 from wayfare.core.reduction import STRATEGIES
-from wayfare.core.virtual import Ahead
+from wayfare.core.virtual import Ahead, Learning
 from wayfare.errors import UsageError
 from wayfare.eventlog import Event
 from wayfare.sim import topology
@@ -34,10 +34,12 @@ from wayfare.sim.world import World
 NLB = {
     "none": "nobody listens ahead",
     "mined": "the likeliest next ones, as far as they cover the moves that were learnt",
+    "learnt": "those that brokers have found likely by themselves since the start",
     "neighbours": "all that are next by the movement graph",
     "all": "every place",
 }
 Next = Callable[[BrokerId], Sequence[BrokerId]]
+Listens = Callable[[ClientId, int, BrokerId, BrokerId], bool]  # as World.listens_for
 FOLLOWED = "location in myloc"
 SAMPLE_NS = 5 * SECOND_NS  # between two looks at what is kept
 SOON_NS = SECOND_NS  # what comes so soon is there on arrival; and what is under way settles in it
@@ -47,7 +49,7 @@ SIDES = range(2, 31)
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     nlb: str = "mined"
-    coverage: float = 0.9  # of the moves that were learnt, by those that are mined
+    coverage: float = 0.9  # of the moves, by those that are mined or learnt
     routing: str = "covering"
     seed: int = 0
     ways: str | None = None  # a file of ways, in place of random ones
@@ -163,6 +165,7 @@ def next_ones(p: Parameters, ways: Ways) -> Next:
     everywhere = [BrokerId(name) for name in ways.names()]
     return {
         "none": lambda _broker: (),
+        "learnt": lambda _broker: (),  # at first
         "mined": lambda broker: ways.movement.successors(broker, p.coverage),
         "neighbours": ways.places.next_brokers,
         "all": lambda _broker: everywhere,
@@ -178,12 +181,12 @@ class Location:
         self.random = Random(f"location {p.seed}")
         self.ways = ways_of(p)
         self.places = self.ways.names()
-        self.nlb = next_ones(p, self.ways)
+        learning = Learning(p.coverage) if p.nlb == "learnt" else None
         self.world = World(
             p.seed,
             p.routing,
             broker_link=LinkSpec(latency_ns=p.link_latency_ns),
-            ahead=Ahead(self.ways.places, self.nlb),
+            ahead=Ahead(self.ways.places, next_ones(p, self.ways), learning=learning),
         )
         self.world.add_brokers(topology.above(self.places, p.degree))
         if log is not None:
@@ -252,7 +255,7 @@ class Location:
 
     def _figures(self) -> Figures:
         p, traffic = self.parameters, self.traffic
-        judge = Judge(p.horizon_ns, traffic.since, self.nlb)
+        judge = Judge(p.horizon_ns, traffic.since, self.world.listens_for)
         names = [one.name for one in self.walkers]
         found = judge.judge(self.world.events, names)
         virtual, kept, ids = zip(*self.samples, strict=True)
@@ -338,6 +341,7 @@ class Walker:
     def __init__(self) -> None:
         self.location = ""
         self.broker: str | None = None
+        self.epoch = 0  # of its last attachment
         self.left = 0  # when it went from there
         self.stays: list[Stay] = []
         self.got: set[Key] = set()  # for membership only
@@ -349,8 +353,8 @@ class Walker:
 class Judge:
     """Compares what walkers got with what they wanted."""
 
-    def __init__(self, horizon_ns: int, since_ns: int, nlb: Next) -> None:
-        self.horizon_ns, self.since_ns, self.nlb = horizon_ns, since_ns, nlb
+    def __init__(self, horizon_ns: int, since_ns: int, listens: Listens) -> None:
+        self.horizon_ns, self.since_ns, self.listens = horizon_ns, since_ns, listens
         self.found = Found()
         self.published: dict[Key, int] = {}  # when
         self.of_place: dict[str, list[tuple[int, Key]]] = {}
@@ -398,9 +402,10 @@ class Judge:
             walker.wanted.update(key for _, key in recent if key not in walker.got)
             walker.until = now + SOON_NS
             self.found.moves += 1
-            self.found.foreseen += there in self.nlb(BrokerId(walker.broker))
+            client, before = ClientId(event.client or ""), BrokerId(walker.broker)
+            self.found.foreseen += self.listens(client, walker.epoch, before, BrokerId(there))
             self.found.wanted += len(walker.wanted)
-        walker.broker = there
+        walker.broker, walker.epoch = there, event.epoch or 0
         walker.stays.append(Stay(there, now, now))
 
     def _on_delivered(self, walker: Walker, event: Event) -> None:

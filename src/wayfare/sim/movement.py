@@ -10,6 +10,8 @@ from random import Random
 
 import msgspec
 
+from wayfare.core.messages import BrokerId, ClientId
+from wayfare.core.publishers import Forecast
 from wayfare.errors import UsageError
 from wayfare.sim.world import World
 
@@ -32,6 +34,37 @@ class Stay(msgspec.Struct, frozen=True):
                 f"a stay from {self.from_ns} until {self.until_ns} cannot be, because it would end"
                 " before it begins: give an until_ns that is not below from_ns"
             )
+
+
+class Plan:
+    """Where clients are going to be when, as a network could know it that learnt their ways."""
+
+    def __init__(self) -> None:
+        self.stays: dict[str, list[Stay]] = {}
+        self.homes: dict[str, str] = {}  # where each client came first
+
+    def add(self, client: str, home: str, stays: list[Stay]) -> None:
+        self.homes[client] = home
+        self.stays[client] = stays
+
+    def forecast(self, world: World) -> Forecast:
+        """What the plan says at any time; what a client does beside it, nobody foresees."""
+        return Forecast(
+            lambda client, broker: self.next_broker(client, broker, world.now), self.proxies
+        )
+
+    def next_broker(self, client: ClientId, broker: BrokerId, now: int) -> BrokerId | None:
+        """Where the client is by now, if its broker notices late that it went, or else goes next."""
+        stays = self.stays.get(client, [])
+        gone = [one for one in stays if one.from_ns <= now][-1:]
+        ahead = [one for one in stays if one.from_ns > now]
+        elsewhere = (one.broker for one in [*gone, *ahead] if one.broker != broker)
+        return next((BrokerId(one) for one in elsewhere), None)
+
+    def proxies(self, home: BrokerId) -> list[BrokerId]:
+        """Wherever those come that came here first."""
+        ours = [name for name, first in self.homes.items() if first == home]
+        return sorted({BrokerId(one.broker) for name in ours for one in self.stays[name]})
 
 
 def random_walk(

@@ -9,19 +9,23 @@ delivered or not, but then too at most once and in order. What is left behind is
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from math import inf
 
 import msgspec
 
 from wayfare.core.broker import ALL_RELOCATIONS
 from wayfare.core.client import ACK_DELAY_NS
+from wayfare.core.handoff import Handoff
+from wayfare.core.history import Limits
+from wayfare.core.late import WANTED
 from wayfare.core.relocation import Naive
 from wayfare.core.templates import Mine
 from wayfare.eventlog import Event
 from wayfare.sim import interest
 from wayfare.sim.asking import check_requests
 from wayfare.sim.current import Judge as Values
+from wayfare.sim.current import check_fresh
 from wayfare.sim.expiry import has_ended
 from wayfare.sim.gap_places import Stream
 from wayfare.sim.histories import History, Span, histories, matches
@@ -45,9 +49,12 @@ NEVER_TOLD = Forgotten(-1)
 
 def check(world: World) -> Verdict:
     """Everything about a run that has become quiet."""
-    # Who subscribes to what is not there, like `x is null`, gets what is said in groups, too.
+    # A subscription to a missing attribute, like `x is null`, matches messages of groups, too.
     members = {*world.clients} if world.joined else ()
-    deliveries = check_deliveries(world.events, reach(world), members)
+    late = {name for name, one in world.clients.items() if one.core.late == WANTED}
+    deliveries = check_deliveries(
+        world.events, reach(world), members, late=late, settling=_settling(world)
+    )
     violations = (
         *deliveries.violations,
         *_check_early(world),
@@ -57,6 +64,18 @@ def check(world: World) -> Verdict:
         *check_wills(world, reach(world)),
     )
     return msgspec.structs.replace(deliveries, violations=violations)
+
+
+def _settling(world: World) -> Container[str]:
+    """The clients that lose nothing of what an old broker kept, but by being elsewhere.
+
+    Where a limit drops something in the same place, both are one gap of unknown size.
+    """
+    is_small = world.limits.backlog_count < Limits().backlog_count
+    if world.relocation != Handoff.name or world.outage_ns or world.sheds or is_small:
+        return ()
+    ended = {one.client for _, one in world.ended}
+    return world.clients.keys() - ended
 
 
 def _check_early(world: World) -> Iterator[Violation]:
@@ -71,15 +90,27 @@ def _check_requests(world: World) -> Iterator[Violation]:
     clients, within = histories(world.events), reach(world)
     published = sum(len(client.published) for client in clients.values())
 
-    def has_responder(publisher: str, number: int) -> bool:
+    def has_responder(publisher: str, number: int, until: int) -> bool:
         event = clients[publisher].published[number]
         return any(
             _required(event, client, clients[publisher], within, published)
-            and not has_ended(world, name, client, event.time_ns, within)
+            and not has_ended(world, name, client, until, within)
+            and not (within.outage_ns and _is_forgotten(name, event, world.events))
             for name, client in clients.items()
         )
 
     yield from check_requests(world.clients, world.events, has_responder)
+
+
+def _is_forgotten(name: str, published: Event, events: list[Event]) -> bool:
+    """Whether a client did not get this, and was told that nobody knows what it missed.
+
+    The broker that said so had forgotten its subscription, and nobody else knew it at that time.
+    """
+    later = [one for one in events if one.client == name and one.time_ns >= published.time_ns]
+    id = published.client, published.number
+    got = any(one.kind == "delivered" and (one.publisher, one.number) == id for one in later)
+    return not got and any(one.kind == "lost" and not one.count for one in later)
 
 
 def _check_groups(world: World) -> Iterator[Violation]:
@@ -95,13 +126,28 @@ def _check_groups(world: World) -> Iterator[Violation]:
     )
 
 
-def check_deliveries(events: list[Event], reach: Reach, members: Container[str] = ()) -> Verdict:
-    """Members of queue groups are told of losses among what they were assigned, too: sharing.py judges that."""
+def check_deliveries(
+    events: list[Event],
+    reach: Reach,
+    members: Container[str] = (),
+    elsewhere: Iterable[tuple[str, str, int]] = (),
+    late: Container[str] = (),
+    settling: Container[str] = (),
+) -> Verdict:
+    """Members of queue groups are told of losses among what they were assigned, too: sharing.py judges that.
+
+    What came to a client because of where it is need not come again; stays.py judges what of that is not among the
+    events (`elsewhere`: client, publisher, number).
+
+    Clients that are `late` want what their old broker sends when it is back. Those that are `settling` get all of
+    that, or know how many they lost.
+    """
     clients = histories(events)
     streams = {name: [Stream()] for name in clients}  # one for each process of the client
     forgotten: dict[str, Forgotten] = {}  # when a client was last told of an unknown number
     lost: dict[str, int] = {}
-    late: dict[str, int] = {}  # what came behind a gap, although it was published before it
+    behind: dict[str, int] = {}  # what came behind a gap, although it was published before it
+    settled: dict[str, list[Event]] = {}
     violations: list[Violation] = []
     followed: set[tuple[str, str, int]] = set()  # client, publisher, number
     values = Values(events, clients, reach)
@@ -115,23 +161,41 @@ def check_deliveries(events: list[Event], reach: Reach, members: Container[str] 
             if _is_followed(event, clients[event.client]):
                 violations += _check_once(event, followed)
                 continue
-            violations += _check_wanted(event, clients)
-            streams[event.client][-1].deliver(event.publisher, event.number, place)
-            if _is_late(event, clients, forgotten.get(event.client, NEVER_TOLD)):
-                late[event.client] = late.get(event.client, 0) + 1
+            wrong = list(_check_wanted(event, clients))
+            violations += wrong
+            source = None if wrong else clients[event.publisher].published[event.number]
+            if source is not None and source.expires_ns is not None:
+                violations += check_fresh(source, event, clients, reach)
+            stream = streams[event.client][-1]
+            if event.reason == "late":
+                violations += _check_late(event, late, stream)
+                stream.late.setdefault(event.publisher, []).append(event.number)
+            else:
+                stream.deliver(event.publisher, event.number, place)
+            if _is_behind(event, clients, forgotten.get(event.client, NEVER_TOLD)):
+                behind[event.client] = behind.get(event.client, 0) + 1
         elif event.kind == "lost":
             assert event.client and event.count is not None
             streams[event.client][-1].lose(event, place)
             lost[event.client] = lost.get(event.client, 0) + event.count
             if not event.count:
                 forgotten[event.client] = Forgotten(event.time_ns, lost[event.client])
+        elif event.kind == "settled":
+            assert event.client and event.count is not None
+            streams[event.client][-1].settle(event, place)
+            lost[event.client] = lost.get(event.client, 0) + event.count
+            settled.setdefault(event.client, []).append(event)
         elif event.kind == "replaced":
             assert event.client
             streams[event.client].append(Stream())
     for name, processes in streams.items():
         for stream in processes:
-            for publisher_name in stream.delivered:
-                violations += _check_order(name, publisher_name, stream.numbers(publisher_name))
+            for publisher_name in {**stream.delivered, **stream.late}:
+                numbers, rest = stream.numbers(publisher_name), stream.late.get(publisher_name, [])
+                violations += _check_order(name, publisher_name, numbers, rest)
+    came = followed.union(elsewhere)
+    # What a publisher that moves published before may be lost in the same place, for the same reason.
+    steady = not any(one.published and (one.moves or one.replaced) for one in clients.values())
     required = 0
     published = sum(len(client.published) for client in clients.values())
     for name, client in clients.items():
@@ -139,11 +203,13 @@ def check_deliveries(events: list[Event], reach: Reach, members: Container[str] 
         missing: list[Event] = []
         possible = 0
         for publisher_name, publisher in clients.items():
-            got_now = set(now.numbers(publisher_name))
-            got = got_now.union(*(stream.numbers(publisher_name) for stream in earlier))
+            got_now = set(now.got(publisher_name))
+            got = got_now.union(*(stream.got(publisher_name) for stream in earlier))
             for number, event in publisher.published.items():
                 must = _required(event, client, publisher, reach, published)
                 required += must
+                if (name, publisher_name, number) in came:
+                    continue
                 if number not in got and (publisher_name, number) not in current.get(name, ()):
                     possible += _possible(event, client, reach)
                     if must:
@@ -153,10 +219,13 @@ def check_deliveries(events: list[Event], reach: Reach, members: Container[str] 
                         1  # what an earlier process had not confirmed is lost to the later one
                     )
         # Who does not know what its client got does not know either what was reported as lost: it may come.
-        possible += min(late.get(name, 0), forgotten.get(name, NEVER_TOLD).lost)
+        possible += min(behind.get(name, 0), forgotten.get(name, NEVER_TOLD).lost)
         possible += values.possible(name)
         violations += _check_reported(name, clients, streams[name], missing)
         told = lost.get(name, 0)
+        if name in settling and not earlier:
+            times = len(settled.get(name, []))
+            violations += _check_settled(name, now, times, missing, wants=steady and name in late)
         if told > possible and name not in members:
             violations.append(
                 Violation("gap", f"{name} was told of {told} lost, but misses {possible} at most")
@@ -167,12 +236,7 @@ def check_deliveries(events: list[Event], reach: Reach, members: Container[str] 
         published=published,
         delivered=len(followed)
         + sum(map(len, current.values()))
-        + sum(
-            len(some)
-            for processes in streams.values()
-            for stream in processes
-            for some in stream.delivered.values()
-        ),
+        + sum(stream.size() for processes in streams.values() for stream in processes),
         required=required + values.required,
         lost=sum(lost.values()),
     )
@@ -208,7 +272,35 @@ def _is_past(published: Event, client: History) -> bool:
     )
 
 
-def _is_late(event: Event, clients: dict[str, History], told: Forgotten) -> bool:
+def _check_late(event: Event, late: Container[str], stream: Stream) -> Iterator[Violation]:
+    """Late comes only what was reported to be missing perhaps, to who wants it."""
+    what = f"{event.client} got {event.publisher} {event.number} late"
+    if event.client not in late:
+        yield Violation("late", f"{what}, but did not ask for it")
+    elif not stream.may_be_settled():
+        yield Violation("late", f"{what}, but was told of no loss")
+
+
+def _check_settled(
+    name: str, stream: Stream, settled: int, missing: list[Event], *, wants: bool
+) -> Iterator[Violation]:
+    """Where nobody knew how many are lost, only because an old broker did not answer, that is known in the end.
+
+    If the client `wants` what that kept, nothing is missing.
+    """
+    unknown = [gap for gap in stream.gaps if not gap.count]
+    if not unknown or not all(gap.unanswered for gap in unknown):
+        return
+    told = sum(gap.count for gap in stream.gaps)
+    if wants and len(missing) > told:
+        some = ", ".join(f"{one.client} {one.number}" for one in missing[:5])
+        yield Violation("late", f"{name} did not get {some}, which its old broker kept")
+    elif settled >= len(unknown) and len(missing) > told:
+        what = f"{name} was told of {told} lost in the end, but misses {len(missing)}"
+        yield Violation("settled", what)
+
+
+def _is_behind(event: Event, clients: dict[str, History], told: Forgotten) -> bool:
     """Whether this was published before its client was told of the loss of an unknown number."""
     assert event.publisher and event.number
     publisher = clients.get(event.publisher)
@@ -217,15 +309,12 @@ def _is_late(event: Event, clients: dict[str, History], told: Forgotten) -> bool
 
 
 def _is_followed(event: Event, client: History) -> bool:
-    """Whether this is for where the client is at that moment, and no ordinary subscription asks for it.
+    """Whether this is for where the client is at that moment, and no ordinary subscription delivers it.
 
     Only for locations that stand for themselves; stays.py judges the others, and what has to come.
     """
     attributes, time = event.attributes or {}, event.time_ns
-    if not client.followed or any(
-        span.start <= time <= span.end and span.filter and matches(span.filter, attributes)
-        for span in client.subscribed
-    ):
+    if event.follows is None:
         return False
     became = [one for one in client.became if one.time_ns <= time]
     mine = Mine()
@@ -264,7 +353,10 @@ def _check_wanted(event: Event, clients: dict[str, History]) -> Iterator[Violati
         yield Violation("wanted", f"{what}, which it does not want")
 
 
-def _check_order(client: str, publisher: str, numbers: list[int]) -> Iterator[Violation]:
+def _check_order(
+    client: str, publisher: str, numbers: list[int], late: list[int]
+) -> Iterator[Violation]:
+    """What comes late may be out of order, but comes once, too."""
     seen: set[int] = set()
     last = 0
     for number in numbers:
@@ -274,10 +366,14 @@ def _check_order(client: str, publisher: str, numbers: list[int]) -> Iterator[Vi
             yield Violation("fifo", f"{client} got {publisher} {number} after {last}")
         seen.add(number)
         last = max(last, number)
+    for number in late:
+        if number in seen:
+            yield Violation("once", f"{client} got {publisher} {number} twice, the last one late")
+        seen.add(number)
 
 
 def _moving_ns(client: History, reach: Reach) -> int:
-    """Until a session has come to where its client is: every one may wait for the one before it.
+    """Until a session has come to where its client is: each attachment may wait for the one before it.
 
     Where that has expired, the new one waits until its filters are in effect.
     """
@@ -305,11 +401,24 @@ def _required(
     event: Event, client: History, publisher: History, reach: Reach, published: int
 ) -> bool:
     assert event.attributes is not None
+    # First what excludes most: judges ask this for every publication and every client.
+    wanting = [
+        span
+        for span in client.subscribed
+        if span.start < event.time_ns < span.end
+        and not span.limited
+        and span.filter is not None
+        and matches(span.filter, event.attributes)
+    ]
+    if not wanting:
+        return False
     if event.reason == "will" and reach.outage_ns:
         return False  # its broker may have forgotten it, and nobody else knows
     leaves = next((time for time in publisher.left if time >= event.time_ns), inf)
     held_ns = _moving_ns(publisher, reach)  # for that long its broker may hold it back
-    accepted = publisher.accepted(event.time_ns, reach.client_ns, held_ns, leaves)
+    accepted = publisher.accepted(
+        event.time_ns, reach.client_ns, held_ns, leaves, expires=reach.expires
+    )
     if accepted == inf:
         return False
     arrived = accepted + reach.tree_ns
@@ -333,17 +442,12 @@ def _required(
             contact = max(contact, spoken.welcomed(span.start, reach.client_ns))
         return contact + trips * reach.tree_ns <= event.time_ns
 
-    for span in client.subscribed:
-        if (
-            span.start < event.time_ns < span.end
-            and not span.limited
-            and settled(span, client, 1)
-            and client.contact(arrived + reach.outage_ns, receiving_ns, span.end) < inf
-            and span.filter is not None
-            and matches(span.filter, event.attributes)
-        ):
-            break
-    else:
+    expires = inf if event.expires_ns is None else event.time_ns + event.expires_ns
+    if not any(
+        settled(span, client, 1)
+        and client.contact(arrived + reach.outage_ns, receiving_ns, span.end) < expires
+        for span in wanting
+    ):
         return False
     # Where it has to settle, an advertisement travels out, and the subscriptions for it travel back.
     return any(

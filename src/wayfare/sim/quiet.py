@@ -18,6 +18,7 @@ from wayfare.core.reduction import STRATEGIES, Strategy
 from wayfare.core.retained import order
 from wayfare.sim import interest
 from wayfare.sim.accounting import check_accounting
+from wayfare.sim.expiry import stands_in
 from wayfare.sim.hosts import ClientHost
 from wayfare.sim.links import SECOND_NS
 from wayfare.sim.sharing import check_groups_quiet
@@ -78,7 +79,7 @@ def _check_sessions(world: World, away: set[str]) -> Iterator[Violation]:
         core = host.core
         for session in core.border.all():
             client = session.client
-            if client in away:
+            if client in away or stands_in(core, session):
                 continue
             if len(session.backlog):
                 yield Violation("tidy", f"{name} keeps {len(session.backlog)} for {client}")
@@ -153,6 +154,10 @@ def tables_of(world: World) -> Tables:
             ads[broker] += _entries(strategy, core.name, core.advertisements)
             subs[broker] += _entries(strategy, core.name, core.subscriptions)
     for name, host in world.brokers.items():
+        for session in host.core.border.all():
+            if stands_in(host.core, session):
+                ads[name] += _entries(strategy, session.client, session.advertisements)
+                subs[name] += _entries(strategy, session.client, session.subscriptions)
         ear = host.core.replicator.ear
         owner = ear.session.client if strategy.per_client else ClientId("")
         for filter, chains in ear.subscriptions():
@@ -182,7 +187,8 @@ def _check_tables(world: World) -> Iterator[Violation]:
     for name, host in world.brokers.items():
         here: Places = {}
         for session in host.core.border.all():
-            for filter in world.clients[session.client].core.subscriptions:
+            held = world.clients[session.client].core.subscriptions.keys()
+            for filter in session.subscriptions if stands_in(host.core, session) else held:
                 for part in filter.parts():
                     add_place(here, part, session.place)
         ear = host.core.replicator.ear

@@ -59,7 +59,8 @@ def reach(world: World) -> Reach:
         client_ns += tree_ns
     if world.digests:  # a new broker may ask an old one, and then the client
         client_ns = 3 * client_ns + 2 * tree_ns
-    elif world.behind:  # a client may be told to attach again
+    elif any(one.process for one in world.clients.values()):
+        # A client that begins anew may be told to attach again, to exceed another process.
         client_ns = 3 * client_ns
     at_once = world.relocation not in PUBLISHER_RELOCATIONS
     limits = world.limits

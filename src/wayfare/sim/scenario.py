@@ -25,9 +25,11 @@ import msgspec
 
 from wayfare.channel import find as find_profile
 from wayfare.core import templates
-from wayfare.core.broker import NOT_AHEAD, RELOCATIONS
+from wayfare.core.broker import NOT_AHEAD, RELOCATIONS, check_ahead
 from wayfare.core.history import Limits
-from wayfare.core.places import of_edges
+from wayfare.core.late import WANTED
+from wayfare.core.messages import Terms
+from wayfare.core.places import Places, of_edges
 from wayfare.core.predicates import Value
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.virtual import Ahead
@@ -245,9 +247,9 @@ class Stage:
             raise WayfareError("this has to be said before the brokers are named")
 
     def places(self, rest: str) -> None:
+        """`faro - harbour` are one step apart; `harbour at lisbon` says that it is in the range of that broker."""
         self._before_brokers()
-        _, edges = _branches(rest)
-        places = of_edges(edges)
+        places = read_places(rest)
         self._ahead = Ahead(places, places.next_brokers)
 
     def brokers(self, rest: str) -> None:
@@ -255,6 +257,7 @@ class Stage:
         names, edges = _branches(rest)
         if (wrong := topology.check_tree(list(names), edges)) is not None:
             raise WayfareError(wrong)
+        check_ahead(self._relocation, self._ahead is not NOT_AHEAD)
         world = World(
             self._seed,
             self._routing,
@@ -293,6 +296,9 @@ class Stage:
         name, time = _words(rest, 2)
         self.world.client(name).core.failover_ns = _time_ns(time)
 
+    def late(self, rest: str) -> None:
+        self.world.client(rest).core.late = WANTED
+
     def detach(self, rest: str) -> None:
         self.world.client(rest).detach()
 
@@ -319,8 +325,9 @@ class Stage:
         self.world.client(name).unadvertise(filter)
 
     def follow(self, rest: str) -> None:
+        rest, _, terms = rest.partition(" keep ")
         name, text = _words(rest, 2)
-        self.world.client(name).follow(text)
+        self.world.client(name).follow(text, read_terms(terms) if terms else None)
 
     def unfollow(self, rest: str) -> None:
         name, text = _words(rest, 2)
@@ -425,9 +432,10 @@ STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {
         Stage.backlog,
     ),
     "trace": ("all", Stage.trace_all),
-    "places": ("porto - lisbon - faro, lisbon - braga", Stage.places),
+    "places": ("porto - lisbon - faro, lisbon - harbour at lisbon", Stage.places),
     "brokers": ("porto - lisbon - faro, lisbon - braga", Stage.brokers),
     "failover": ("anna 2s", Stage.failover),
+    "late": ("anna", Stage.late),
     "attach": ("anna porto [profile gprs] [expires 60s]", Stage.attach),
     "begin": ("anna faro [clock 3]", Stage.begin),
     "detach": ("anna", Stage.detach),
@@ -437,7 +445,7 @@ STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {
     "unsubscribe": ("anna price > 40", Stage.unsubscribe),
     "advertise": ("ticker price > 0", Stage.advertise),
     "unadvertise": ("ticker price > 0", Stage.unadvertise),
-    "follow": ("anna location in myloc", Stage.follow),
+    "follow": ("anna location in myloc [keep last 3 | younger 10s | key road]", Stage.follow),
     "unfollow": ("anna location in myloc", Stage.unfollow),
     "be": ("anna at porto | {need: 3}", Stage.be),
     "confirm": ("anna", Stage.confirm),
@@ -467,6 +475,30 @@ def _time_ns(text: str) -> int:
     if match is None:
         raise Misread
     return int(float(match[1]) * UNITS_NS[match[2]])
+
+
+def read_places(text: str) -> Places:
+    """What is one step apart, and in the range of which broker."""
+    ranges = dict(re.findall(r"([\w.]+) at ([\w.]+)", text))
+    _, edges = _branches(re.sub(r" at [\w.]+", "", text))
+    known = of_edges(edges).places
+    return Places(
+        {
+            name: msgspec.structs.replace(place, broker=ranges.get(name, place.broker))
+            for name, place in known.items()
+        }
+    )
+
+
+def read_terms(text: str) -> Terms:
+    what, value = _words(text, 2)
+    if what == "last":
+        return Terms(last=_whole(value))
+    if what == "younger":
+        return Terms(younger_ns=_time_ns(value))
+    if what == "key":
+        return Terms(key=value)
+    raise Misread
 
 
 def _whole(text: str) -> int:

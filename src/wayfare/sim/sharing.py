@@ -1,4 +1,4 @@
-"""The oracle's rules for queue groups: each notification to one member, and to another one only if that fell silent.
+"""The oracle's rules for queue groups: each notification to one member, and to another only if the first fell silent.
 
 What members got, and were done with, is in the world's records (`handed`, `done`), which their hosts write.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
+from wayfare.core.groups import coordinator
 from wayfare.core.membership import RENEWALS, Membership, Work
+from wayfare.core.messages import BrokerId
 from wayfare.eventlog import Event
 from wayfare.sim.histories import History, Span
 from wayfare.sim.reach import Reach
@@ -24,13 +26,15 @@ def check_groups(
     reach: Reach,
     required: Callable[[Event, History, History], bool],
 ) -> Iterator[Violation]:
-    """`required` says whether a client with a history has to get a publication of another one."""
+    """`required` says whether a client with a history has to get a publication of another client."""
     for group, since in world.joined.items():
         of: dict[tuple[str, int], list[Handed]] = {}
         for one in world.handed:
             if one[2].group == group:
                 key = one[3].notification.publisher, one[3].notification.number
                 of.setdefault(key, []).append(one)
+        if coordinator(group, map(BrokerId, world.brokers)) in world.rolled_back:
+            continue  # it assigns again what it has forgotten to be done, and may have lost its queue
         for (publisher, number), handed in of.items():
             what = f"{publisher} {number} of the queue group {group}"
             yield from _check_sequence(what, handed, world, clients, reach)
@@ -93,6 +97,7 @@ def _check_complete(
         for name, publisher in clients.items()
         for number, event in publisher.published.items()
         if (name, number) not in got
+        and event.expires_ns is None  # else it may have expired before a member was ready
         and not any(attribute.startswith("$") for attribute in event.attributes or ())
         and required(event, session, publisher)
     ]
@@ -102,8 +107,8 @@ def _check_complete(
         for one, _ in client.memberships.values()
         if one.group == group
     }
-    # Members that came at different times are told of different losses. A report may itself be lost, beyond a
-    # limit: then its member is told of that.
+    # Members that came at different times get reports of different losses. A report may itself be lost, beyond a
+    # limit: then its member gets a gap.
     told = sum(world.lacking.get(address, 0) for address in members)
     reported = any(one.kind == "lost" and one.client in members.values() for one in world.events)
     if len(missing) > told and not reported:

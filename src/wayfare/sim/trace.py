@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from wayfare.core import messages as m
+from wayfare.core.late import REPORT
 from wayfare.core.predicates import Value
 from wayfare.core.syntax import value_text
 from wayfare.eventlog import Event
@@ -77,6 +78,11 @@ def _request(request: m.Request) -> str:
     )
 
 
+def _missed(settled: m.Settled) -> str:
+    missed = [f"{who} {number}" for who, some in settled.missed.items() for number in some]
+    return "".join(f", {one}" for one in [*missed, *(["more"] if settled.more else [])])
+
+
 def _reply(reply: m.Reply) -> str:
     if reply.above and not reply.found:
         return f"Reply(to {reply.broker}, {reply.client} is to exceed {reply.above})"
@@ -84,7 +90,12 @@ def _reply(reply: m.Reply) -> str:
         return f"Reply(to {reply.broker}, where {reply.client} was cannot be reached)"
     if not reply.found:
         return f"Reply(to {reply.broker}, {reply.client} is not here)"
-    kept = [f"{one.notification.publisher} {one.notification.number}" for one in reply.kept]
+    kept = [
+        "a report"
+        if one.ask == REPORT
+        else f"{one.notification.publisher} {one.notification.number}"
+        for one in reply.kept
+    ]
     lost = [f"{reply.lost if reply.exact else 'some'} lost: {reply.why}"] if reply.lost else []
     more = ["..."] if reply.more else []
     return f"Reply({', '.join([f'to {reply.broker}', reply.client, *kept, *lost, *more])})"
@@ -155,12 +166,17 @@ TEXTS: dict[type, Callable[[Any], str]] = {
     m.Current: lambda one: (
         f"Current({one.number}: {one.notification.publisher} {one.notification.number})"
     ),
+    m.Late: lambda one: (
+        f"Late({one.number}: {one.notification.publisher} {one.notification.number})"
+    ),
     m.Gap: lambda one: f"Gap({one.number}, {one.reason})",
+    m.Settled: lambda one: f"Settled({one.number}, gap of epoch {one.gap}{_missed(one)})",
     m.Published: lambda one: f"Published({one.number})",
     m.Follow: lambda one: f"Follow({one.text})",
     m.Unfollow: lambda one: f"Unfollow({one.text})",
     m.State: lambda one: f"State({_state(one)})",
-    m.HereAck: lambda one: f"HereAck({one.number})",
+    m.HereAck: lambda one: f"HereAck({one.number}{', asks' * one.asks})",
+    m.CaughtUp: lambda one: f"CaughtUp(delivered {one.delivered})",
     m.Here: lambda one: (
         f"Here({one.number}: {one.notification.publisher} {one.notification.number}"
         f"{', past' if one.past else ''})"
@@ -172,7 +188,9 @@ TEXTS: dict[type, Callable[[Any], str]] = {
     ),
     m.Forget: lambda one: f"Forget({one.client} before epoch {one.epoch})",
     m.Recall: lambda one: f"Recall({one.client} at {one.broker}, epoch {one.epoch})",
-    m.Recalled: lambda one: f"Recalled({one.client}, {len(one.kept)} kept)",
+    m.Recalled: lambda one: (
+        f"Recalled({one.client}, {len(one.kept)} kept{f', {one.lost} lost' if one.lost else ''})"
+    ),
 }
 
 
@@ -210,6 +228,8 @@ class Trace:
         elif event.kind == "lost":
             count = event.count or "nobody knows how many"
             self.line(f"{event.client} <=", f"{count} lost: {event.reason}")
+        elif event.kind == "settled":
+            self.line(f"{event.client} <=", f"of an unknown number, {event.count} lost")
         elif event.kind in ("wanted", "unwanted"):
             who = "somebody" if event.kind == "wanted" else "nobody"
             self.line(f"{event.client} <=", f"{who} wants {event.filter}")

@@ -7,17 +7,24 @@ what they got there; when everybody has left, nothing may be left of them.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterator
 from random import Random
 
 import msgspec
 
 from wayfare.core.history import Limits
-from wayfare.core.messages import BrokerId, State
+from wayfare.core.home import Home
+from wayfare.core.messages import BrokerId, State, Terms
 from wayfare.core.places import EVERYWHERE, Place, Places
 from wayfare.core.predicates import Value
-from wayfare.core.virtual import Ahead
+from wayfare.core.relocation import EXCEED
+from wayfare.core.replicator import NO_STREAM
+from wayfare.core.virtual import Ahead, Learning
+from wayfare.eventlog import Event
 from wayfare.sim import topology
 from wayfare.sim.faults import Faults, Stall
+from wayfare.sim.histories import Span, histories
 from wayfare.sim.hosts import ClientHost
 from wayfare.sim.links import MS_NS, SECOND_NS, LinkSpec
 from wayfare.sim.movement import Stay, failed_attempts, play
@@ -26,7 +33,7 @@ from wayfare.sim.ownership import Watch
 from wayfare.sim.quiet import check_quiet, ghosts
 from wayfare.sim.reach import reach
 from wayfare.sim.stays import Areas, Judge
-from wayfare.sim.verdict import Verdict
+from wayfare.sim.verdict import Verdict, Violation
 from wayfare.sim.world import World
 
 TEMPLATES = (
@@ -44,10 +51,12 @@ TOPICS = ("parking", "fuel", "flood")
 FEW_UNITS = (1, 20, 100, 500)
 
 
-def slice_units(seed: int) -> int:
-    """What one event may do on tables: now and then so little that most is put off, or not done."""
+def in_slices(limits: Limits, seed: int) -> Limits:
+    """What one event may do: now and then so little that most is put off, or not done."""
     random = Random(f"slices {seed}")  # of its own, so that the rest is as without it
-    return random.choice(FEW_UNITS) if random.random() < 0.2 else Limits().slice_units
+    if random.random() >= 0.2:
+        return limits
+    return msgspec.structs.replace(limits, slice_units=random.choice(FEW_UNITS), long_text=1)
 
 
 class Walks:
@@ -60,10 +69,13 @@ class Walks:
         relocation: str = "handoff",
         *,
         faults: bool = False,
+        learns: bool = False,
     ) -> None:
-        self.seed = seed
+        self.seed, self.learns = seed, learns
         self.random = random = Random(f"walks {seed}")
         self.faults = faults
+        self.tiny = Random(f"tiny {seed}")  # of its own, so that the rest is as without it
+        self.small = self.tiny.random() < 0.25  # limits, so that something is lost
         names = topology.random_tree(random, random.choice([1, 2, 3, random.randint(4, 14)]))
         self.brokers = sorted({end for edge in names for end in edge}) or ["b0"]
         self.places = self._map()
@@ -73,7 +85,7 @@ class Walks:
             routing,
             limits=self._limits(),
             relocation=relocation,
-            ahead=self._ahead(),
+            ahead=self._ahead(relocation),
             direct_link=LinkSpec(
                 latency_ns=random.choice([1, 10, 60]) * MS_NS,
                 jitter_ns=random.choice([0, 0, 40]) * MS_NS,
@@ -82,7 +94,9 @@ class Walks:
         )
         self.world.add_brokers(names)
         self._shape_links()
+        self.world.measure_links()
         self.areas: dict[str, Areas] = {}
+        self.required: Counter[str] = Counter()  # how many deliveries, by the judge's rule
         self.confirms = Random(f"confirms {seed}")  # of its own, so that the rest is as without it
         self.publishers = [self._publisher(i) for i in range(random.randint(1, 3))]
         self.walkers = [self._walker(i) for i in range(random.randint(1, 4))]
@@ -102,6 +116,19 @@ class Walks:
             for _ in range(self.attempts.choice([1, 4])):
                 at_ns = self.attempts.randrange(self.until_ns)
                 self.world.agenda.at(at_ns, self._attempt_in_vain)
+        self.follows = Random(f"follows {seed}")  # likewise
+        self._plan(self.follows, [2, 6, 20], self._follow_something_else)
+        self.subscribes = Random(f"subscribes {seed}")  # likewise
+        self._plan(self.subscribes, [2, 6, 20], self._subscribe_to_something_else)
+        self._plan_on_arrival(self.subscribes, self._subscribe_to_something_else)
+        self.replays = Random(f"replays {seed}")  # likewise
+        self._plan(self.replays, [2, 6, 20], self._limit_replay)
+        self.speaks = Random(f"speaks {seed}")  # likewise
+        self._plan(self.speaks, [5, 20, 60], self._speak)
+        self.relocates = Random(f"relocates {seed}")  # likewise
+        self._plan(self.relocates, [1, 4, 10], self._move_a_publisher)
+        self.lives = Random(f"lives {seed}")  # likewise
+        self._plan(self.lives, [1, 4, 10], self._end_a_life)
 
     # Making it up
 
@@ -134,16 +161,18 @@ class Walks:
 
     def _limits(self) -> Limits:
         random = self.random
-        return Limits(
+        limits = Limits(
             answer_ns=3600 * SECOND_NS if not self.faults else random.choice([1, 3600]) * SECOND_NS,
             lease_ns=random.choice([1, 10, 60]) * SECOND_NS,
             buffer_count=random.choice([3, 1_000]),
             buffer_age_ns=random.choice([1, 3600]) * SECOND_NS,
             window=random.choice([2, 16, 256]),
-            slice_units=slice_units(self.seed),
         )
+        if self.small:
+            limits = msgspec.structs.replace(limits, backlog_count=self.tiny.randint(1, 5))
+        return in_slices(limits, self.seed)
 
-    def _ahead(self) -> Ahead:
+    def _ahead(self, relocation: str) -> Ahead:
         random, everybody = self.random, [BrokerId(one) for one in self.brokers]
         chosen = {
             one: random.sample(everybody, random.randint(0, len(everybody))) for one in everybody
@@ -157,9 +186,15 @@ class Walks:
                 chosen.__getitem__,
             ]
         )
+        if relocation == Home.name:
+            nlb = lambda _broker: ()  # noqa: E731
         steps = random.choice([0, EVERYWHERE, None, None])
         dwell_ns = random.choice([20, 200, 2000]) * MS_NS
-        return Ahead(self.places, nlb, steps, dwell_ns, random.choice([5, 20]) * MS_NS)
+        hop_ns = random.choice([5, 20]) * MS_NS
+        if self.learns and relocation != Home.name:
+            coverage = Random(f"learns {self.seed}").choice([0.5, 0.9, 0.99])
+            return Ahead(self.places, nlb, steps, learning=Learning(coverage))
+        return Ahead(self.places, nlb, steps, dwell_ns, hop_ns)
 
     def _shape_links(self) -> None:
         for a, b in self.world.edges:
@@ -220,21 +255,34 @@ class Walks:
             state = self._state(walker.name, there, values)
             broker = self.places.places[there].broker
             if broker == self.places.places[at].broker:
-                world.agenda.at(now, walker.be, state)
+                world.agenda.at(now, self._be, (walker.name, state))
             else:
                 away = random.choice([0, 50, 1500]) * MS_NS
                 world.agenda.at(now, self._go, walker)
                 late = random.choice([0, 0, 30]) * MS_NS
                 if not late:
-                    world.agenda.at(now + away, walker.be, state)
-                world.agenda.at(now + away, walker.attach, broker)
+                    world.agenda.at(now + away, self._be, (walker.name, state))
+                world.agenda.at(now + away, self._come, (walker.name, broker))
                 now += away
                 if late:
-                    world.agenda.at(now + late, walker.be, state)
+                    world.agenda.at(now + late, self._be, (walker.name, state))
                     now += late
             at = there
 
+    def _latest(self, walker: ClientHost) -> ClientHost:
+        """The process that has the walker's name now."""
+        return self.world.clients[walker.name]
+
+    def _be(self, given: tuple[str, State]) -> None:
+        name, state = given
+        self.world.clients[name].be(state)
+
+    def _come(self, given: tuple[str, str]) -> None:
+        name, broker = given
+        self.world.clients[name].attach(broker)
+
     def _go(self, walker: ClientHost) -> None:
+        walker = self._latest(walker)
         if self.random.random() < 0.5:
             walker.detach()
         else:
@@ -276,28 +324,177 @@ class Walks:
     def _attempt_in_vain(self, _: None) -> None:
         """A walker attaches several times before any broker has greeted it, and then where it is."""
         random = self.attempts
-        walker = random.choice(self.walkers)
+        walker = self._latest(random.choice(self.walkers))
         here = self.places.places[walker.core.following.state.location].broker or ""
         others = random.sample(self.brokers, k=min(2, len(self.brokers)))
         stays = failed_attempts(random, [here, *others], self.world.now)
         play(self.world, walker.name, [*stays[:-1], Stay(here, stays[-1].from_ns)])
+
+    def _plan(self, random: Random, how_often: list[int], act: Callable[[None], None]) -> None:
+        """In half of the runs, do this at random times, as often as one of the numbers says."""
+        if random.random() < 0.5:
+            for _ in range(random.choice(how_often)):
+                self.world.agenda.at(random.randrange(self.until_ns), act)
+
+    def _follow_something_else(self, _: None) -> None:
+        """A walker follows one more, perhaps again, or one less, perhaps the last one."""
+        random = self.follows
+        walker = self._latest(random.choice(self.walkers))
+        followed = list(walker.core.following.counts)
+        if followed and random.random() < 0.5:
+            walker.unfollow(random.choice(followed))
+        else:
+            walker.follow(random.choice(TEMPLATES))
+
+    def _plan_on_arrival(self, random: Random, act: Callable[[None], None]) -> None:
+        """In a third of the runs, do this while somebody's session may still be on its way."""
+        if random.random() < 0.66:
+            return
+
+        def on_event(event: Event) -> None:
+            if event.kind == "attached" and random.random() < 0.3:
+                later = self.world.now + random.choice([0, 5, 50, 500]) * MS_NS
+                if later < self.until_ns:
+                    self.world.agenda.at(later, act)
+
+        self.world.listeners.append(on_event)
+
+    def _subscribe_to_something_else(self, _: None) -> None:
+        """A walker makes an ordinary subscription, perhaps again, or withdraws one."""
+        random = self.subscribes
+        walker = self._latest(random.choice(self.walkers))
+        held = list(walker.core.subscriptions)
+        if held and random.random() < 0.5:
+            walker.unsubscribe(random.choice(held))
+        else:
+            walker.subscribe(random.choice(ORDINARY))
+
+    def _limit_replay(self, _: None) -> None:
+        """A walker follows, or subscribes to, something and wants only some of what it missed; or all again."""
+        random = self.replays
+        walker = self._latest(random.choice(self.walkers))
+        last, younger = random.choice([None, 0, 1, 3]), random.choice([None, 0, 50, 500])
+        key = random.choice([None, None, "topic", "location"])
+        terms = Terms(last, None if younger is None else younger * MS_NS, key)
+        wanted = None if terms == Terms() else terms
+        if random.random() < 0.7:
+            followed = [str(one) for one in walker.core.following.counts]
+            walker.follow(random.choice(followed or TEMPLATES), wanted)
+        else:
+            walker.subscribe(random.choice(ORDINARY), wanted)
+
+    def _speak(self, _: None) -> None:
+        """A walker publishes something, mostly of where it is; it has advertised that now, or long ago."""
+        random = self.speaks
+        walker = self._latest(random.choice(self.walkers))
+        if not walker.core.advertisements:
+            walker.advertise("exists location")
+        notice = self._notice(random)
+        if random.random() < 0.7:
+            notice["location"] = walker.core.following.state.location
+        walker.publish(notice)
+
+    def _move_a_publisher(self, _: None) -> None:
+        """A publisher goes to another broker, or comes back to its own."""
+        random = self.relocates
+        publisher = random.choice(self.publishers)
+        if random.random() < 0.5:
+            publisher.detach()
+            later = self.world.now + random.choice([0, 50, 1500]) * MS_NS
+            self.world.agenda.at(later, self._come, (publisher.name, random.choice(self.brokers)))
+        else:
+            publisher.attach(random.choice(self.brokers))
+
+    def _end_a_life(self, _: None) -> None:
+        """A walker leaves and returns, or another process begins under its name."""
+        random = self.lives
+        walker = self._latest(random.choice(self.walkers))
+        here = self.places.places[walker.core.following.state.location].broker or ""
+        if random.random() < 0.5:
+            self._begin_anew(walker, here)
+        elif not walker.core.anew:  # else its name is still that of the earlier process
+            walker.detach(leave=True)
+            later = self.world.now + random.choice([0, 5, 100, 2000]) * MS_NS
+            if random.random() < 0.7 and later < self.until_ns:  # else when it next goes anywhere
+                self.world.agenda.at(later, self._return, (walker.name, here))
+
+    def _return(self, given: tuple[str, str]) -> None:
+        if self.world.clients[given[0]].connection is None:
+            self._come(given)
+
+    def _begin_anew(self, walker: ClientHost, here: str) -> None:
+        """It asks again for some of what the process before followed, and subscribed to."""
+        random, state = self.lives, walker.core.following.state
+        follows, filters = list(walker.core.following.counts), list(walker.core.subscriptions)
+        old = self.world.begin_anew(walker.name, here)
+        if random.random() < 0.4 or old.core.anew:  # nobody could tell that it is not the latest
+            old.disconnect(late=random.random() < 0.5)
+        elif random.random() < 0.5:  # it goes on, as if it were alone
+            later = self.world.now + random.choice([5, 60, 1000]) * MS_NS
+            self.world.agenda.at(later, self._move_on, old)
+        new = self._latest(old)
+        new.be(state)
+        for template in follows:
+            if random.random() < 0.8:
+                new.follow(str(template))
+        for filter in filters:
+            if random.random() < 0.8:
+                new.subscribe(filter)
+
+    def _move_on(self, old: ClientHost) -> None:
+        if not old.core.anew:
+            old.attach(self.lives.choice(self.brokers))
 
     # Running
 
     def run(self) -> Verdict:
         world = self.world
         world.run_until(self.until_ns + 3 * SECOND_NS)
-        for walker in self.walkers:
+        for walker in map(self._latest, self.walkers):
             if walker.connection is None:
                 walker.attach()
         world.settle()
         judge = Judge(world, self.places, self.areas, complete=not self.faults)
-        verdict = check_deliveries(judge.ordinary, reach(world))
+        # Of losses of both kinds together, the oracle of one cannot say how many there may be.
+        told = self.areas if self.small else ()
+        verdict = check_deliveries(judge.ordinary, reach(world), told, judge.followed)
         found = [*verdict.violations, *judge.violations(), *check_quiet(world)]
-        found += [*ghosts(world), *self.watch.found]
+        found += [*ghosts(world), *self.watch.found, *self._unexpected_losses()]
+        self.required = judge.required
         return msgspec.structs.replace(
             verdict,
             violations=tuple(found),
             delivered=sum(event.kind == "delivered" for event in world.events),
-            required=verdict.required + judge.required,
+            required=verdict.required + judge.required.total(),
         )
+
+    def _unexpected_losses(self) -> Iterator[Violation]:
+        """Where nothing goes wrong, nobody is told of a loss.
+
+        But junction, which does not know what to look for, takes fright when a client is in a hurry.
+        """
+        if self.faults or self.world.relocation == "junction":
+            return
+        known, within = histories(self.world.events), reach(self.world)
+        exceeding = set[str]()  # clients that had to exceed another process after their Welcome
+        for event in self.world.events:
+            if event.client and event.reason == EXCEED.format(event.client):
+                exceeding.add(event.client)
+            if event.kind != "lost":
+                continue
+            history = known[event.client or ""]
+            *_, before, _ = [Span(0), *(s for s in history.attached if s.start <= event.time_ns)]
+            # Of an attachment in vain, the client does not know whether a broker has heard: there was no time for a
+            # Welcome. So the next broker cannot know what it lacks.
+            in_vain = before.end - before.start < 2 * within.client_ns
+            overflow = self.small and (event.reason or "").startswith("backlog_")
+            # What its broker followed for the former number is over, with what it kept meanwhile.
+            again = event.client in exceeding and event.reason == NO_STREAM
+            # A client that goes on before what was kept for it has come may be told of a loss that is none.
+            whole_ns = 2 * (within.client_ns + within.tree_ns)
+            recent = [span for span in history.attached if span.start <= event.time_ns][-4:-1]
+            hurries = event.reason == NO_STREAM and any(
+                span.end - span.start < whole_ns for span in recent
+            )
+            if not (in_vain or overflow or again or hurries):
+                yield Violation("gap", f"{event.client} was told of a loss: {event.reason}")

@@ -51,7 +51,7 @@ def evicted_at(world: World) -> float:
 
 
 class Judge:
-    """Of the will of one client."""
+    """Judges the will of one client."""
 
     def __init__(self, world: World, reach: Reach, name: str, will: Will) -> None:
         self._world, self._reach, self._name, self._will = world, reach, name, will

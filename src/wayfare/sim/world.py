@@ -23,6 +23,7 @@ from wayfare.core.codec import NAME_MAX, encode
 from wayfare.core.effects import (
     LinkState,
     LinkUp,
+    Measured,
     Post,
     Posted,
     Received,
@@ -31,14 +32,17 @@ from wayfare.core.effects import (
     WillPublished,
 )
 from wayfare.core.history import Limits
+from wayfare.core.late import COUNTED, WANTED
 from wayfare.core.membership import Membership, Work
 from wayfare.core.messages import (
     Announce,
     AnyMessage,
     BrokerId,
     ClientId,
+    Forget,
     LinkId,
     Notification,
+    Shadow,
     Tunnel,
     Will,
 )
@@ -93,11 +97,13 @@ class World:
         self.outbox_max = outbox_max
         self.digest_from = digest_from
         self.digests = 0  # attachments by digest
-        self.behind = False  # processes may begin with their clocks behind
+        self.behind: set[str] = set()  # clients whose processes began with their clocks behind
         self.forecast = forecast
         self.ahead = ahead
         self.direct_link = direct_link
         self.posted = 0  # messages between replicators
+        # By client and epoch: the brokers that were asked to listen ahead, all the time.
+        self.listening: dict[tuple[ClientId, int], dict[BrokerId, None]] = {}
         self.brokers: dict[str, BrokerHost] = {}
         self.clients: dict[str, ClientHost] = {}
         self.edges: topology.Edges = []
@@ -112,11 +118,15 @@ class World:
         # What members of queue groups do with what they get; what they got, and were done with, and when.
         self.worker: Callable[[ClientHost, Membership, Work], None] | None = None
         self.handed: list[tuple[int, str, Membership, Work]] = []
+        self.rolled_back: set[str] = set()  # brokers whose stores went back, or were lost
         self.done: list[tuple[int, Membership, tuple[int, int]]] = []
         self.joined: dict[str, int] = {}  # groups, and since when they are in effect
         self.quits: dict[str, int] = {}  # addresses of members, and when they left
-        self.lacking: dict[str, int] = {}  # how many each member was told are lost, by its address
+        self.lacking: dict[
+            str, int
+        ] = {}  # how many losses were reported to each member, by its address
         self.faulty = False  # faults are planned
+        self.sheds = False  # brokers have too little memory, now and then
         self.stopped: set[str] = set()  # crashed brokers, for membership only
         self.broken: list[str] = []  # faults that peers found with each other
         self.closed_messages = 0  # of connections that are no more
@@ -205,18 +215,21 @@ class World:
         link: LinkSpec | None = None,
         expires_ns: int = 0,
         failover_ns: int = 0,
+        late: bool = False,
         will: Will | None = None,
     ) -> ClientHost:
         """A client at that broker, over a link of its own kind if one is given.
 
         Its session ends when it has been away for `expires_ns`; 0: for as long as the brokers allow. For a
-        broker that cannot be reached it waits for `failover_ns`; likewise.
+        broker that cannot be reached it waits for `failover_ns`; likewise. With `late`, it wants what that has kept
+        when it is back.
         """
         _check_name(name)
         if name in self.clients or name in self.brokers:
             raise UsageError(f"{name} is there already")
         client = self._add_process(name, broker, link or self.client_link, expires_ns)
         client.core.failover_ns = failover_ns
+        client.core.late = WANTED if late else COUNTED
         if will is not None:
             client.make_will(will)
         if attach:
@@ -234,10 +247,11 @@ class World:
         new = self._add_process(name, broker, old.link, old.core.expires_ns).core
         latest = old.core.epoch + LIFE
         self.clients[name].process = old.process + 1
-        new.failover_ns = old.core.failover_ns
+        new.failover_ns, new.late = old.core.failover_ns, old.core.late
         new.begin(latest if clock is None else clock, old.process + 1)
         new.published = old.core.published + LIFE
-        self.behind |= clock is not None
+        if clock is not None:
+            self.behind.add(name)
         self.clients[name].attach()
         return old
 
@@ -313,12 +327,39 @@ class World:
         self.posted += 1
         for watcher in self.watchers:
             watcher(sender, effect.broker, effect.message)
+        self._note_listening(effect)
         spec, random = self.direct_link, self.random
         if effect.broker not in self.brokers or (spec.loss and random.random() < spec.loss):
             return
         late_ns = random.randrange(spec.jitter_ns + 1) if spec.jitter_ns else 0
         arrival = self.now + spec.latency_ns + late_ns
         self.agenda.at(arrival, self._deliver_post, (sender, effect))
+
+    def measure_links(self) -> None:
+        """Tell all brokers how long a message to each neighbour, and its answer, take."""
+        for a, b in self.edges:
+            there, back = self.link(a, b)
+            round_trip_ns = there.spec.latency_ns + back.spec.latency_ns
+            for end, other in ((a, b), (b, a)):
+                host = self.brokers[BrokerId(end)]
+                host.perform(host.step(Measured(LinkId(other), round_trip_ns), self.now))
+
+    def _note_listening(self, posted: Post) -> None:
+        message = posted.message
+        if isinstance(message, Shadow):
+            others = self.listening.setdefault(
+                (message.client, message.epoch), dict.fromkeys(message.others)
+            )
+            for one in [one for one in others if one not in message.others]:
+                del others[one]
+        elif isinstance(message, Forget) and not message.broker:
+            self.listening.get((message.client, message.epoch - 1), {}).pop(posted.broker, None)
+
+    def listens_for(self, client: ClientId, epoch: int, there: BrokerId, here: BrokerId) -> bool:
+        """Whether a broker was to listen ahead for a client all the time of an attachment to another one."""
+        if self.ahead.learning is None:
+            return here in self.ahead.nlb(there)
+        return here in self.listening.get((client, epoch), {})
 
     def _deliver_post(self, posted: tuple[BrokerId, Post]) -> None:
         sender, effect = posted
@@ -383,7 +424,7 @@ class World:
         self._report_links(self._edges_of(crash.broker))
         for connection in list(self.connections.values()):
             if connection.broker is host:
-                self.paused.pop(connection.link, None)
+                host.drop_paused(connection.link)
                 in_use = connection.client.connection is connection
                 connection.break_off(noticed=True)
                 if in_use:  # else the client has hung up, and does not care
@@ -409,6 +450,7 @@ class World:
         elif not host.copy:
             return
         if rollback.broker not in self.stopped:
+            self.rolled_back.add(rollback.broker)
             self.outage_ns = max(self.outage_ns, rollback.for_ns)
             self.crash(Crash(rollback.broker, rollback.at_ns, rollback.for_ns), self._restore)
 
