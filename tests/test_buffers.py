@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from wayfare.bench import ahead
 from wayfare.core import buffers
 from wayfare.core.buffers import Buffer, Ids, Store
-from wayfare.core.filters import EVERYTHING
+from wayfare.core.filters import EVERYTHING, Filter
 from wayfare.core.history import Limits, Stored
-from wayfare.core.messages import ClientId, Notification, Terms
+from wayfare.core.messages import ClientId, Notification, Nullify, Terms
 
+GONE = Filter.parse("gone = true")
 LIMITS = Limits(buffer_count=5, buffer_age_ns=100)
 
 
@@ -40,33 +41,40 @@ def test_what_was_taken_off_a_queue_takes_no_room() -> None:
     assert len(ids._offsets) <= 2 * buffers.EMPTY + 20
 
 
-notifications = st.tuples(st.integers(0, 3), st.integers(0, 30))  # key, time since the last
+# Key, time since the last, whether it nullifies what has the same key.
+notifications = st.tuples(st.integers(0, 3), st.integers(0, 30), st.booleans())
 terms = st.none() | st.builds(
     Terms,
     last=st.none() | st.integers(0, 4),
     younger_ns=st.none() | st.integers(0, 80),
-    key=st.none() | st.just("key"),
+    key=st.none() | st.sampled_from(["key", ("key", "other")]),
+    nullify=st.none()
+    | st.sampled_from([Nullify(GONE, ("key",)), Nullify(GONE), Nullify(GONE, ("missing",))]),
 )
 
 
 @given(st.lists(notifications, max_size=30), terms)
 def test_a_buffer_keeps_what_its_terms_say(
-    came: list[tuple[int, int]], asked: Terms | None
+    came: list[tuple[int, int, bool]], asked: Terms | None
 ) -> None:
     store = Store()
     buffer = Buffer(EVERYTHING, asked, store, LIMITS)
     kept: list[tuple[int, int, int]] = []  # id, key, when
     now = 0
-    for key, later in came:
+    for key, later, gone in came:
         now += later
-        stored = Stored(Notification(ClientId("p"), 1, {"key": key}), 10)
+        attributes = {"key": key, "other": 1, "gone": gone}
+        stored = Stored(Notification(ClientId("p"), 1, attributes), 10)
         number = store.put(stored, now)
         store.hold(number)
         buffer.put(number, now)
         store.let_go(number)
         kept.append((number, key, now))
         one = asked or Terms()
-        if one.key is not None:
+        if one.nullify is not None and gone:
+            same = one.nullify.same
+            kept = [was for was in kept[:-1] if same and (was[1] != key or same == ("missing",))]
+        elif one.key is not None:
             kept = [*(was for was in kept[:-1] if was[1] != key), kept[-1]]
         kept = kept[max(0, len(kept) - (5 if one.last is None else one.last)) :]
         age = 100 if one.younger_ns is None else one.younger_ns

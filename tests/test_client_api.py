@@ -776,7 +776,9 @@ WRONG_TERMS = [
     ("last", "x", "a whole number, at least 0"),
     ("last", -1, "a whole number, at least 0"),
     ("younger", "x", "a number of seconds"),
-    ("key", 5, "the name of an attribute"),
+    ("key", 5, "the name of an attribute, or of several"),
+    ("key", ["a", 5], "the name of an attribute, or of several"),
+    ("same", 5, "the name of an attribute, or of several"),
     ("local", "x", "True or False"),
     ("since", "x", "a number of seconds"),
     ("since", -1, "a number of seconds"),
@@ -808,7 +810,8 @@ async def test_a_term_that_makes_no_sense_is_one_sentence(name, value, what):
 
 def test_every_option_is_checked():
     terms = {*inspect.signature(wayfare.Client.subscribe).parameters} - {"self", "wanted"}
-    assert {*OPTIONS} == {*Options.__annotations__} | terms | {"client_id"}
+    filters = {"nullify"}  # checked where filters are parsed
+    assert {*OPTIONS} == {*Options.__annotations__} | terms - filters | {"client_id"}
     assert {one for one, *_ in WRONG_OPTIONS} | {one for one, *_ in WRONG_TERMS} == {*OPTIONS}
 
 
@@ -1053,3 +1056,27 @@ async def test_another_of_the_same_name_is_told_to_both():
             with pytest.raises(Refused, match="anna"):
                 await first.advertise("x > 0")
             await second.advertise("x > 0")
+
+
+@pytest.mark.parametrize(
+    ("terms", "why"),
+    [
+        ({"nullify": "state ="}, r"expected a value"),
+        ({"nullify": 5}, r"a filter is a text"),
+        ({"nullify": "location in myloc"}, r"nullify with a filter that does not"),
+        ({"nullify": "state like 'a%b'"}, r"leave out like, prefix, contains"),
+        ({"nullify": f"x = '{'a' * 500}'"}, r"give at most 500"),
+        ({"same": "x"}, r"same names attributes for nullify"),
+        ({"nullify": "x = 1", "same": ["a", "a"]}, r"up to 8 different ones"),
+        ({"key": [str(i) for i in range(9)]}, r"up to 8 different ones"),
+        ({"nullify": "x = 1", "group": "g"}, r"leave out last, younger, key, nullify"),
+    ],
+)
+@live
+async def test_terms_that_make_no_sense_are_refused(terms, why):
+    async with (
+        tree("porto-lisbon") as net,
+        wayfare.connect(str(net.brokers["porto"].address)) as anna,
+    ):
+        with pytest.raises(wayfare.WayfareError, match=why):
+            await anna.subscribe("x > 0", **terms)

@@ -16,12 +16,13 @@ from wayfare.core.history import (
     Marks,
     Stored,
     in_order_with_losses,
+    past_wanted,
     size_of,
     thinned,
     with_loss_between,
     with_values_behind,
 )
-from wayfare.core.messages import Deliver, Gap, Notification, Terms
+from wayfare.core.messages import Deliver, Gap, Notification, Nullify, Terms
 from wayfare.errors import ProtocolError, UsageError
 
 ROOMY = Limits()
@@ -613,6 +614,39 @@ def test_those_that_are_not_too_old(age, numbers):
 
 def test_the_newest_for_every_value_of_a_key():
     assert chosen(PRICES, {PRICE: Terms(key="price")}) == [3, 4, 5]
+
+
+def test_a_key_of_several_attributes():
+    kept = waiting(*({"price": 1, "topic": topic} for topic in (1, 2, True, 1)), {"price": 1})
+    assert chosen(kept, {PRICE: Terms(key=("price", "topic"))}) == [2, 3, 4, 5]
+
+
+FREE = Nullify(Filter.parse("free = false"), ("topic",))
+FREED = waiting(
+    {"price": 1, "topic": "a", "free": True},
+    {"price": 2, "topic": "b", "free": True},
+    {"price": 3, "topic": "a", "free": False},
+    {"price": 4, "topic": "a", "free": True},
+    {"price": 5, "free": False},
+    {"price": 6, "topic": "b", "free": False},
+)
+
+
+def test_what_is_nullified_is_not_wanted_but_the_client_hears_of_it():
+    """It may have had an earlier one before it was away."""
+    assert chosen(FREED, {PRICE: Terms(nullify=FREE)}) == [3, 4, 5, 6]
+    assert chosen(FREED, {PRICE: Terms(nullify=Nullify(FREE.when))}) == [6]
+
+
+def test_of_the_past_a_client_gets_nothing_that_nullifies():
+    def wanted(**terms):
+        return [one[0].notification.number for one in past_wanted(FREED, Terms(**terms), 100)]
+
+    assert wanted(nullify=FREE) == [4]
+    assert wanted(nullify=FREE, last=0) == []
+    assert wanted(last=2) == [5, 6]
+    assert wanted(last=1, nullify=Nullify(Filter.parse("price = 6"), ("topic",))) == [5]
+    assert past_wanted(FREED, None, 100) == FREED
 
 
 def test_what_has_no_such_key_is_like_nothing_else():

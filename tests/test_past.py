@@ -9,6 +9,7 @@ from test_net import live, numbers
 from wayfare.core.effects import Lost
 from wayfare.core.filters import Filter
 from wayfare.core.history import FORGOTTEN_PAST, Limits
+from wayfare.core.messages import Nullify, Terms
 
 HOUR = 3600 * 10**9
 
@@ -24,8 +25,8 @@ def network(count=100, **limits):
     return net
 
 
-def ask(net, text, since_ns=HOUR):
-    net._perform("anna", net.client("anna").subscribe(Filter.parse(text), None, since_ns))
+def ask(net, text, since_ns=HOUR, terms=None):
+    net._perform("anna", net.client("anna").subscribe(Filter.parse(text), terms, since_ns))
     net.settle()
 
 
@@ -45,6 +46,37 @@ def test_only_what_matches_and_is_young_enough():
     publish(net, 2, 6)
     ask(net, "x > 3", since_ns=10**9 // 2)
     assert net.got("anna") == xs(6)
+
+
+def test_terms_say_how_much_of_the_past_is_wanted():
+    net = network()
+    publish(net, 1, 2, 3, 4)
+    ask(net, "x > 0", terms=Terms(last=2))
+    publish(net, 5, 6)
+    assert net.got("anna") == xs(3, 4, 5, 6)
+    assert lost(net) == []
+
+
+def test_the_past_is_complete_if_it_has_as_many_as_are_wanted():
+    """The broker has forgotten the first two, which are not wanted."""
+    net = network(count=2)
+    publish(net, 1, 2, 3, 4)
+    ask(net, "x > 0", terms=Terms(last=2))
+    assert net.got("anna") == xs(3, 4)
+    assert lost(net) == []
+    net = network(count=2)
+    publish(net, 1, 2, 3, 4)
+    ask(net, "x > 0", terms=Terms(last=3))
+    assert [one.reason for one in lost(net)] == [FORGOTTEN_PAST]
+
+
+def test_the_past_has_nothing_that_is_nullified():
+    net = network()
+    publish(net, 1, 2, 3, 4)
+    ask(net, "x > 0", terms=Terms(nullify=Nullify(Filter.parse("x = 3"))))
+    publish(net, 5, 3)
+    assert net.got("anna") == xs(4, 5, 3)
+    assert lost(net) == []
 
 
 def test_nothing_comes_twice_and_nothing_out_of_order():

@@ -36,6 +36,7 @@ from wayfare.core.history import (
     Queued,
     Stored,
     newest,
+    past_wanted,
     size_of,
     with_loss_behind,
 )
@@ -785,17 +786,24 @@ class Border:
         What it gets as a current value is left out: a client that has something newer of the publisher would drop it
         here, but takes it as a current value.
         """
-        if self.past.forgotten > now - since_ns or not self._remembers:
+        terms = session.subscriptions.get(filter)
+        found = [
+            (Stored(one, size_of(one)), came)
+            for one, came in self.past.since(now - since_ns, filter, now)
+        ]
+        wanted = past_wanted(found, terms, now)
+        enough = terms is not None and terms.last is not None and len(wanted) >= terms.last
+        if not enough and (self.past.forgotten > now - since_ns or not self._remembers):
             self.lose(session, FORGOTTEN_PAST)
         queue: list[Queued] = []
         values = session.held_values()
         if ask > session.asked:
-            found = [one.notification for one in self.retained.matching({ask: filter}, now)]
-            values |= {(one.publisher, one.number) for one in found}
-        for notification, came in self.past.since(now - since_ns, filter, now):
+            current = [one.notification for one in self.retained.matching({ask: filter}, now)]
+            values |= {(one.publisher, one.number) for one in current}
+        for stored, came in wanted:
+            notification = stored.notification
             if (notification.publisher, notification.number) in values:
                 continue
-            stored = Stored(notification, size_of(notification))
             if session.wait is not None:
                 self._hold(session, (stored,), now)
             elif session.marks.pass_on(notification, now):

@@ -2,7 +2,7 @@
 
 A notification is in the store once, however many virtual clients wait with it. A buffer has the ids of
 what one filter matched, as far as its terms keep it: the last so many, the younger ones, the newest of
-every key. Virtual clients with the same filter and terms share a buffer, and each knows since which id
+every key, those that no later one nullified. Virtual clients with the same filter and terms share a buffer, and each knows since which id
 it listens.
 """
 
@@ -12,9 +12,9 @@ from array import array
 from collections.abc import Iterator
 
 from wayfare.core.filters import Filter
-from wayfare.core.history import Limits, Stored, key_of
+from wayfare.core.history import Limits, NotificationKey, Stored, key_of, nullifies
 from wayfare.core.memory import BODY_BYTES, ENTRY_BYTES, Memory
-from wayfare.core.messages import Terms
+from wayfare.core.messages import Notification, Nullify, Terms
 
 Id = int
 OFFSETS = 2**32  # what four bytes can say
@@ -108,6 +108,7 @@ class Buffer:
         "_age_ns",
         "_bytes",
         "_count",
+        "_groups",
         "_ids",
         "_newest",
         "_store",
@@ -127,7 +128,10 @@ class Buffer:
         self.ages = False  # whether a timer is armed for the age of its oldest notification
         self._store = store
         self._ids = Ids()
-        self._newest: dict[tuple[bool | None, object], Id] = {}
+        # By key, in ascending order; without a key of their own, ids are their keys.
+        self._newest: dict[NotificationKey, Id] = {}
+        # Keys of those that one notification would nullify together.
+        self._groups: dict[NotificationKey, dict[NotificationKey, None]] = {}
         asked = terms or Terms()
         self._count = limits.buffer_count if asked.last is None else asked.last
         self._age_ns = limits.buffer_age_ns if asked.younger_ns is None else asked.younger_ns
@@ -144,18 +148,51 @@ class Buffer:
 
     def hold(self, number: Id) -> None:
         notification = self._store.kept[number].stored.notification
-        if self.terms is not None and self.terms.key is not None:
-            key = key_of(notification, self.terms.key, number)
-            before = self._newest.pop(key, None)
-            if before is not None:
-                self._let_go(before)
+        terms = self.terms
+        if terms is not None and (terms.key is not None or terms.nullify is not None):
+            if terms.nullify is not None and self._nullify(notification, terms.nullify):
+                return
+            names = terms.names
+            key = key_of(notification, names) if names else None
+            if key is None:
+                key = (number,)
+            if key in self._newest:
+                self._remove(key)
             self._newest[key] = number  # behind all others: they stay in the order of their ids
+            if terms.nullify is not None:
+                self._group(key, notification, terms.nullify)
         else:
             self._ids.append(number)
         self._store.hold(number)
         self._bytes += self._store.kept[number].stored.size
         if self.size() > self.noted + self._store.memory.room(self):
             self._store.memory.note(self)
+
+    def _nullify(self, notification: Notification, nullify: Nullify) -> bool:
+        """Drop what this nullifies; False if it is an ordinary notification."""
+        if not nullifies(notification, nullify):
+            return False
+        group = key_of(notification, nullify.same)
+        if group is not None:
+            for key in list(self._groups.get(group, ())):
+                self._remove(key)
+        return True
+
+    def _group(self, key: NotificationKey, notification: Notification, nullify: Nullify) -> None:
+        group = key_of(notification, nullify.same)
+        if group is not None:
+            self._groups.setdefault(group, {})[key] = None
+
+    def _remove(self, key: NotificationKey) -> None:
+        number = self._newest.pop(key)
+        nullify = None if self.terms is None else self.terms.nullify
+        if nullify is not None:
+            group = key_of(self._store.kept[number].stored.notification, nullify.same)
+            if group is not None:
+                del self._groups[group][key]
+                if not self._groups[group]:
+                    del self._groups[group]
+        self._let_go(number)
 
     def measure(self) -> int:
         return self.size()
@@ -192,10 +229,9 @@ class Buffer:
     def _drop(self) -> None:
         """The oldest."""
         if self._newest:
-            number = self._newest.pop(next(iter(self._newest)))
+            self._remove(next(iter(self._newest)))
         else:
-            number = self._ids.popleft()
-        self._let_go(number)
+            self._let_go(self._ids.popleft())
 
     def clear(self) -> None:
         while len(self):

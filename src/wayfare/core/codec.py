@@ -358,7 +358,7 @@ def _check_follows(follows: m.Follows) -> None:
     for text, terms in follows:
         _check_text(text)
         if terms is not None:
-            m.check_terms(terms)
+            _check_terms(terms)
 
 
 def _check_text(text: str) -> None:
@@ -368,7 +368,13 @@ def _check_text(text: str) -> None:
 def _check_all_terms(message: m.Attach | m.Profile | m.Reply) -> None:
     for place, terms in message.terms:
         _require(0 <= place < len(message.subscriptions or ()), "terms of no subscription")
-        m.check_terms(terms)
+        _check_terms(terms)
+
+
+def _check_terms(terms: m.Terms) -> None:
+    if terms.nullify is not None:
+        _characters(terms.nullify.when)
+    m.check_terms(terms)
 
 
 def _characters(given: Filter) -> int:
@@ -400,7 +406,7 @@ def _check_subscribe(message: m.Subscribe) -> None:
     _check_filter(message)
     _check_number(message.since_ns)
     if message.terms is not None:
-        m.check_terms(message.terms)
+        _check_terms(message.terms)
 
 
 def _check_follow(message: m.Follow) -> None:

@@ -30,6 +30,7 @@ from wayfare.core.messages import (
     Gap,
     Late,
     Notification,
+    Nullify,
     Publish,
     Settled,
     Terms,
@@ -325,22 +326,55 @@ def thinned(
             matching.setdefault(filter, []).append(at)
     for filter, mine in matching.items():
         terms = wanted[filter]
-        chosen.update(mine if terms is None else _chosen(kept, mine, terms, now, moved))
+        if terms is not None:
+            mine = [] if terms.local and moved else _chosen(kept, mine, terms, now)
+        chosen.update(mine)
     return [one for at, one in enumerate(kept) if at in chosen]
 
 
-def _chosen(kept: list[Q], mine: list[int], terms: Terms, now: int, moved: bool) -> list[int]:
-    if terms.local and moved:
-        return []
+def _chosen(
+    kept: list[Q], mine: list[int], terms: Terms, now: int, *, past: bool = False
+) -> list[int]:
+    if terms.nullify is not None:
+        mine = _not_nullified(kept, mine, terms.nullify, past)
     if terms.younger_ns is not None:
         mine = [at for at in mine if now - kept[at][1] <= terms.younger_ns]
-    if terms.key is not None:
+    if names := terms.names:
         # What has no such attribute is like nothing else.
-        newest = {key_of(_notification(kept[at]), terms.key, at): at for at in mine}
+        newest = {key_of(_notification(kept[at]), names) or (at,): at for at in mine}
         mine = sorted(newest.values())
     if terms.last is not None:
         mine = mine[max(0, len(mine) - terms.last) :]
     return mine
+
+
+def _not_nullified(kept: list[Q], mine: list[int], nullify: Nullify, past: bool) -> list[int]:
+    """Without those that a later one nullifies.
+
+    The nullifying one stays, because the client may have had an earlier one; but not of the past before it subscribed.
+    """
+    groups: dict[NotificationKey | None, list[int]] = {}  # None: nothing nullifies these
+    for at in mine:
+        notification = _notification(kept[at])
+        group = key_of(notification, nullify.same)
+        nullifying = nullifies(notification, nullify)
+        if nullifying and group is not None:
+            groups.pop(group, None)
+        if not (nullifying and past):
+            groups.setdefault(group, []).append(at)
+    return sorted(at for group in groups.values() for at in group)
+
+
+def past_wanted(past: list[Kept], terms: Terms | None, now: int) -> list[Kept]:
+    """What a client wants to have of what was published before it subscribed."""
+    if terms is None:
+        return past
+    return [past[at] for at in _chosen(past, list(range(len(past))), terms, now, past=True)]
+
+
+def nullifies(notification: Notification, nullify: Nullify) -> bool:
+    """Whether this nullifies earlier notifications, if there are any."""
+    return nullify.when.matches(notification.attributes)
 
 
 def still_wanted(kept: list[Queued], wanted: Iterable[Filter]) -> list[Queued]:
@@ -355,10 +389,18 @@ def still_wanted(kept: list[Queued], wanted: Iterable[Filter]) -> list[Queued]:
     ]
 
 
-def key_of(notification: Notification, name: str, at: int) -> tuple[bool | None, object]:
-    """Equal for equal values; true is not 1."""
-    value = notification.attributes.get(name)
-    return (None, at) if value is None else (type(value) is bool, value)
+NotificationKey = tuple[object, ...]
+
+
+def key_of(notification: Notification, names: Sequence[str]) -> NotificationKey | None:
+    """Equal for equal values of these attributes, where true is not 1; None if it lacks one of them."""
+    key: list[object] = []
+    for name in names:
+        value = notification.attributes.get(name)
+        if value is None:
+            return None
+        key += type(value) is bool, value
+    return tuple(key)
 
 
 def in_order(queue: list[Q]) -> list[Q]:

@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Meta
 
 from wayfare.core.filters import Filter
-from wayfare.core.predicates import INT_MAX, INT_MIN, NAME_MAX, Value
+from wayfare.core.predicates import INT_MAX, INT_MIN, NAME_MAX, Like, Value
 from wayfare.errors import FilterError, InvalidNotification
 
 BrokerId = NewType("BrokerId", str)
@@ -41,6 +41,8 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 PUBLICATION_BYTES_MAX = 4 * 1024 * 1024  # of payload and texts
 FILTERS_MAX = 10_000  # subscriptions, or advertisements, of one client
+KEY_MAX = 8  # attributes that make up a key in terms
+NULLIFY_CHARACTERS_MAX = 500  # of the condition under which a notification nullifies others
 PROFILE_CHARACTERS_MAX = 1_000_000  # of all filters of one client, as text: they fit a frame
 PREVIOUS_MAX = 100  # attachments without a welcome that a client remembers
 UPDATE_MAX = 200  # filters of entries in one Update: as many of the longest fit a frame
@@ -273,30 +275,52 @@ def check_publication(attributes: Mapping[str, Value], payload: bytes) -> None:
 Previous = Annotated[tuple[tuple[BrokerId, int], ...], Meta(max_length=PREVIOUS_MAX)]
 
 
+class Nullify(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A notification that matches nullifies earlier ones with the same values of some attributes."""
+
+    when: Filter
+    same: Annotated[tuple[str, ...], Meta(max_length=KEY_MAX)] = ()  # none: it nullifies all
+
+
 class Terms(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How much of what it missed a client wants to have, for one of its subscriptions."""
 
-    last: int | None = None  # so many, the newest
+    last: int | None = None  # this many, the newest
     younger_ns: int | None = None  # not older than this
-    key: str | None = None  # the newest for every value of this attribute
+    # The newest for every value of this attribute, or of several together.
+    key: str | Annotated[tuple[str, ...], Meta(max_length=KEY_MAX)] | None = None
     local: bool = False  # the subscription stays behind when its client goes to another broker
     # That publishers may be slowed for a client that reads too slowly; None: as long as its broker allows.
     slow_ns: int | None = None
+    nullify: Nullify | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The attributes of the key; none: the terms have no key."""
+        return (self.key,) if isinstance(self.key, str) else self.key or ()
 
 
 SLOWS = "slows publishers for "
+NULLIFIED = "nullified"
 
 
 def terms_text(terms: Terms) -> str:
-    """last 3, younger than 2.5 s, newest by road, local, slows publishers for 10 s"""
+    """last 3, younger than 2.5 s, newest by road + lane, local, slows publishers for 10 s"""
     parts = [
         f"last {terms.last}" if terms.last is not None else "",
         f"younger than {terms.younger_ns / 1e9:g} s" if terms.younger_ns is not None else "",
-        f"newest by {terms.key}" if terms.key is not None else "",
+        f"newest by {' + '.join(terms.names)}" if terms.names else "",
         "local" if terms.local else "",
         f"{SLOWS}{terms.slow_ns / 1e9:g} s" if terms.slow_ns is not None else "",
+        _nullify_text(terms.nullify) if terms.nullify is not None else "",
     ]
     return ", ".join(filter(None, parts))
+
+
+def _nullify_text(nullify: Nullify) -> str:
+    """Last in a text of terms: the filter may contain anything."""
+    same = f" for the same {' + '.join(nullify.same)}" if nullify.same else ""
+    return f"{NULLIFIED}{same} by {nullify.when}"
 
 
 def check_terms(terms: Terms) -> None:
@@ -305,11 +329,36 @@ def check_terms(terms: Terms) -> None:
     for name, number in numbers:
         if number is not None and (type(number) is not int or not 0 <= number <= INT_MAX):
             raise FilterError(f"the term {name} is {number!r}: give a whole number, at least 0")
-    key = terms.key
-    if key is not None and (type(key) is not str or not 0 < len(key) <= NAME_MAX):
-        raise FilterError(f"the term key is {key!r:.60}: give an attribute's name")
+    if terms.key is not None:
+        _check_names("key", terms.names or terms.key)
     if type(terms.local) is not bool:
         raise FilterError(f"the term local is {terms.local!r:.60}: give True or False")
+    if terms.nullify is not None:
+        _check_nullify(terms.nullify)
+
+
+def _check_names(term: str, names: object) -> None:
+    good = (
+        isinstance(names, tuple)
+        and 0 < len(set(names)) == len(names) <= KEY_MAX
+        and all(type(one) is str and 0 < len(one) <= NAME_MAX for one in names)
+    )
+    if not good:
+        raise FilterError(
+            f"the term {term} is {names!r:.60}: give an attribute's name, or up to {KEY_MAX} different ones"
+        )
+
+
+def _check_nullify(nullify: Nullify) -> None:
+    """The condition is tested for each notification that is kept, so it has to be short, and without patterns."""
+    if nullify.same:
+        _check_names("same", nullify.same)
+    if len(str(nullify.when)) > NULLIFY_CHARACTERS_MAX:
+        raise FilterError(
+            f"the term nullify has {len(str(nullify.when))} characters: give at most {NULLIFY_CHARACTERS_MAX}"
+        )
+    if any(isinstance(one, Like) for some in nullify.when.conjunctions for one in some):
+        raise FilterError("the term nullify compares values: leave out like, prefix, contains")
 
 
 AllTerms = Annotated[tuple[tuple[int, Terms], ...], Meta(max_length=FILTERS_MAX)]

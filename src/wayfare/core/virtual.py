@@ -103,7 +103,7 @@ class Ahead(msgspec.Struct, frozen=True):
 
         Nor if that were more than so many, or too long: then they count for all places together.
         """
-        if terms is None or (terms.last is None and terms.key is None):
+        if terms is None or (terms.last is None and terms.key is None and terms.nullify is None):
             return ()
         locations = self.places.locations(broker)
         if not template.names_places or not 1 < len(locations) <= most:

@@ -84,7 +84,9 @@ class Client(LocalBroker):
         *,
         last: int | None = None,
         younger: float | None = None,
-        key: str | None = None,
+        key: str | Sequence[str] | None = None,
+        nullify: Wanted | None = None,
+        same: str | Sequence[str] = (),
         local: bool = False,
         since: float = 0.0,
         slow_publishers: float | None = None,
@@ -103,8 +105,11 @@ class Client(LocalBroker):
 
         A filter that mentions `myloc` or `my.<name>` follows the client: see `location` and `state`.
 
-        last, younger, key   of what is missed while away: the last so many, those younger than so
-                             many seconds, or the newest for each value of an attribute
+        last, younger, key   of what is missed while away, and of the past: the last N, those younger than N
+                             seconds, or the newest for each value of an attribute, or of several together
+        nullify, same        a filter: a notification that matches it nullifies all earlier ones with the same
+                             values of the attributes `same`, or all if it names none. What is nullified is
+                             not kept for later, and in the past the nullifying notification is left out, too
         local                it stays behind when the client goes to another broker
         since                also what came by in the last so many seconds, as far as the broker
                              remembers (its limit `past_count`) and as it is in order
@@ -128,9 +133,10 @@ class Client(LocalBroker):
         check_options(queue=queue, policy=policy, ack=ack, retained=retained)
         check_options(group=group, prefetch=prefetch, away=away)
         if group is not None:
-            if last is not None or younger is not None or key is not None or local or since:
+            terms = last, younger, key, nullify
+            if any(one is not None for one in terms) or local or since:
                 raise UsageError(
-                    "a queue group keeps everything: leave last, younger, key, local, since"
+                    "a queue group keeps everything: leave out last, younger, key, nullify, local, since"
                 )
             if retained or slow_publishers is not None:
                 raise UsageError(
@@ -150,6 +156,8 @@ class Client(LocalBroker):
             last=last,
             younger=younger,
             key=key,
+            nullify=nullify,
+            same=same,
             local=local,
             since=since,
             slow_publishers=slow_publishers,

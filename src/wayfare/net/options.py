@@ -124,6 +124,11 @@ def _text(value: Any) -> bool:
     return isinstance(value, str) and not any("\ud800" <= one <= "\udfff" for one in value)
 
 
+def _is_names(value: Any) -> bool:
+    names = [value] if isinstance(value, str) else value
+    return isinstance(names, list | tuple) and bool(names) and all(_text(one) for one in names)
+
+
 def _callback(value: Any) -> bool:
     """It is called and not awaited."""
     return callable(value) and not iscoroutinefunction(value)
@@ -186,7 +191,8 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "expires": (lambda value: _seconds(value) and value > 0, "a number of seconds, above 0"),
     "last": (lambda value: type(value) is int and value >= 0, "a whole number, at least 0"),
     "younger": (_seconds, "a number of seconds"),
-    "key": (_text, "the name of an attribute"),
+    "key": (_is_names, "the name of an attribute, or of several"),
+    "same": (_is_names, "the name of an attribute, or of several"),
     "local": (lambda value: type(value) is bool, "True or False"),
     "since": (_seconds, "a number of seconds"),
     "slow_publishers": (_seconds, "a number of seconds"),

@@ -499,7 +499,7 @@ class Word(NamedTuple):
     beside: tuple[str, ...] = ()
 
 
-TERMS = ("last", "younger", "key", "since")
+TERMS = ("last", "younger", "key", "nullify", "same", "since")
 WILL = ("will", "will_delay", "will_retain")
 WORDS = {
     "hello": Word(Device.on_hello, ("account", "password", "memory", "ack", *WILL)),

@@ -26,9 +26,10 @@ import msgspec
 from wayfare.channel import find as find_profile
 from wayfare.core import templates
 from wayfare.core.broker import NOT_AHEAD, RELOCATIONS, check_ahead
+from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
 from wayfare.core.late import WANTED
-from wayfare.core.messages import Terms
+from wayfare.core.messages import Nullify, Terms
 from wayfare.core.places import Places, of_edges
 from wayfare.core.predicates import Value
 from wayfare.core.reduction import STRATEGIES
@@ -497,7 +498,11 @@ def read_terms(text: str) -> Terms:
     if what == "younger":
         return Terms(younger_ns=_time_ns(value))
     if what == "key":
-        return Terms(key=value)
+        names = tuple(value.split("+"))
+        return Terms(key=names if len(names) > 1 else value)
+    if what == "nullified":
+        same, _, when = value.partition(" by ")
+        return Terms(nullify=Nullify(Filter.parse(when), tuple(same.split("+"))))
     raise Misread
 
 

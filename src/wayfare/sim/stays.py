@@ -25,7 +25,7 @@ import msgspec
 
 from wayfare.core.filters import Filter
 from wayfare.core.home import Home
-from wayfare.core.messages import NOWHERE, BrokerId, ClientId, State, Terms
+from wayfare.core.messages import NOWHERE, NULLIFIED, BrokerId, ClientId, Nullify, State, Terms
 from wayfare.core.places import Places
 from wayfare.core.predicates import Attributes
 from wayfare.core.templates import Around, Mine, Template
@@ -463,10 +463,13 @@ class Judge:
             for one in self.published.values()
             if self._arrived(one) > event.time_ns and matches(ranged, one.attributes or {})
         ]
-        if terms.key is not None:
-            same = [one for one in later if one.get(terms.key) == attributes.get(terms.key)]
-            if len(same) > 1:
-                return False
+        if terms.names and sum(_is_like(one, attributes, terms.names) for one in later) > 1:
+            return False
+        if terms.nullify is not None and any(
+            matches(terms.nullify.when, one) and _is_like(one, attributes, terms.nullify.same)
+            for one in (attributes, *later)
+        ):
+            return False
         if terms.last is not None:
             return sum(matches(exact, one) for one in later) <= terms.last
         return len(later) <= limits.buffer_count
@@ -480,6 +483,11 @@ def _is_reported(published: Event, reports: list[list[float]]) -> bool:
             report[1] -= 1
             return True
     return False
+
+
+def _is_like(one: Attributes, other: Attributes, names: Iterable[str]) -> bool:
+    """Whether these attributes have the same values, or both are missing."""
+    return all(one.get(name) == other.get(name) for name in names)
 
 
 def _is_limited(stay: Stay, attributes: Attributes) -> bool:
@@ -498,7 +506,12 @@ def _is_same(stays: list[Stay]) -> bool:
 
 def _terms(text: str) -> Terms:
     """The terms that this text describes: see `terms_text`."""
-    last = younger_ns = key = None
+    last = younger_ns = key = nullify = None
+    text, _, nullified = text.partition(NULLIFIED)
+    if nullified:
+        same, _, when = nullified.partition(" by ")
+        names = same.removeprefix(" for the same ").split(" + ") if same else ()
+        nullify = Nullify(Filter.parse(when), tuple(names))
     for part in text.split(", "):
         *_, value = part.removesuffix(" s").split(" ")
         if part.startswith("last"):
@@ -506,8 +519,8 @@ def _terms(text: str) -> Terms:
         elif part.startswith("younger"):
             younger_ns = round(float(value) * SECOND_NS)
         elif part.startswith("newest"):
-            key = value
-    return Terms(last, younger_ns, key)
+            key = tuple(part.removeprefix("newest by ").split(" + "))
+    return Terms(last, younger_ns, key, nullify=nullify)
 
 
 def _meanings(follows: Iterable[Followed], state: State) -> list[Filter]:

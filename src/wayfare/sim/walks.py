@@ -13,9 +13,10 @@ from random import Random
 
 import msgspec
 
+from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
 from wayfare.core.home import Home
-from wayfare.core.messages import BrokerId, State, Terms
+from wayfare.core.messages import BrokerId, Nullify, State, Terms
 from wayfare.core.places import EVERYWHERE, Place, Places
 from wayfare.core.predicates import Value
 from wayfare.core.relocation import EXCEED
@@ -122,6 +123,7 @@ class Walks:
         self._plan(self.subscribes, [2, 6, 20], self._subscribe_to_something_else)
         self._plan_on_arrival(self.subscribes, self._subscribe_to_something_else)
         self.replays = Random(f"replays {seed}")  # likewise
+        self.nullifies = Random(f"nullifies {seed}")  # likewise
         self._plan(self.replays, [2, 6, 20], self._limit_replay)
         self.speaks = Random(f"speaks {seed}")  # likewise
         self._plan(self.speaks, [5, 20, 60], self._speak)
@@ -369,6 +371,15 @@ class Walks:
         else:
             walker.subscribe(random.choice(ORDINARY))
 
+    def _nullifying_terms(self) -> dict[str, object]:
+        """Keys of several attributes, and notices that nullify others."""
+        same = self.nullifies.choice([(), ("topic",), ("topic", "location")])
+        nullify = Nullify(Filter.parse(f"topic = '{self.nullifies.choice(TOPICS)}'"), same)
+        return {
+            "key": self.nullifies.choice([None, ("topic", "location")]),
+            "nullify": self.nullifies.choice([None, nullify, nullify]),
+        }
+
     def _limit_replay(self, _: None) -> None:
         """A walker follows, or subscribes to, something and wants only some of what it missed; or all again."""
         random = self.replays
@@ -376,6 +387,8 @@ class Walks:
         last, younger = random.choice([None, 0, 1, 3]), random.choice([None, 0, 50, 500])
         key = random.choice([None, None, "topic", "location"])
         terms = Terms(last, None if younger is None else younger * MS_NS, key)
+        if self.nullifies.random() < 0.25:
+            terms = msgspec.structs.replace(terms, **self._nullifying_terms())
         wanted = None if terms == Terms() else terms
         if random.random() < 0.7:
             followed = [str(one) for one in walker.core.following.counts]
