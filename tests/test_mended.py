@@ -739,3 +739,9 @@ def test_what_comes_late_may_be_reported_together_with_what_a_limit_drops():
 def test_a_session_expires_later_where_a_slow_broker_crashed():
     """Found at random, in the judge: the tick waited twice."""
     assert fuzz(Job(29000040, "flooding", faults=True)).verdict.violations == ()
+
+
+def test_a_loss_between_current_values_is_reported_there():
+    """They went to all brokers before the subscriptions of the waiting session were in effect."""
+    job = Job(31003048, "covering", faults=True, mobile="both")
+    assert fuzz(job).verdict.violations == ()

@@ -97,6 +97,7 @@ class Border:
         self.intakes = Intakes(self.routing, limits)
         self.past = Past()
         self._remembers = limits.past_count > 0
+        self._flooding = False  # what is routed now goes to all brokers
         self.by_link: dict[LinkId, Session] = {}
         self.costs = Costs(self.subscriptions_of)
         self.tombstones: dict[ClientId, Tombstone] = {}
@@ -672,6 +673,8 @@ class Border:
             return
         for stored in some:
             wait.held.append((stored, now))
+            if self._flooding:
+                wait.flooded[stored.notification.publisher, stored.notification.number] = None
             wait.bytes += stored.size
             self.memory.keep(stored)
         if session.place < LISTENING_PLACE:
@@ -918,9 +921,12 @@ class Border:
         if value.since:
             self._doubt(notification, value.since)
         effects: list[Effect] = [Send(link, value) for link in self._links if link != came_from]
+        self._flooding = True
+        routed = self.route(notification, came_from, now)
+        self._flooding = False
         return effects + [
             effect
-            for effect in self.route(notification, came_from, now)
+            for effect in routed
             if not (type(effect) is Send and effect.message is notification)
         ]
 

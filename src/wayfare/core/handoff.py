@@ -416,9 +416,21 @@ class Handoff(Relocation):
             one in wanted and not (terms and (terms.local or terms.last == 0))
             for one, terms in wait.asked.items()
         )
-        if may_miss and wait.request is not None and session.late:
+        if not may_miss:
+            return self._release(session, now)
+        if wait.request is not None and session.late:
             late.open_gap(session.unsettled, [wait.request.epoch])
-        return self._release(session, now, Loss(1, why, exact=False) if may_miss else None)
+        loss = Loss(1, why, exact=False)
+        if wait.flooded:
+            # These came although the filters may not have been in effect, so others behind them may be missing.
+            held = (one for one, _ in wait.held if isinstance(one, Stored))
+            flooded = {
+                one
+                for one in held
+                if (one.notification.publisher, one.notification.number) in wait.flooded
+            }
+            wait.held = with_loss_behind(wait.held, loss, flooded)
+        return self._release(session, now, loss)
 
     def _release(self, session: Session, now: int, loss: Loss | None = None) -> list[Effect]:
         """Open a session: first what was held back, then live; then whoever asked for it.

@@ -106,6 +106,7 @@ class SavedWait(msgspec.Struct, array_like=True):
     unreachable: bool = False
     asks: bool = False
     values: list[tuple[int, Filter]] = []
+    flooded: list[tuple[ClientId, int]] = []
 
 
 class SavedSession(msgspec.Struct, array_like=True):
@@ -477,6 +478,7 @@ def _saved_wait(wait: Wait, places: Places) -> SavedWait:
         wait.unreachable,
         wait.asks,
         list(wait.values.items()),
+        list(wait.flooded),
     )
 
 
@@ -547,5 +549,5 @@ def _wait(saved: SavedWait, stored: list[Stored]) -> Wait:
     wait.request, wait.repeated, wait.unclaimed = saved.request, saved.repeated, saved.unclaimed
     wait.returning, wait.echo = saved.returning, saved.echo
     wait.unreachable, wait.asks = saved.unreachable, saved.asks
-    wait.values = dict(saved.values)
+    wait.values, wait.flooded = dict(saved.values), dict.fromkeys(saved.flooded)
     return wait

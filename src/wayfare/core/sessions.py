@@ -71,6 +71,7 @@ class Wait:
         "asks",
         "bytes",
         "echo",
+        "flooded",
         "held",
         "old",
         "old_bytes",
@@ -93,6 +94,8 @@ class Wait:
         self.until = until  # then a client that is attached waits no longer
         self.held: list[Queued] = []  # notifications that matched since it came, and losses
         self.bytes = 0  # of those
+        # Of those, the retained publications: they go to all brokers, whether its filters are in effect or not.
+        self.flooded: dict[tuple[ClientId, int], None] = {}
         self.old: dict[int, Old] = {}  # by epoch
         self.old_bytes = 0  # of what those kept
         self.publications: list[Publish] = []  # not accepted, so not acknowledged

@@ -446,7 +446,10 @@ STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {
     "unsubscribe": ("anna price > 40", Stage.unsubscribe),
     "advertise": ("ticker price > 0", Stage.advertise),
     "unadvertise": ("ticker price > 0", Stage.unadvertise),
-    "follow": ("anna location in myloc [keep last 3 | younger 10s | key road]", Stage.follow),
+    "follow": (
+        "anna location in myloc [keep last 3 | younger 10s | key road+lane | nullified space by state = 'taken']",
+        Stage.follow,
+    ),
     "unfollow": ("anna location in myloc", Stage.unfollow),
     "be": ("anna at porto | {need: 3}", Stage.be),
     "confirm": ("anna", Stage.confirm),
