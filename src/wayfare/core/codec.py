@@ -17,6 +17,7 @@ import msgspec
 from wayfare.core import filters, late
 from wayfare.core import messages as m
 from wayfare.core.filters import Filter
+from wayfare.core.messages import PUBLICATION_BYTES_MAX
 from wayfare.core.syntax import FILTER_TEXT_MAX
 from wayfare.errors import CodecError, WayfareError
 
@@ -58,7 +59,9 @@ def decode(body: bytes | bytearray | memoryview) -> m.AnyMessage:
     """The message in the body of a frame, checked."""
     try:
         message = _decoder.decode(body)
-        _check(message, len(body))
+        CHECKS[type(message)](message)
+        if len(body) > PUBLICATION_BYTES_MAX:
+            _check_publications(message)
     except MALFORMED as error:
         raise CodecError(f"malformed frame: {error}") from None
     return message
@@ -67,11 +70,9 @@ def decode(body: bytes | bytearray | memoryview) -> m.AnyMessage:
 MALFORMED = (msgspec.MsgspecError, WayfareError, UnicodeDecodeError, RecursionError)
 
 
-def _check(message: m.AnyMessage, size: int) -> None:
-    CHECKS[type(message)](message)
-    if size > m.PUBLICATION_BYTES_MAX:
-        for one in _publications(message):
-            m.check_publication(one.attributes, one.payload)
+def _check_publications(message: m.AnyMessage) -> None:
+    for one in _publications(message):
+        m.check_publication(one.attributes, one.payload)
 
 
 def decoding(body: bytes) -> Generator[None, None, m.AnyMessage]:
@@ -82,7 +83,9 @@ def decoding(body: bytes) -> Generator[None, None, m.AnyMessage]:
         for given in _filters_in(message):
             given.__dict__[CHARACTERS] = _characters(given)
             yield
-        _check(message, len(body))
+        CHECKS[type(message)](message)
+        if len(body) > PUBLICATION_BYTES_MAX:
+            _check_publications(message)
     except MALFORMED as error:
         raise CodecError(f"malformed frame: {error}") from None
     return message
