@@ -162,17 +162,19 @@ class FrameDecoder:
                 end = at + _LENGTH + length
                 if size < end:
                     break
-                if self.slowly and _is_costly(data, at + _LENGTH):
+                body = data[at + _LENGTH : end]
+                if length > LONG_BYTES and self._greeted and self.slowly and _is_costly(body):
                     self.costly += 1
-                    left -= length
-                    if length > LONG_BYTES and self._greeted:
-                        if not out:
-                            self.long = decoding(data[at + _LENGTH : end])
-                            at = end
-                        break
-                message = decode(data[at + _LENGTH : end])
-                if not self._greeted or type(message) is m.Hello:
+                    if not out:
+                        self.long = decoding(body)
+                        at = end
+                    break
+                message = decode(body)
+                if type(message) not in CHEAP or not self._greeted:
                     self._mind_greeting(message)
+                    if self.slowly:
+                        self.costly += 1
+                        left -= length
                 out.append(message)
                 at = end
                 if self.singly or self.costly >= COSTLY_MAX or left < 0:
@@ -210,23 +212,14 @@ class FrameDecoder:
             raise CodecError(f"{type(message).__name__} before Hello")
 
 
-def _is_costly(data: bytes, at: int) -> bool:
-    """Whether the body that begins here may hold filters: whatever does not begin like a cheap one."""
-    return at + 1 >= len(data) or data[at] & 0xF0 != 0x90 or data[at + 1] not in CHEAP
+def _is_costly(body: bytes) -> bool:
+    """Whether a long body may hold filters: whatever does not begin like a cheap message."""
+    return body[0] & 0xF0 != 0x90 or body[1] not in CHEAP_TAGS
 
 
-CHEAP = frozenset(
-    encode(message)[_LENGTH + 1]
-    for message in (
-        m.Publish(1, {}),
-        m.Notification(m.ClientId("a"), 1, {}),
-        m.Deliver(1, m.Notification(m.ClientId("a"), 1, {})),
-        m.Ack(1),
-        m.Published(1),
-        m.Took(1),
-        m.Ping(),
-    )
-)
+# Messages without filters
+CHEAP = frozenset((m.Publish, m.Notification, m.Deliver, m.Ack, m.Published, m.Took, m.Ping))
+CHEAP_TAGS = frozenset(kind.__struct_config__.tag for kind in CHEAP)
 
 # What the types of the messages do not say
 
