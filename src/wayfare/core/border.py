@@ -44,7 +44,7 @@ from wayfare.core.intake import Intakes
 from wayfare.core.late import LATE
 from wayfare.core.matching import FilterIndex
 from wayfare.core.memory import Memory
-from wayfare.core.messages import UNSETTLED_MAX, BrokerId, ClientId, LinkId, Notification
+from wayfare.core.messages import OVER_NS, UNSETTLED_MAX, BrokerId, ClientId, LinkId, Notification
 from wayfare.core.preparing import Preparations
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.reserved import REPLY_TO
@@ -628,7 +628,7 @@ class Border:
             link = links[place]
             if link != came_from:
                 effects.append(Send(link, notification))
-        if self._slowed and came_from is not None and notification.publisher in self._slowed:
+        if came_from is not None and self._slowed and notification.publisher in self._slowed:
             effects += self.backpressure.follow(notification.publisher, came_from, now)
         if not here:
             return effects
@@ -746,22 +746,23 @@ class Border:
 
     def publish(self, session: Session, message: m.Publish, now: int) -> list[Effect]:
         """Accept a client's publication, unless it was accepted before."""
-        if message.number <= session.published:
+        number, expires_ns = message.number, message.expires_ns
+        if number <= session.published:
             return []
-        session.published = message.number
-        if message.expires_ns == m.OVER_NS:
+        session.published = number
+        if expires_ns == OVER_NS:
             return []
         notification = Notification(
             session.client,
-            message.number,
+            number,
             message.attributes,
             message.payload,
             message.published_ns,
-            message.expires_ns,
+            expires_ns,
         )
         doubt, since = session.doubt, 0
         if doubt is not None and doubt.until > now:
-            since = doubt.since = doubt.since or message.number
+            since = doubt.since = doubt.since or number
         if message.retain is not None:
             value = self.retained.accept(notification, message.retain, session.account, since)
             return self.route_retained(value, None, now)
