@@ -199,9 +199,9 @@ class Connection(asyncio.Protocol):
                     self.owner.on_messages(self, messages)
                 if self.closing or self._held is not None:
                     return
-                data = b""  # tells at once of a bad frame behind good ones
+                data = b""  # if there is more: tells at once of a bad frame behind good ones
                 late = bool(decoder.costly) and time.monotonic() > end
-                if late:
+                if late or not decoder.pending:
                     break
             if self._large or self._decoder.pending > LITTLE_BYTES:
                 self._note()
