@@ -50,13 +50,13 @@ class Spread:
 
     __slots__ = (
         "_always",
-        "_new",
         "_pending",
-        "_restarted",
         "_unlinked",
         "_waiting",
         "asked",
         "confirmed",
+        "new",
+        "restarted",
         "sent",
     )
 
@@ -66,20 +66,15 @@ class Spread:
         self.sent = dict.fromkeys(neighbours, 0)
         self.asked = dict.fromkeys(neighbours, 0)
         self.confirmed = dict.fromkeys(neighbours, 0)
-        self._new: list[Barrier] = []  # requests of this event
+        self.new: list[Barrier] = []  # requests of this event
         self._pending: dict[Source, deque[Barrier]] = {}  # in the order of their numbers
         self._waiting: dict[BrokerId, deque[Barrier]] = {one: deque() for one in neighbours}
-        self._restarted: dict[BrokerId, int] = {}  # and what had been sent before
+        self.restarted: dict[BrokerId, int] = {}  # and what had been sent before
         self._unlinked = set(neighbours)  # whose links have not begun: nobody knows what they need
 
     def has_begun(self, neighbour: BrokerId) -> bool:
         """Whether the link to a neighbour has ever begun."""
         return neighbour not in self._unlinked
-
-    @property
-    def is_due(self) -> bool:
-        """Whether `settle` has something to do."""
-        return bool(self._new or self._restarted)
 
     def send(self, neighbour: BrokerId) -> int:
         """An update goes to this neighbour now; returns its number."""
@@ -87,15 +82,15 @@ class Spread:
         return self.sent[neighbour]
 
     def request(self, source: Source, number: int, report_at: int = NEVER) -> None:
-        self._new.append(Barrier(source, number, report_at))
+        self.new.append(Barrier(source, number, report_at))
 
     def start_over(self, neighbour: BrokerId) -> None:
         """The link begins from nothing: what was asked here or there is forgotten."""
-        self._restarted.setdefault(neighbour, self.sent[neighbour])
+        self.restarted.setdefault(neighbour, self.sent[neighbour])
         self._unlinked.discard(neighbour)
         self.asked[neighbour] = 0
         self.forget(neighbour)
-        self._new = [one for one in self._new if one.source != neighbour]
+        self.new = [one for one in self.new if one.source != neighbour]
 
     def forget(self, source: Source) -> None:
         """The source does not wait for its requests any more."""
@@ -109,11 +104,11 @@ class Spread:
     def settle(self) -> list[Barrier]:
         """Behind the updates of this event: the requests that need not wait."""
         done = []
-        for neighbour, before in self._restarted.items():
+        for neighbour, before in self.restarted.items():
             if self.sent[neighbour] == before:  # it needs to know nothing
                 done += self.confirm(neighbour, before)
-        self._restarted.clear()
-        for barrier in self._new:
+        self.restarted.clear()
+        for barrier in self.new:
             barrier.missing = {
                 neighbour: number
                 for neighbour, number in self.sent.items()
@@ -124,7 +119,7 @@ class Spread:
                 self._wait(barrier)
             else:
                 done.append(barrier)
-        self._new.clear()
+        self.new.clear()
         return done
 
     def _wait(self, barrier: Barrier) -> None:
@@ -277,7 +272,8 @@ class Convergence:
     @property
     def is_due(self) -> bool:
         """Whether there is something to do at the end of this event."""
-        return bool(self._echoes) or self.ads.is_due or self.subs.is_due
+        ads, subs = self.ads, self.subs
+        return bool(self._echoes or ads.new or ads.restarted or subs.new or subs.restarted)
 
     def has_begun(self, neighbour: BrokerId) -> bool:
         """Whether the link to a neighbour has ever begun."""

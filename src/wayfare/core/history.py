@@ -610,9 +610,10 @@ class Backlog:
     def pass_on(self, stored: Stored, now: int, limits: Limits) -> Deliver:
         """As `put` and `take`, where nothing waits and the window is open: the usual case."""
         number = self.last = self.sent = self.last + 1
-        self.unacked.append((number, stored, now))
-        self.bytes += stored.size
-        if self.bytes > self._most or len(self.unacked) > self._many:
+        size = self.bytes = self.bytes + stored.size
+        unacked = self.unacked
+        unacked.append((number, stored, now))
+        if size > self._most or len(unacked) > self._many:
             self._mind(limits, now)
         return Deliver(number, stored.notification)
 
@@ -835,13 +836,13 @@ class Backlog:
     def acknowledge(self, number: int) -> None:
         if number > self.sent:
             raise ProtocolError(f"acknowledged {number}, but only {self.sent} were sent")
-        unacked = self.unacked
-        away = self.away
+        unacked, away, size = self.unacked, self.away, 0
         while unacked and unacked[0][0] <= number:
             stored = unacked.popleft()[1]
-            self.bytes -= stored.size
+            size += stored.size
             if away:
                 self._memory.let_go(stored)
+        self.bytes -= size
         if self.bytes < self._least and self._owner is not None:
             self._least = self._shrunk()
             self._memory.note(self._owner)
