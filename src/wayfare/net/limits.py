@@ -54,9 +54,10 @@ class Rate:
 
     def take(self, count: float, now: float) -> float:
         """Count these. Returns after how many seconds they, and all before, are within the rate."""
-        self._left = min(self._burst, self._left + (now - self._at) * self._per_s) - count
+        left = self._left + (now - self._at) * self._per_s
+        self._left = left = (left if left < self._burst else self._burst) - count
         self._at = now
-        return max(0.0, -self._left / self._per_s)
+        return -left / self._per_s if left < 0 else 0.0
 
     def is_fresh(self, now: float) -> bool:
         """Whether it is as if nothing had been counted."""

@@ -92,15 +92,15 @@ class Pauses:
 
     def on_messages(self, connection: Connection, messages: list[AnyMessage]) -> None:
         """A client has said this: if that is too much, it is not read for a while."""
-        if connection not in self._publishers and any(type(one) is Publish for one in messages):
+        if connection not in self._publishers and Publish in map(type, messages):
             self._publishers.add(connection)
             if self._paused:
                 connection.pause()
         loop = asyncio.get_running_loop()
-        speed = self._speeds.get(connection)
+        now, speed = loop.time(), self._speeds.get(connection)
         if speed is None:
-            speed = self._speeds[connection] = Rate(self._most, self._most, loop.time())
-        wait = speed.take(len(messages), loop.time())
+            speed = self._speeds[connection] = Rate(self._most, self._most, now)
+        wait = speed.take(len(messages), now)
         if wait:
             connection.pause("too fast")
             loop.call_later(wait, connection.resume, "too fast")
