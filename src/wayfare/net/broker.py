@@ -367,7 +367,7 @@ class BrokerHost:
     def on_messages(self, connection: Connection, messages: list[AnyMessage]) -> None:
         if not connection.link:
             messages = self._meet(connection, messages)
-        if messages and BrokerId(connection.link) not in self.links:
+        if messages and connection.link not in self.links:
             self._pauses.on_messages(connection, messages)
             if connection.meter is not None:
                 size, connection.unmetered = connection.unmetered, 0
@@ -724,7 +724,7 @@ class BrokerHost:
                 elif type(message) is Deliver:
                     if not connection.out:
                         self.on_output(connection)
-                    connection.out.append(frames.of(message))
+                    connection.out.append(frames.of_delivery(message))
                 else:
                     connection.send(frames.of(message))
             elif type(effect) is Close:

@@ -31,10 +31,13 @@ class Frames:
         self.gaps = 0
 
     def of(self, message: AnyMessage) -> bytes:
-        if type(message) is not Deliver:
-            self.gaps += type(message) is Gap or type(message) is HereGap
-            self.deliveries += type(message) is Here
-            return encode(message)
+        if type(message) is Deliver:
+            return self.of_delivery(message)
+        self.gaps += type(message) is Gap or type(message) is HereGap
+        self.deliveries += type(message) is Here
+        return encode(message)
+
+    def of_delivery(self, message: Deliver) -> bytes:
         self.deliveries += 1
         if message.notification is not self._last:
             self._last = message.notification
