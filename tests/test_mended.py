@@ -745,3 +745,22 @@ def test_a_loss_between_current_values_is_reported_there():
     """They went to all brokers before the subscriptions of the waiting session were in effect."""
     job = Job(31003048, "covering", faults=True, mobile="both")
     assert fuzz(job).verdict.violations == ()
+
+
+def test_what_comes_after_a_forgotten_session_has_a_loss_behind_it():
+    """Found at random: the broker of a session that waited was rolled back, and what it had held was lost without a report."""
+    assert fuzz(Job(601398, "covering", rollbacks=True)).verdict.violations == ()
+
+
+@pytest.mark.parametrize(("seed", "routing"), [(602079, "merging"), (701983, "covering")])
+def test_a_lost_link_may_have_lost_something_between_what_a_waiting_session_holds(seed, routing):
+    """Found at random: others at the broker had subscribed to a part, so the session held some, with a gap in front only."""
+    assert fuzz(Job(seed, routing, rollbacks=True)).verdict.violations == ()
+
+
+@pytest.mark.parametrize(
+    ("seed", "routing"), [(601762, "identity"), (602388, "covering"), (705498, "covering")]
+)
+def test_an_earlier_process_ends_wherever_its_successor_is_heard_of(seed, routing):
+    """Found at random: it had attached where nobody knew of its successor, or the beginning of that was forgotten."""
+    assert fuzz(Job(seed, routing, rollbacks=True)).verdict.violations == ()

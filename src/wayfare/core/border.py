@@ -175,8 +175,10 @@ class Border:
         later = (one for one in reversed(self.of(client)) if life and one.life == life)
         return next((one for one in later if one.epoch >= epoch), None) or self.at(client, epoch)
 
-    def forgot(self, client: ClientId, epoch: int, certain: bool, now: int) -> bool:
-        """Whether this broker does not know what became of the session of this attachment.
+    def forgot(
+        self, client: ClientId, epoch: int, certain: bool, now: int, life: int | None = None
+    ) -> bool:
+        """Whether this broker does not know what became of the session of this attachment; with `life`, of this process.
 
         Its session or the tombstone of a session tells. If there is neither, then the attachment never took
         place here unless that is certain, the client was away for too long, or the store is younger than that.
@@ -184,7 +186,7 @@ class Border:
         tombstone = self.tombstones.get(client)
         if tombstone is not None and tombstone.tells_of(epoch):
             return tombstone.partial
-        if not certain or self.at(client, epoch) is not None:
+        if not certain or self.at(client, epoch, life) is not None:
             return False
         away_ns = self.limits.away_ns + self.limits.tombstone_ns
         return self.since is None or now - self.since <= away_ns
@@ -256,8 +258,9 @@ class Border:
             return tombstone is not None
         if message.anew or not (message.welcomed and message.previous):
             return False
-        last = message.previous[-1][1] - (not message.life)  # who has no life has never begun anew
-        return tombstone.life not in (0, message.life) and last < tombstone.began <= message.epoch
+        return tombstone.began <= message.epoch and is_earlier(
+            message.life, _earliest(message), tombstone.life, tombstone.began
+        )
 
     def open(self, message: m.Attach, link: LinkId | None) -> Session:
         limits = self.limits
@@ -270,6 +273,7 @@ class Border:
             self.memory,
         )
         session.welcomed, session.life = message.welcomed, message.life
+        session.earliest = _earliest(message) or message.epoch
         self.next_place += 1
         self._by_place[session.place] = session
         self._sessions.setdefault(session.client, {})[session.epoch] = session
@@ -1043,3 +1047,16 @@ class Border:
     def check_room(self, held: Collection[Filter]) -> None:
         if len(held) >= self.limits.filters:
             raise ProtocolError(f"a client has at most {self.limits.filters} filters of a kind")
+
+
+def _earliest(message: m.Attach) -> int:
+    """The first attachment of a process that one of its attachments tells of; 0: it has forgotten the number."""
+    return message.previous[-1][1] if message.previous else message.epoch
+
+
+def is_earlier(life: int, earliest: int, began_life: int, began: int) -> bool:
+    """Whether a process that was there at `earliest` is another one than that which began anew, and was there before.
+
+    A process without a `life` has never begun anew.
+    """
+    return began_life not in (0, life) and earliest - (not life) < began

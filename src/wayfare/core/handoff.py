@@ -199,6 +199,8 @@ class Handoff(Relocation):
         session = self.border.at(reply.client, reply.epoch)
         if session is None:
             return self._send_after(reply, now)
+        if session.epoch < reply.epoch and not reply.more:  # an old store has replaced the asker
+            reply = _and_lost(reply, NO_SESSION)
         if reply.unreachable:
             self._wait_less(session, now)
             return []
@@ -354,6 +356,8 @@ class Handoff(Relocation):
         if gap in tombstone.unsettled and gap not in unsettled:
             # The session there may hear of this gap later than of this reply.
             unsettled = (*unsettled, gap)[-UNSETTLED_MAX:]
+        if not 0 < tombstone.known_since <= reply.epoch and not reply.more:
+            reply = _and_lost(reply, NO_SESSION)  # a session was forgotten here that asked for it
         follows = replace(
             reply, broker=broker, epoch=epoch, old_epoch=old_epoch, gap=gap, unsettled=unsettled
         )
@@ -537,9 +541,12 @@ class Handoff(Relocation):
                     self._astray.append(request)
                 return effects + self._watch(request, broker, now) if request.failover else effects
             certain = request.departed or (request.welcomed and len(request.previous) == 1)
-            forgotten = request.forgotten or border.forgot(request.client, epoch, certain, now)
+            life = request.life or None
+            forgotten = request.forgotten or border.forgot(
+                request.client, epoch, certain, now, life
+            )
             border.bury(request.client, request.epoch - 1, now, partial=forgotten)
-            session = border.at(request.client, epoch, request.life or None)
+            session = border.at(request.client, epoch, life)
             superseded = any(
                 one.epoch > request.epoch and (one is session or one.wait is None)
                 for one in border.of(request.client)
@@ -846,6 +853,16 @@ def _is_open(loss: Loss, reply: Reply) -> bool:
     return bool(reply.unsettled) and loss.why == NO_ANSWER and loss.count == 1
 
 
+def _and_lost(reply: Reply, why: str) -> Reply:
+    """The same, with a loss behind what is kept: the session that asked for it held more, and is forgotten."""
+    if not reply.found:
+        return reply
+    *losses, last = apart([*_queue_of(reply, 0), (Loss(1, why, exact=False), NEVER)])[1]
+    if losses and losses[-1].place == last.place:  # in the same place
+        last = replace(losses.pop(), exact=False)
+    return replace(reply, lost=reply.lost + 1, why=why, exact=False, losses=(*losses, last))
+
+
 def _add_once(unclaimed: list[m.Unclaimed], one: m.Unclaimed) -> None:
     if one not in unclaimed:
         unclaimed.append(one)
@@ -905,11 +922,13 @@ def _loss_behind(
 
     News that an old session has not had because only a new subscription asks for it may have been
     published before what that session lost. The loss is in front of it, and has to be behind it, too. So may news
-    of a publisher of which that session knows nothing, if it lost an unknown number.
+    of a publisher of which that session knows nothing, if it lost an unknown number. And so may news that came here before
+    a loss was reported here: on the way to that session, something between may be lost, for the same reason.
     """
     last = next((at for at in reversed(range(len(queue))) if isinstance(queue[at][0], Loss)), None)
     if last is None:
         return None
+    reported = next((at for at in reversed(range(len(news))) if isinstance(news[at][0], Loss)), 0)
     first: dict[ClientId, int] = {}  # of each publisher behind the loss: what was lost is older
     for one, _ in queue[last + 1 :]:
         assert isinstance(one, Stored)
@@ -918,11 +937,11 @@ def _loss_behind(
     loss = queue[last][0]
     assert isinstance(loss, Loss)
     older = set[Stored]()  # for membership only
-    for one, _ in news:
+    for place, (one, _) in enumerate(news):
         if isinstance(one, Stored) and not one.ask:
             publisher, number = one.notification.publisher, one.notification.number
             end: float = max((old.marks.get(publisher, 0) for old in olds), default=0)
-            if not end and not loss.exact:
+            if not loss.exact and (not end or place < reported):
                 end = inf
             if number < min(end, first.get(publisher, end)) and find(one.notification.attributes):
                 older.add(one)

@@ -15,7 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from wayfare.core import messages as m
-from wayfare.core.border import Border
+from wayfare.core.border import Border, is_earlier
 from wayfare.core.deadlines import AWAY
 from wayfare.core.effects import EXPIRED, Effect, LinkDown, Received, Send
 from wayfare.core.history import NEVER, Loss, Queued, is_unsure, thinned, with_loss_between
@@ -83,9 +83,10 @@ class Relocation:
             if neighbour != came_from
         ]
         for old in border.of(client):
-            own, other = old.life == began.life, began.life not in (0, old.life)
+            own = old.life == began.life
             ends = old.epoch < began.epoch and not (began.broker and own)
-            ends |= old.opened < began.epoch and other  # it has reached no lower number
+            # It may have reached no lower number.
+            ends |= is_earlier(old.life, old.earliest, began.life, began.epoch)
             if ends and not old.leaving:  # otherwise it ends by itself
                 effects += border.disconnect(old, BEGAN_ANEW.format(client), now)
                 effects += self._end(old, now)

@@ -146,6 +146,7 @@ class SavedSession(msgspec.Struct, array_like=True):
     will_at: int = 0
     late: int = 0
     unsettled: list[int] = []
+    earliest: int = 0  # 0: an earlier version, which did not know it
 
 
 class SavedAsking(msgspec.Struct, array_like=True):
@@ -403,6 +404,7 @@ def _saved_session(session: Session, places: Places) -> SavedSession:
         session.will_at,
         session.late,
         list(session.unsettled),
+        session.earliest,
     )
 
 
@@ -490,6 +492,7 @@ def _load_session(border: Border, saved: SavedSession, stored: list[Stored]) -> 
     border.set_profile(session, subscriptions, saved.advertisements, dict(saved.watched))
     session.watched = dict(saved.watched)
     session.opened, session.home, session.away_since = saved.opened, saved.home, saved.away_since
+    session.earliest = saved.earliest or saved.opened
     session.expires_ns = saved.expires_ns
     session.away_until = saved.away_until
     if saved.link is None and not saved.away_until:

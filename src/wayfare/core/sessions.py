@@ -247,6 +247,7 @@ class Session:
         "backlog",
         "client",
         "doubt",
+        "earliest",
         "episode",
         "epoch",
         "expires_ns",
@@ -292,6 +293,7 @@ class Session:
         self.client = client
         self.epoch = epoch  # of the latest attachment; only goes up
         self.opened = epoch  # and of the first one
+        self.earliest = epoch  # the first attachment of its client's process that is known here
         self.place = place  # where notifications for it go: see routing.Destinations
         self.link: LinkId | None = None  # None: away
         self.home = BrokerId("")  # where the client attached first
