@@ -232,10 +232,11 @@ def test_what_is_done_is_said_again_until_the_coordinator_answers():
     assert one.done((1, 5)) and told(one.flush(310)) == Done("a", 1, (5,), 2), "lost on its way"
     check_done, _ = one.on_lost(400)
     assert told([check_done]) == Done("a", 1, (5,), 3, has=(6,))
-    due = one.next_deadline()
-    assert due == 400 + AWAY // 3 and told(one.tick(due)) == Done("a", 1, (5,), 5, has=(6,))
-    one.on_notified(came(Lease(1, 5)), due + 100)
-    assert told(one.tick(one.next_deadline())) == Done("a", 1, (), 6), "it was answered"
+    assert one.tick(400 + AWAY // 3) == [] and one.next_deadline() is None, "it is on its way"
+    check_done, _ = one.on_lost(5000)
+    assert told([check_done]) == Done("a", 1, (5,), 5, has=(6,)), "lost, too"
+    one.on_notified(came(Lease(1, 5)), 5100)
+    assert told(one.tick(one.next_deadline())) == Done("a", 1, (), 7), "it was answered"
 
 
 def test_what_is_assigned_again_after_it_was_done_is_done():
@@ -252,11 +253,27 @@ def test_a_member_renews_while_it_has_something_and_is_connected():
     one.on_notified(came(Assign(1, 5, note(5), 0, 1)), 300)
     assert one.next_deadline() == 300 + AWAY // 3
     assert told(one.tick(300 + AWAY // 3)) == Done("a", 1, (), 2)
+    one.on_notified(came(Lease(1, 2)), 300 + AWAY // 2)
     one.on_disconnected()
     assert one.next_deadline() is None
     assert told(one.on_connected(20_000)) == Done("a", 1, (), 3)
     assert told(one.leave(20_001)) == Leave("a")
     assert one.next_deadline() is None and one.leave(20_002) == []
+
+
+def test_renewals_do_not_pile_up_while_the_coordinator_cannot_be_reached():
+    one = member()
+    one.on_notified(came(Lease(1, 1)), 300)
+    one.on_notified(came(Assign(1, 5, note(5), 0, 1)), 300)
+    assert told(one.tick(one.next_deadline())) == Done("a", 1, (), 2)
+    later = 300 + AWAY // 3 + AWAY // 3
+    assert one.tick(later) == [] and one.next_deadline() is None
+    one.on_disconnected()
+    assert one.on_connected(20_000) == [] and one.next_deadline() is None
+    assert one.on_notified(came(Poll(1, 1)), 20_001) == []
+    one.on_notified(came(Lease(1, 2)), 90_000)
+    assert one.next_deadline() == 90_000, "the lease is over since long"
+    assert told(one.tick(90_000)) == Done("a", 1, (), 3)
 
 
 def test_a_loss_is_told():

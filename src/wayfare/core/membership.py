@@ -106,6 +106,9 @@ class Membership:
         self._ignored = False  # something was assigned to it by a coordinator that it did not know
         self._seen: dict[int, None] = {}  # numbers that came in this term: one may be sent again
         self._checked: int | None = None  # the beat of a check that was not answered yet
+        self._pending: int | None = (
+            None  # ... and of the last renewal: there is no other before that
+        )
         self._sent: dict[int, int] = {}  # when, of what may still be answered
         self._listening = False
         self._coordinator = ClientId(
@@ -156,14 +159,19 @@ class Membership:
         self._extend(said.beat)
         if self._checked is not None and said.beat >= self._checked:
             self._checked = None
+        if self._pending is not None and said.beat >= self._pending:
+            self._pending = None
         if self._ignored:
             self._ignored = False
             actions += self._tell(now, check=True)
         elif isinstance(said, Poll):
-            actions += self._tell(now)
+            actions += self._renew(now)
         if isinstance(said, Assign):
             actions += self._on_assign(said, now)
-        return [*actions, *self._hand_out(now)]
+        actions += self._hand_out(now)
+        if self._due is None and self._pending is None and self._has_something():
+            self._due = max(now, (self._asked_ns or now) + self.away_ns // RENEWALS)
+        return actions
 
     def _on_assign(self, said: Assign, now: int) -> list[Action]:
         if said.number not in self._seen:
@@ -218,7 +226,7 @@ class Membership:
             return []
         if not self.term:
             return self._enrol(now)
-        return self._tell(now, check=self._checked is not None)
+        return self._renew(now)
 
     def tick(self, now: int) -> list[Action]:
         if self._due is None or now < self._due or self.left:
@@ -227,7 +235,7 @@ class Membership:
         if not self.term:
             return self._enrol(now)
         if self._has_something() or self._checked is not None:
-            return self._tell(now, check=self._checked is not None)
+            return self._renew(now)
         return []
 
     def next_deadline(self) -> int | None:
@@ -246,7 +254,7 @@ class Membership:
         self.held.clear()
         self._seen.clear()
         self._done.clear()
-        self._checked = None
+        self._checked = self._pending = None
         self._lease_until = 0
 
     def _extend(self, beat: int) -> None:
@@ -263,7 +271,7 @@ class Membership:
             if self._asked_ns is not None and now - self._asked_ns < self.away_ns // RENEWALS:
                 self._arm(now)  # the answer is on its way
                 return []
-            return [*self.flush(now), *self._tell(now)]
+            return [*self.flush(now), *self._renew(now)]
         out: list[Action] = []
         for number in list(self.held):
             one = self.held.pop(number)
@@ -299,6 +307,12 @@ class Membership:
             )
         ]
 
+    def _renew(self, now: int) -> list[Action]:
+        """Renew the lease, unless the last renewal is still on its way: while the coordinator cannot be reached, they would pile up."""
+        if self._pending is not None:
+            return []
+        return self._tell(now, check=self._checked is not None)
+
     def _tell(self, now: int, *, check: bool = False) -> list[Action]:
         """What is done by now; if that is nothing, it renews the lease.
 
@@ -311,7 +325,7 @@ class Membership:
             numbers = tuple(one for one in self._seen if one not in has)
             self._checked = beat
         if check or not numbers:
-            self._asked_ns = now
+            self._asked_ns, self._pending = now, beat
         self._done.clear()
         self._due = None
         if self._has_something() or check:
