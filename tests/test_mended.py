@@ -764,3 +764,40 @@ def test_a_lost_link_may_have_lost_something_between_what_a_waiting_session_hold
 def test_an_earlier_process_ends_wherever_its_successor_is_heard_of(seed, routing):
     """Found at random: it had attached where nobody knew of its successor, or the beginning of that was forgotten."""
     assert fuzz(Job(seed, routing, rollbacks=True)).verdict.violations == ()
+
+
+@pytest.mark.parametrize(
+    ("seed", "routing"),
+    [
+        (601742, "identity"),
+        (601918, "covering"),
+        (703900, "flooding"),
+        (704072, "identity"),
+        (704964, "merging"),
+    ],
+)
+def test_renewals_of_a_queue_group_do_not_pile_up(seed, routing):
+    """Found at random: the old broker of a member did not answer, and its outbox was full of renewals, or they never ended."""
+    assert fuzz(Job(seed, routing, rollbacks=True)).verdict.violations == ()
+
+
+def test_a_process_that_exceeds_another_is_owed_no_answer():
+    """Found at random: nobody had an older session, and that was taken for an answer which had come too late."""
+    job = Job(27000253, "covering", faults=True, mobile="both")
+    assert fuzz(job).verdict.violations == ()
+
+
+def test_a_process_that_never_began_anew_does_not_displace_one_that_did():
+    """Found at random: all brokers had forgotten it, so its successor, whose clock was behind, had a lower number."""
+    assert fuzz(Job(705130, "flooding", rollbacks=True)).verdict.violations == ()
+
+
+def test_a_reply_brings_along_that_older_sessions_are_sought():
+    """Found at random, in the judge: a link began from nothing while the reply was under way."""
+    assert fuzz(Job(702969, "merging", rollbacks=True)).verdict.violations == ()
+
+
+@pytest.mark.parametrize(("seed", "routing"), [(702757, "identity"), (704244, "merging")])
+def test_a_publication_may_expire_later_while_a_forgotten_session_waits(seed, routing):
+    """Found at random, in the judge: its broker held it until the filters of its publisher were in effect again."""
+    assert fuzz(Job(seed, routing, rollbacks=True)).verdict.violations == ()

@@ -1057,6 +1057,6 @@ def _earliest(message: m.Attach) -> int:
 def is_earlier(life: int, earliest: int, began_life: int, began: int) -> bool:
     """Whether a process that was there at `earliest` is another one than that which began anew, and was there before.
 
-    A process without a `life` has never begun anew.
+    A process without a `life` has never begun anew, so it is earlier than any other, whatever number it has reached.
     """
-    return began_life not in (0, life) and earliest - (not life) < began
+    return began_life not in (0, life) and (not life or earliest < began)

@@ -1064,7 +1064,8 @@ class Broker:
             effects += self.relocation.on_spoken(session, now)
             if session.may_have_published():
                 until = now + self.border.limits.marks_age_ns
-                session.doubt = Doubt(until, message.anew)
+                exceeds = session.doubt is None or session.doubt.exceeds
+                session.doubt = Doubt(until, message.anew, exceeds)
         if link in self.grants and link in self.border.by_link:
             self._assign(link, self.grants[link])
         if message.asks and link in self.border.by_link:

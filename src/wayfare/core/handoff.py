@@ -261,7 +261,8 @@ class Handoff(Relocation):
             return self._end(session, now)  # no attachment will ask for it
         if session.wait is not None:
             return self._nothing(session, now)
-        if session.doubt is not None and session.welcomed and not reply.superseded:
+        waited = session.doubt is not None and not session.doubt.exceeds
+        if waited and session.welcomed and not reply.superseded:
             # It waited no longer. What an older session should have had until now is lost, too.
             self.border.lose(session, NO_ANSWER)
         return [*self.border.push(session, now), *self._seek([session], now)]

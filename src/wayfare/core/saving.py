@@ -147,6 +147,7 @@ class SavedSession(msgspec.Struct, array_like=True):
     late: int = 0
     unsettled: list[int] = []
     earliest: int = 0  # 0: an earlier version, which did not know it
+    exceeds: bool = False
 
 
 class SavedAsking(msgspec.Struct, array_like=True):
@@ -405,6 +406,7 @@ def _saved_session(session: Session, places: Places) -> SavedSession:
         session.late,
         list(session.unsettled),
         session.earliest,
+        doubt is not None and doubt.exceeds,
     )
 
 
@@ -507,7 +509,7 @@ def _load_session(border: Border, saved: SavedSession, stored: list[Stored]) -> 
     session.unsettled = dict.fromkeys(saved.unsettled)
     if saved.sought and saved.sought_since is None:
         session.sought_since = border.since
-    session.doubt = None if saved.doubt is None else Doubt(*saved.doubt)
+    session.doubt = None if saved.doubt is None else Doubt(*saved.doubt, saved.exceeds)
     session.backlog = loaded_backlog(saved.backlog, stored, border.memory, session)
     session.backlog.go_away(saved.link is None)
     session.marks = Marks(border.limits.marks_age_ns)

@@ -200,6 +200,8 @@ class Doubt(msgspec.Struct, gc=False):
 
     until: int  # then nothing is on its way any more
     since: int = 0  # the first publication that was accepted without knowing
+    # Only because its client had to exceed another process: no old broker owes an answer.
+    exceeds: bool = False
 
 
 class Episode:

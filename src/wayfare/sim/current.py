@@ -229,7 +229,9 @@ def check_fresh(
     moves = clients[published.client].moves + clients[delivered.client].moves
     returns = len(clients[published.client].attached) + len(clients[delivered.client].attached)
     under_way_ns = reach.tree_ns + 3 * reach.client_ns + reach.outage_ns
-    under_way_ns += 2 * reach.tree_ns * (moves + (returns if reach.expires else 0))
+    # Where its old session has expired, or was forgotten, a new one waits until its filters are in effect.
+    waits = moves + (returns if reach.expires or reach.outage_ns else 0)
+    under_way_ns += 2 * reach.tree_ns * waits
     if delivered.time_ns > published.time_ns + published.expires_ns + under_way_ns:
         what = f"{delivered.client} got {published.client} {published.number}, which had expired"
         yield Violation("fresh", what)

@@ -179,10 +179,16 @@ def _epochs(session: Session) -> str:
 def traffic_of(world: World) -> dict[ClientId, Traffic]:
     """What is under way between brokers, by client."""
     out: dict[ClientId, Traffic] = {}
+    messages = [*world.in_flight()]
+    for host in world.brokers.values():
+        messages += host.core.waiting()
+    restoring = _is_restoring(world, messages)
 
     def add(errand: Errand | None) -> None:
         if isinstance(errand, Request | Fetch | Reply):
             out.setdefault(errand.client, Traffic()).add(errand)
+        if isinstance(errand, Reply) and errand.sought and restoring:
+            seek(errand.client, errand.epoch)
         if isinstance(errand, Request) and _finds_old_store(world, errand):
             seek(errand.client, errand.epoch)
 
@@ -200,9 +206,6 @@ def traffic_of(world: World) -> dict[ClientId, Traffic]:
     for client in world.clients.values():
         if client.core.anew:
             begin(client.core.name, client.core.anew)
-    messages = [*world.in_flight()]
-    for host in world.brokers.values():
-        messages += host.core.waiting()
     for message in messages:
         for errand in _errands(message):
             add(errand)
@@ -215,7 +218,6 @@ def traffic_of(world: World) -> dict[ClientId, Traffic]:
             announce(one)
         for request in message.sought if isinstance(message, Announce) else ():
             seek(request.client, request.epoch)
-    restoring = _is_restoring(world, messages)
     for name, host in world.brokers.items():
         core = host.core
         for session in core.border.all():
