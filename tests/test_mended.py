@@ -801,3 +801,13 @@ def test_a_reply_brings_along_that_older_sessions_are_sought():
 def test_a_publication_may_expire_later_while_a_forgotten_session_waits(seed, routing):
     """Found at random, in the judge: its broker held it until the filters of its publisher were in effect again."""
     assert fuzz(Job(seed, routing, rollbacks=True)).verdict.violations == ()
+
+
+def test_a_loss_may_be_of_what_a_coordinator_said_before_anybody_had_joined():
+    """Found at random, in the judge: a small backlog dropped the lease of the first member."""
+    assert fuzz(Job(705478, "covering", rollbacks=True)).verdict.violations == ()
+
+
+def test_sessions_of_a_broker_that_gets_an_old_store_are_not_judged_before():
+    """Found at random, in the judge: the broker was down, and its sessions were about to be replaced."""
+    assert fuzz(Job(711171, "simple", rollbacks=True)).verdict.violations == ()

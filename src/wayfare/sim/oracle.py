@@ -50,7 +50,8 @@ NEVER_TOLD = Forgotten(-1)
 def check(world: World) -> Verdict:
     """Everything about a run that has become quiet."""
     # A subscription to a missing attribute, like `x is null`, matches messages of groups, too.
-    members = {*world.clients} if world.joined else ()
+    has_groups = world.joined or any(one.memberships for one in world.clients.values())
+    members = {*world.clients} if has_groups else ()
     late = {name for name, one in world.clients.items() if one.core.late == WANTED}
     deliveries = check_deliveries(
         world.events, reach(world), members, late=late, settling=_settling(world)

@@ -128,6 +128,7 @@ class World:
         self.faulty = False  # faults are planned
         self.sheds = False  # brokers have too little memory, now and then
         self.stopped: set[str] = set()  # crashed brokers, for membership only
+        self.restoring: set[str] = set()  # those of them whose store is to be replaced; likewise
         self.broken: list[str] = []  # faults that peers found with each other
         self.closed_messages = 0  # of connections that are no more
         self.closed_worst_ns = 0
@@ -451,12 +452,14 @@ class World:
             return
         if rollback.broker not in self.stopped:
             self.rolled_back.add(rollback.broker)
+            self.restoring.add(rollback.broker)
             self.outage_ns = max(self.outage_ns, rollback.for_ns)
             self.crash(Crash(rollback.broker, rollback.at_ns, rollback.for_ns), self._restore)
 
     def _restore(self, crash: Crash) -> None:
         """The restart: each of its links begins from nothing, at both ends."""
         self.stopped.discard(crash.broker)
+        self.restoring.discard(crash.broker)
         host = self.broker(crash.broker)
         host.restore_copy()
         for neighbour in host.core.neighbours:
