@@ -3,11 +3,20 @@
 import pytest
 
 from roads import TREE, Roads, homes, lost, network, publish, session_of, xs
-from wayfare.core.broker import DEFAULT_LIMITS
-from wayfare.core.effects import Lost
+from wayfare.core.broker import DEFAULT_LIMITS, Broker
+from wayfare.core.effects import Close, LinkUp, Lost, Received, Send
 from wayfare.core.handoff import NO_ANSWER
 from wayfare.core.history import Limits
-from wayfare.core.messages import State
+from wayfare.core.messages import (
+    Announce,
+    Attach,
+    BrokerId,
+    ClientId,
+    LinkId,
+    Request,
+    State,
+    Update,
+)
 from wayfare.core.places import of_edges
 from wayfare.core.relocation import NO_SESSION
 from wayfare.core.virtual import Ahead
@@ -811,3 +820,24 @@ def test_a_loss_may_be_of_what_a_coordinator_said_before_anybody_had_joined():
 def test_sessions_of_a_broker_that_gets_an_old_store_are_not_judged_before():
     """Found at random, in the judge: the broker was down, and its sessions were about to be replaced."""
     assert fuzz(Job(711171, "simple", rollbacks=True)).verdict.violations == ()
+
+
+def test_a_clock_is_not_behind_where_a_broker_is_about_to_forget_the_process_before():
+    """Found at random, in the run: nobody could tell which of the two processes is the later one."""
+    assert fuzz(Job(710573, "covering", rollbacks=True)).verdict.violations == ()
+
+
+def test_a_session_of_another_process_that_is_sought_ends_and_is_not_handed_over():
+    """Found at random: the client was told that more of its publications were accepted than it had published."""
+    porto = Broker(BrokerId("porto"), [BrokerId("faro")])
+    porto.step(LinkUp(LinkId("faro")), 0)
+    porto.step(Received(LinkId("faro"), Announce((BrokerId("faro"),))), 0)
+    anna, link = ClientId("anna"), LinkId("anna#5")
+    porto.step(Received(link, Attach(anna, 5, 0, anew=5, life=2)), 0)
+    sought = Request(BrokerId("faro"), anna, 9, 0, (), 0, welcomed=True, life=1)
+    effects = porto.step(Received(LinkId("faro"), Announce((), sought=(sought,))), 0)
+    sent = [one.message for one in effects if isinstance(one, Send)]
+    assert porto.border.of(anna) == [] and link in [
+        one.link for one in effects if isinstance(one, Close)
+    ]
+    assert not any(one.errands for one in sent if isinstance(one, Update))

@@ -805,6 +805,11 @@ class Handoff(Relocation):
             for session in older:
                 if not request.life and self.border.is_latest(session):
                     continue  # who has no life has never begun anew: it will hear of this one
+                if request.life and session.life not in (0, request.life):
+                    effects += self._end(
+                        session, now
+                    )  # nobody goes on with another process's session
+                    continue
                 here = replace(request, previous=((self.paths.name, session.epoch),), life=0)
                 effects += self._walk(here, now)
         return effects

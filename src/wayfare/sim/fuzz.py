@@ -643,7 +643,9 @@ class Fuzz:
         return self.clocks.choice([None, reached + 1, reached, self.clocks.randint(1, reached + 1)])
 
     def _is_known(self, client: ClientHost) -> bool:
-        """Whether all brokers have heard that this process has begun."""
+        """Whether all brokers have heard that this process has begun, and none is about to get an old store."""
+        if self.world.restoring:
+            return False
         tombstones = [
             host.core.border.tombstones.get(client.core.name)
             for host in self.world.brokers.values()
