@@ -32,7 +32,6 @@ async def got(subscription, count):
 async def a_city(net, name="city"):
     city = await wayfare.connect(net.url("lisbon"), client_id=name)
     await city.advertise("service = 'parking'")
-    await settled(net)
     return city
 
 
@@ -256,7 +255,7 @@ async def test_what_makes_no_sense_is_one_sentence(tmp_path):
     for wrong in (5, (1, 2, 3), (91, 0), ("a", "b"), (float("nan"), 0)):
         with pytest.raises(UsageError, match="a location is a name, or a pair of latitude and lon"):
             car.location = wrong
-    for name, value in (("", 1), ("a b", 1), (5, 1), ("x", None), ("x", [1]), ("x", float("nan"))):
+    for name, value in (("", 1), ("a b", 1), (5, 1), ("x", [1]), ("x", float("nan"))):
         with pytest.raises(UsageError, match=r"state\[.*\] cannot be .*: "):
             car.state[name] = value
     with pytest.raises(KeyError):
@@ -299,7 +298,7 @@ def test_the_twin_without_asyncio():
             car.state.update(need=2)
             assert (car.location, dict(car.state), len(car.state)) == ("R1", {"need": 2}, 1)
             with pytest.raises(UsageError, match="cannot be"):
-                car.state["need"] = None
+                car.state["need"] = [2]
             car.flush()
             for free in (1, 2):
                 city.publish({"location": "R1", "free": free})

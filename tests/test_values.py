@@ -3,6 +3,8 @@
 import datetime
 import enum
 import gc
+import pathlib
+import uuid
 import warnings
 from decimal import Decimal
 from fractions import Fraction
@@ -10,13 +12,13 @@ from fractions import Fraction
 import pytest
 
 import wayfare
-from live import settled, tree
+from live import tree
 from test_client_api import LINE, live
 from wayfare import attr
 from wayfare.cli.notation import attributes_of, of_json
 from wayfare.core.filters import NOTHING, Filter
 from wayfare.core.values import plain_attributes, plain_payload
-from wayfare.errors import FilterNeverMatches, InvalidNotification, UsageError
+from wayfare.errors import FilterError, FilterNeverMatches, InvalidNotification, UsageError
 from wayfare.net.wanted import offered_as, wanted_as
 
 
@@ -35,6 +37,8 @@ class Scalar:
 
 class Colour(enum.Enum):
     RED = "red"
+    NONE = None
+    PAIR = (1, 2)
 
 
 class Level(enum.IntEnum):
@@ -102,6 +106,14 @@ def test_none_is_an_attribute_that_is_not_there():
         (Scalar(datetime.date(2026, 1, 1)), "free is a Scalar; attributes are"),
         (Decimal("0.1"), r"free is a Decimal; .*: use float"),
         (Fraction(1, 3), r"free is a Fraction; .*: use float"),
+        (uuid.UUID(int=1), r"free is a UUID; .*: use str\("),
+        (pathlib.Path("a"), r"free is a PosixPath; .*: use str\("),
+        (1j, "free is a complex; .*: use an attribute for the real part"),
+        (Colour.NONE, "free is a Colour with the value None; attributes are"),
+        (
+            Colour.PAIR,
+            r"free is a Colour with the value \(1, 2\); .*: publish one notification for each",
+        ),
         (object(), "free is a object; attributes are str, int, float or bool$"),
     ],
     ids=lambda value: type(value).__name__,
@@ -148,15 +160,26 @@ async def test_a_client_publishes_what_it_was_given():
     ):
         await tom.advertise(attr("x") == Level.LOW)
         async with anna.subscribe(attr("x") < Scalar(2)) as some:
-            await settled(net)
             given = {"x": Scalar(1), "colour": Colour.RED, "none": None}
             await tom.publish(given, payload="text")
             one = await some.get(5)
         anna.state["need"] = Scalar(3)
         assert type(anna.state["need"]) is int
+        anna.state["need"] = anna.state["other"] = None
+        assert dict(anna.state) == {}
+        anna.location = (Scalar(1.5), Scalar(2))
+        assert anna.location == (1.5, 2.0)
     assert dict(one) == {"x": 1, "colour": "red"}
     assert one.payload == b"text"
     assert [one.attributes for one in seen if one.kind == "published"] == [dict(one)]
+
+
+def test_a_filter_is_not_compared_with_none():
+    for condition in (lambda: attr("x") == None, lambda: attr("x") != None):  # noqa: E711
+        with pytest.raises(FilterError, match=r"use attr\('x'\).is_null\(\)"):
+            condition()
+    with pytest.raises(FilterError, match=r"not UUID: use str\("):
+        _ = attr("x") > uuid.UUID(int=1)
 
 
 # Filters that nothing can match
@@ -172,7 +195,8 @@ async def test_a_client_publishes_what_it_was_given():
         ("near(0, 0, 5) and near(50, 0, 5)", "near(0, 0, 5) and near(50, 0, 5): that"),
         ("x > 5 and x < 3 and location in myloc", "x > 5 and x < 3: that"),
         ("a = 1 and a = 2 or b = 1 and b = 2", "a = 1 and a = 2; b = 1 and b = 2: that"),
-        ("x between 5 and 3", "no value satisfies its condition"),
+        ("x between 5 and 3", "x >= 5 and x <= 3: that contradicts itself"),
+        ("x not between 5 and 3 and x = 1 and x = 2", "x = 1 and x = 2: that"),
         ("false", "no value satisfies its condition"),
         ("false and location in myloc", "no value satisfies its condition"),
     ],
@@ -211,6 +235,13 @@ def test_sub_refuses_it_before_it_connects(capsys):
 @pytest.mark.parametrize("word", ["NaN", "nan", "inf", "-inf", "+Infinity", "INF"])
 def test_what_is_no_finite_number_is_no_text_either(word):
     with pytest.raises(UsageError, match="is not a number that can be published; for the text"):
+        attributes_of(f"service=parking free={word}")
+    assert attributes_of(f"free='{word}'") == {"free": word}
+
+
+@pytest.mark.parametrize("word", ["1e999", "-1e999"])
+def test_a_number_that_is_too_large_is_refused_by_name(word):
+    with pytest.raises(UsageError, match=f"free={word} is too large for a number; for the text"):
         attributes_of(f"service=parking free={word}")
     assert attributes_of(f"free='{word}'") == {"free": word}
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from functools import reduce
+from math import isinf
 from operator import and_
 from typing import Any
 
@@ -52,7 +53,14 @@ def _typed(name: str, text: str) -> Value:
         raise UsageError(
             f"{name}={text} is not a number that can be published; for the text, write {name}=\"'{text}'\""
         )
-    return float(text) if FRACTION.fullmatch(text) else text
+    if not FRACTION.fullmatch(text):
+        return text
+    number = float(text)
+    if isinf(number):
+        raise UsageError(
+            f"{name}={text} is too large for a number; for the text, write {name}=\"'{text}'\""
+        )
+    return number
 
 
 def as_text(notification: Notification) -> str:

@@ -201,8 +201,11 @@ class attr(msgspec.Struct, frozen=True, eq=False):  # noqa: N801  reads as a wor
     def between(self, low: Given, high: Given) -> Condition:
         if isinstance(low, Marker) or isinstance(high, Marker):
             return (self >= low) & (self <= high)
+        within = ps.between(self.name, low, high)
+        if within is None:  # the two bounds contradict each other, and errors can show both
+            return (self >= low) & (self <= high)
         return Term(
-            [ps.between(self.name, low, high)],
+            [within],
             [
                 ps.between(self.name, high=low, high_open=True),
                 ps.between(self.name, high, low_open=True),
@@ -210,6 +213,10 @@ class attr(msgspec.Struct, frozen=True, eq=False):  # noqa: N801  reads as a wor
         )
 
     def one_of(self, *values: Given) -> Condition:
+        if any(value is None for value in values):
+            raise FilterError(
+                f"None is no value: for an attribute that is not there, use attr({self.name!r:.60}).is_null()"
+            )
         return self._either("in", "not in", *values)
 
     def like(self, pattern: str | My, escape: str | None = None) -> Condition:

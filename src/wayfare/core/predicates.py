@@ -17,7 +17,7 @@ from typing import Any, Literal, final
 import msgspec
 
 from wayfare.core import patterns
-from wayfare.core.values import plain
+from wayfare.core.values import described, hint_for, plain
 from wayfare.errors import FilterError
 
 Value = str | int | float | bool
@@ -150,7 +150,9 @@ def checked_value(value: Value) -> Value:
     if type(value) is int and not INT_MIN <= value <= INT_MAX:
         raise FilterError("an int has at most 64 bits")
     if type(value) not in KINDS:
-        raise FilterError(f"a value is a str, int, float or bool, not {type(value).__name__}")
+        raise FilterError(
+            f"a value is a str, int, float or bool, not {described(value)}{hint_for(value)}"
+        )
     return value
 
 

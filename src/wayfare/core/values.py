@@ -36,6 +36,12 @@ HINTS: dict[str, str] = {
     "timedelta": "use its total_seconds()",
     "Decimal": "use float(...) or str(...)",
     "Fraction": "use float(...) or str(...)",
+    "complex": "use an attribute for the real part and another for the imaginary part",
+    "datetime64": "use str(...), or a number of seconds",
+    "timedelta64": "use a number of seconds",
+    **dict.fromkeys(
+        ("UUID", "PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"), "use str(...)"
+    ),
 }
 
 
@@ -74,12 +80,23 @@ def plain_attributes(attributes: Mapping[str, Publishable]) -> Mapping[str, Plai
 def _plain_attribute(name: str, given: Publishable) -> Plain:
     value: Plain = plain(given)
     if type(value) not in PLAIN:
-        kind = type(given).__name__
-        hint = f": {HINTS[kind]}" if kind in HINTS else ""
         raise InvalidNotification(
-            f"{name} is a {kind}; attributes are str, int, float or bool{hint}"
+            f"{name} is a {described(given)}; attributes are str, int, float or bool{hint_for(given)}"
         )
     return value
+
+
+def described(given: object) -> str:
+    """Its type; of a member of an Enum also the value, which is what would have been published."""
+    kind = type(given).__name__
+    return f"{kind} with the value {given.value!r:.60}" if isinstance(given, Enum) else kind
+
+
+def hint_for(given: object) -> str:
+    """What to do instead, as the end of an error; empty if nothing is known."""
+    value = given.value if isinstance(given, Enum) else given
+    hint = HINTS.get(type(value).__name__)
+    return f": {hint}" if hint else ""
 
 
 def plain_payload(payload: Payload) -> bytes:

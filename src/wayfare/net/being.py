@@ -24,6 +24,7 @@ from wayfare.core.messages import (
 )
 from wayfare.core.places import Places
 from wayfare.core.predicates import Value, checked_value, near
+from wayfare.core.values import plain
 from wayfare.errors import FilterError, UsageError
 from wayfare.net import maps
 
@@ -41,7 +42,10 @@ class Values(MutableMapping[str, Value]):
     def __getitem__(self, name: str) -> Value:
         return self._get().values[name]
 
-    def __setitem__(self, name: str, value: Value) -> None:
+    def __setitem__(self, name: str, value: Value | None) -> None:
+        if value is None:  # as where something is published
+            self.pop(name, None)
+            return
         state = self._get()
         try:
             values = {**state.values, my[name].name: checked_value(value)}
@@ -109,7 +113,7 @@ def _read(places: str | PathLike[str] | None) -> Places:
 
 def _point(there: tuple[float, float]) -> tuple[float, float]:
     try:
-        lat, lon = there
+        lat, lon = map(plain, there)
         near(lat, lon, 0)
     except (FilterError, TypeError, ValueError) as error:
         why = f" ({error})" if isinstance(error, FilterError) else ""
