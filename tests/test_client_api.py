@@ -89,7 +89,6 @@ async def test_who_cancels_get_loses_nothing():
         anna, tom = two(net)
         async with anna, tom, anna.subscribe("x > 0") as all:
             await tom.advertise("x > 0")
-            await settled(net)
 
             async def publish():
                 for x in range(1, 501):
@@ -112,7 +111,6 @@ async def test_get_with_a_timeout_loses_nothing():
         anna, tom = two(net)
         async with anna, tom, anna.subscribe("x > 0") as all:
             await tom.advertise("x > 0")
-            await settled(net)
             got, chance = [], random.Random(2)
             for x in range(1, 101):
                 await tom.publish({"x": x})
@@ -130,7 +128,6 @@ async def test_several_may_wait_at_one_subscription_and_share():
         anna, tom = two(net)
         async with anna, tom, anna.subscribe("x > 0") as all:
             await tom.advertise("x > 0")
-            await settled(net)
             readers = [asyncio.create_task(all.get(5)) for _ in range(20)]
             await turns(2)
             for one in readers[::3]:
@@ -149,7 +146,6 @@ async def test_who_cancels_publish_has_published_once_or_not_at_all():
         anna, tom = two(net, outbox=3)
         async with anna, tom, anna.subscribe("x > 0") as all:
             await tom.advertise("x > 0")
-            await settled(net)
             sure, maybe = [], []
             for x in range(1, 301):
                 number = await cancelled(tom.publish({"x": x}, confirm=x % 2 == 0), x % 9)
@@ -169,7 +165,6 @@ async def test_a_publication_that_waited_for_room_and_was_cancelled_was_never_ma
         anna, tom = two(net, outbox=3)
         async with anna, tom, anna.subscribe("x > 0") as all:
             await tom.advertise("x > 0")
-            await settled(net)
             await tom.detach()
             for x in (1, 2, 3):
                 await tom.publish({"x": x})
@@ -186,7 +181,6 @@ async def test_who_cancels_move_arrives_nevertheless():
         anna, tom = two(net)
         async with anna, tom, anna.subscribe("x > 0") as all:
             await tom.advertise("x > 0")
-            await settled(net)
             places = [net.url(name) for name in ("faro", "lisbon", "porto")]
             for x in range(1, 201):
                 await tom.publish({"x": x})
@@ -241,7 +235,6 @@ async def test_overlapping_subscriptions_each_get_what_they_want():
             anna.subscribe(wayfare.attr("x") < 3) as few,
         ):
             await tom.advertise("x > 0")
-            await settled(net)
             for x in range(1, 11):
                 await tom.publish({"x": x})
             assert await numbers(all, 10) == [*range(1, 11)]
@@ -286,7 +279,6 @@ async def test_a_local_subscription_ends_when_the_client_goes():
         async with anna, tom:
             await tom.advertise("x > 0")
             here = await anna.subscribe("x > 0", local=True)
-            await settled(net)
             await tom.publish({"x": 1})
             await until(lambda: len(here._queue) == 1)
             await anna.move(net.url("lisbon"))
@@ -332,7 +324,6 @@ async def test_who_does_not_read_can_still_publish_flush_move_and_beat():
         async with anna, tom, anna.subscribe("x > 0", queue=5) as all:
             await tom.advertise("x > 0")
             await anna.advertise("y > 0")
-            await settled(net)
             for x in range(1, 1001):
                 await tom.publish({"x": x})
             await tom.flush(5)
@@ -359,7 +350,6 @@ async def test_a_full_queue_that_is_closed_holds_up_nobody():
         async with anna, tom, anna.subscribe("x > 0") as all:
             await tom.advertise("x > 0")
             narrow = await anna.subscribe("x > 0", queue=1)
-            await settled(net)
             for x in range(1, 51):
                 await tom.publish({"x": x})
             await tom.flush(5)
@@ -382,7 +372,6 @@ async def test_policies_drop_what_they_say_and_count_it():
             anna.subscribe("x > 0", queue=3, policy="drop_newest") as first,
         ):
             await tom.advertise("x > 0")
-            await settled(net)
             for x in range(1, 101):
                 await tom.publish({"x": x})
             assert await numbers(all, 100) == [*range(1, 101)]
@@ -398,7 +387,6 @@ async def test_a_full_outbox_makes_publish_wait_and_nothing_is_lost(options):
         anna, tom = two(net, **options)
         async with anna, tom, anna.subscribe("x > 0") as all:
             await tom.advertise("x > 0")
-            await settled(net)
             await tom.detach()
 
             async def publish():
@@ -424,7 +412,6 @@ async def test_much_more_than_a_connection_takes_at_once_waits_for_it():
             anna.subscribe("x > 0") as all,
         ):
             await tom.advertise("x > 0")
-            await settled(net)
             most = 0
             for x in range(1, 31):
                 await tom.publish({"x": x}, payload=b"x" * 1_000_000)
@@ -441,7 +428,6 @@ async def test_large_payloads_are_delivered_however_many_come_at_once():
         anna, tom = two(net)
         async with anna, tom, anna.subscribe("x > 0") as all:
             await tom.advertise("x > 0")
-            await settled(net)
             for x in range(1, 13):
                 await tom.publish({"x": x}, payload=b"x" * 3_000_000)
             for x in range(1, 13):
@@ -524,7 +510,6 @@ async def test_close_waits_for_what_was_published_and_says_what_is_left():
         async with anna, anna.subscribe("x > 0") as all:
             async with tom:
                 await tom.advertise("x > 0")
-                await settled(net)
                 for x in range(1, 1001):
                     await tom.publish({"x": x})
             assert await numbers(all, 1000) == [*range(1, 1001)]
@@ -549,7 +534,6 @@ async def test_who_comes_again_under_its_name_is_heard_again():
         for round, place in enumerate(("faro", "faro", "lisbon", "porto", "faro")):
             tom = await wayfare.connect(net.url(place), client_id="tom", timeout=3)
             await tom.advertise("x > 0")
-            await settled(net)
             await tom.publish({"x": 2 * round + 1})
             await tom.publish({"x": 2 * round + 2}, confirm=True)
             assert await numbers(all, 2) == [2 * round + 1, 2 * round + 2]
@@ -569,7 +553,6 @@ async def test_thousands_of_quick_moves():
         anna, tom = two(net)
         async with anna, tom, anna.subscribe("x > 0") as all:
             await tom.advertise("x > 0")
-            await settled(net)
             places = [net.url(name) for name in ("faro", "lisbon", "porto")]
             chance = random.Random(3)
             moves = 0
@@ -598,7 +581,6 @@ async def test_detach_and_attach_keep_everything():
         anna, tom = two(net)
         async with anna, tom, anna.subscribe("x > 0") as all:
             await tom.advertise("x > 0")
-            await settled(net)
             await anna.detach()
             await anna.detach()
             assert anna.broker == ""
@@ -627,7 +609,6 @@ async def test_a_broker_that_stops_during_a_move():
             anna.subscribe("x > 0") as all,
         ):
             await tom.advertise("x > 0")
-            await settled(net)
             said = []
             for x in range(1, 9):
                 moving = asyncio.create_task(anna.move(net.url("faro")))
@@ -650,7 +631,6 @@ async def test_a_move_to_where_nobody_is_says_so_and_leads_back():
         anna, tom = two(net)
         async with anna, tom, anna.subscribe("x > 0") as all:
             await tom.advertise("x > 0")
-            await settled(net)
             with pytest.raises(
                 CannotConnect, match=r"anna is at porto and not at wayfare://127.0.0.1:1: "
             ):
@@ -887,7 +867,6 @@ async def test_who_may_try_again_is_not_told_that_it_is_refused():
         anna, tom = two(net)
         async with anna, tom, anna.subscribe("x > 0") as all:
             await tom.advertise("x > 0")
-            await settled(net)
             link = net.brokers["faro"].links["lisbon"]
             for x in range(1, 101):
                 if x == 50:

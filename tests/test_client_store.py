@@ -59,7 +59,6 @@ async def test_what_was_in_hand_comes_again(tmp_path):
         await tom.advertise("x > 0")
         anna = await wayfare.connect(net.url("porto"), client_id="anna", store=file)
         all = await anna.subscribe("x > 0")
-        await settled(net)
         for x in range(1, 6):
             await tom.publish({"x": x})
         assert await numbers(all, 3) == [1, 2, 3]
@@ -71,7 +70,6 @@ async def test_what_was_in_hand_comes_again(tmp_path):
 
 async def fail(net, anna, tom):
     async with anna.subscribe("x > 0") as all:
-        await settled(net)
         await tom.publish({"x": 1})
         one = await all.get(5)
         print(one["x"] / 0)
@@ -99,7 +97,6 @@ async def test_what_was_published_and_nobody_has_is_published_by_the_next_proces
     ):
         tom = await wayfare.connect(net.url("lisbon"), client_id="tom", store=file)
         await tom.advertise("x > 0")
-        await settled(net)
         await tom.publish({"x": 1}, confirm=True)
         await tom.detach()
         for x in (2, 3):
@@ -128,7 +125,6 @@ async def test_what_nobody_has_is_not_forgotten_where_nobody_answers(tmp_path):
     ):
         tom = await wayfare.connect(net.url("lisbon"), client_id="tom", store=file)
         await tom.advertise("x > 0")
-        await settled(net)
         await tom.detach()
         await tom.publish({"x": 1})
         crash(tom)
@@ -189,7 +185,6 @@ async def test_an_old_copy_of_a_store_goes_on_at_once_and_what_it_missed_is_repo
                 anna.subscribe("x > 0") as all,
             ):
                 await anna.advertise("y > 0")
-                await settled(net)
                 for x in xs:
                     await tom.publish({"x": x})
                     got = []

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 import wayfare
-from live import settled, tree, until
+from live import tree, until
 from test_net import LINE, live, numbers
 from wayfare.core.codec import encode
 from wayfare.core.messages import PROTOCOL_VERSION, Hello
@@ -112,7 +112,6 @@ async def test_what_happens_to_a_broker_is_an_event_with_its_facts():
             logging.getLogger("wayfare").setLevel(logging.DEBUG)
             await tom.advertise("x > 0")
             async with anna.subscribe("x > 0") as some:
-                await settled(net)
                 await tom.publish({"x": 1, "name": "geheim"}, payload=b"geheim")
                 assert await numbers(some, 1) == [1]
             reader, writer = await asyncio.open_connection(

@@ -44,7 +44,6 @@ async def test_a_notification_crosses_the_tree():
     ):
         await tom.advertise("x > 0")
         async with anna.subscribe("x > 5") as some:
-            await settled(net)
             for x in range(1, 11):
                 await tom.publish({"x": x}, payload=b"!")
             first = await some.get(5)
@@ -66,7 +65,6 @@ async def test_a_subscriber_moves_and_misses_nothing():
     ):
         await tom.advertise("x > 0")
         async with anna.subscribe("x > 0") as all:
-            await settled(net)
             got = []
             for round, name in enumerate(("faro", "lisbon", "porto", "faro")):
                 for x in range(20):
@@ -86,7 +84,6 @@ async def test_a_publisher_moves_and_nothing_is_missed():
     ):
         await tom.advertise("x > 0")
         async with anna.subscribe("x > 0") as all:
-            await settled(net)
             for x, name in enumerate(("faro", "porto", "lisbon") * 3):
                 await tom.publish({"x": x + 1})
                 await tom.move(net.url(name))
@@ -188,7 +185,6 @@ async def test_a_client_goes_to_the_next_address_when_its_broker_is_gone():
         ):
             await tom.advertise("x > 0")
             async with anna.subscribe("x > 0") as all:
-                await settled(net)
                 await net.brokers["porto"].stop()
                 await until(lambda: anna.broker == "faro")
                 await tom.publish({"x": 1})
@@ -204,7 +200,6 @@ async def test_a_link_goes_on_where_it_was_when_its_connection_breaks():
     ):
         await tom.advertise("x > 0")
         async with anna.subscribe("x > 0") as all:
-            await settled(net)
             for x in range(1, 301):
                 await tom.publish({"x": x})
                 if x % 50 == 0:
@@ -259,7 +254,6 @@ async def test_a_broker_that_lost_its_memory_is_told_everything_again():
     ):
         await tom.advertise("x > 0")
         async with anna.subscribe("x > 0") as all:
-            await settled(net)
             await net.restart("lisbon")
             await net.linked()
             await settled(net)
@@ -325,7 +319,6 @@ async def test_so_it_does_at_another_broker_and_nothing_of_the_first_is_delivere
         tom.subscribe("x > 0") as seen,
     ):
         await first.advertise("x > 0")
-        await settled(net)
         await first.publish({"x": 1}, confirm=True)
         await asyncio.sleep(0.01)
         async with wayfare.connect(net.url("faro"), client_id="anna") as second:
@@ -335,7 +328,6 @@ async def test_so_it_does_at_another_broker_and_nothing_of_the_first_is_delivere
             with pytest.raises(Refused):
                 await first.publish({"x": 2})
             await second.advertise("x > 0")
-            await settled(net)
             await second.publish({"x": 3}, confirm=True)
             assert [(await seen.get(5))["x"], (await seen.get(5))["x"]] == [1, 3]
             with pytest.raises(Refused, match="lisbon closed the connection: anna began anew"):
@@ -372,7 +364,6 @@ async def test_a_process_that_begins_anew_does_not_hear_of_what_waited_for_the_l
         await tom.advertise("x > 0")
         first = await wayfare.connect(net.url("porto"), client_id="anna")
         await first.subscribe("x > 0")
-        await settled(net)
         first._conversation.wire.abort("killed")
         await first._end()
         await tom.publish({"x": 1}, confirm=True)

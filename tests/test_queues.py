@@ -135,7 +135,6 @@ async def test_who_only_subscribes_is_never_stopped_by_a_dead_neighbour():
         wayfare.connect(net.url("porto"), client_id="anna", confirm=0) as anna,
     ):
         await tom.advertise("x >= 0")
-        await settled(net)
         await tom.detach()
         porto, lisbon = net.brokers["porto"], net.brokers["lisbon"]
         await lisbon.stop()
@@ -174,7 +173,6 @@ async def test_publishers_wait_for_a_neighbour_that_comes_back_and_nothing_is_lo
         there = net.brokers["porto"].links["lisbon"]
         all = await anna.subscribe("x > 0")
         await tom.advertise("x > 0")
-        await settled(net)
         road.swallow()
         await until(lambda: there.connection is None)
         publishing = asyncio.create_task(publish(tom, 1, 2_000, bytes(1_000)))
@@ -218,7 +216,6 @@ async def test_publishers_go_on_without_a_neighbour_that_stays_away_and_who_miss
         await carla.subscribe("x < 0")
         await tom.advertise("x > 0")
         await eve.advertise("x > 0")
-        await settled(net)
         road.swallow()
         await until(lambda: there.connection is None)
         await publish(tom, 1, 200)
@@ -249,7 +246,6 @@ async def test_what_was_given_up_is_still_given_up_after_a_crash(tmp_path):
         ):
             await anna.subscribe("x > 0")
             await tom.advertise("x > 0")
-            await settled(net)
             await anna.detach()
             porto, lisbon = net.brokers["porto"], net.brokers["lisbon"]
             await lisbon.stop()
@@ -286,7 +282,6 @@ async def test_a_slow_link_slows_publishers_down_who_are_not_even_near_it():
         there = net.brokers["lisbon"].links["faro"]
         all = await anna.subscribe("x > 0")
         await tom.advertise("x > 0")
-        await settled(net)
         road.bytes_per_s = 1_000_000
         publishing = asyncio.create_task(publish(tom, 1, 300, bytes(10_000)))
         got, most = [], 0

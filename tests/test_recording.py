@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import wayfare
-from live import settled, tree
+from live import tree
 from test_client_api import LINE, live, numbers
 from wayfare.core.filters import Filter
 from wayfare.errors import CannotConnect, UsageError
@@ -33,7 +33,6 @@ async def drive(net, events):
     ):
         await tom.advertise("x > 0")
         async with anna.subscribe("x > 0") as all:
-            await settled(net)
             await asyncio.sleep(PAUSE_S)
             got = []
             for x in range(1, 11):

@@ -133,7 +133,6 @@ async def crosses(net, *, options=None):
     ):
         await tom.advertise("x > 0")
         async with anna.subscribe("x > 0") as all:
-            await settled(net)
             await tom.publish({"x": 1})
             assert (await all.get(5))["x"] == 1
 

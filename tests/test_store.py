@@ -99,7 +99,6 @@ async def test_a_broker_goes_on_after_a_crash(tmp_path):
     ):
         await tom.advertise("x > 0")
         async with anna.subscribe("x > 0") as all:
-            await settled(net)
             for x in range(1, 201):
                 await tom.publish({"x": x})
                 if x % 50 == 0:
@@ -134,7 +133,6 @@ async def test_what_waited_for_a_client_that_is_away_is_still_there(tmp_path):
 async def test_a_clean_stop_leaves_a_snapshot_and_no_journal(tmp_path):
     async with Site(tmp_path) as net, wayfare.connect(net.url("porto"), client_id="anna") as anna:
         await anna.advertise("x > 0")
-        await settled(net)
     for name in ("porto", "lisbon"):
         with sqlite3.connect(tmp_path / name / FILE) as db:
             assert db.execute("SELECT count(*) FROM journal").fetchone() == (0,)
@@ -152,7 +150,6 @@ async def test_a_long_journal_becomes_a_snapshot(tmp_path):
         net.brokers["porto"]._store.is_long = lambda: True
         await tom.advertise("x > 0")
         async with anna.subscribe("x > 0") as all:
-            await settled(net)
             for x in range(1, 101):
                 await tom.publish({"x": x})
             assert await numbers(all, 100) == list(range(1, 101))
