@@ -99,6 +99,61 @@ def test_it_is_as_a_table_that_is_searched(seed):
             del table[one]
 
 
+class CountedList(list):
+    """Counts what is looked at, one by one or at a place."""
+
+    looked_at = 0
+
+    def __getitem__(self, place):
+        self.looked_at += 1
+        return super().__getitem__(place)
+
+    def __iter__(self):
+        for one in super().__iter__():
+            self.looked_at += 1
+            yield one
+
+
+class CountedTable(dict):
+    """Likewise."""
+
+    looked_at = 0
+
+    def __contains__(self, key):
+        self.looked_at += 1
+        return super().__contains__(key)
+
+    def __iter__(self):
+        for one in super().__iter__():
+            self.looked_at += 1
+            yield one
+
+    def values(self):
+        return (self[key] for key in self)
+
+    def items(self):
+        return ((key, self[key]) for key in self)
+
+
+@pytest.mark.parametrize("count", [1_000, 30_000])
+def test_a_timer_is_found_without_looking_at_the_others(count):
+    """What is looked at is counted, not the time: no search through the heap, nor through the tables."""
+    deadlines = Deadlines()
+    for key in range(count):
+        deadlines.arm(AWAY, key, key)
+    deadlines._heap = heap = CountedList(deadlines._heap)
+    deadlines._timers = timers = CountedTable(deadlines._timers)
+    deadlines._armed = armed = CountedTable(deadlines._armed)
+    for now in range(100):
+        assert deadlines.take_due(now) == [(AWAY, now)]
+        deadlines.disarm(AWAY, count - 1 - now)
+        deadlines.arm(AWAY, now, count + now)
+        assert deadlines.next == now + 1
+    assert heap is deadlines._heap and timers is deadlines._timers
+    assert 100 <= heap.looked_at <= 1_000
+    assert timers.looked_at + armed.looked_at <= 1_000
+
+
 # At a broker
 
 

@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from wayfare.core.border import LISTENING_PLACE, Border
 from wayfare.core.conditions import attr
 from wayfare.core.deadlines import GROUP as GROUP_TIMER
+from wayfare.core.deadlines import Deadlines
 from wayfare.core.effects import Effect
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits, Loss, Marks, Stored, has_expired, size_of
@@ -240,6 +241,8 @@ class Group:
         self.expired: list[Stored] = []  # what the queue had, to be forgotten
         self._count = 0  # notifications
         self._terms = 0
+        self._silences = Deadlines()  # of members: when each of them may be silent for too long
+        self._untimed: dict[str, None] = {}  # members that may be due earlier than these say
 
     def items(self) -> Iterator[Item]:
         """What is kept."""
@@ -298,6 +301,7 @@ class Group:
             member = self.members[message.member] = Member(
                 self._terms, message.prefetch, message.away_ns, message.beat, now
             )
+            self._untimed[message.member] = None
         self._hear(member, message.beat, now)
         return [(message.member, Lease(member.term, member.beat))] if self.confirmed else []
 
@@ -330,6 +334,7 @@ class Group:
         member = self.members.pop(name, None)
         if member is None:
             return
+        self._silences.disarm(GROUP_TIMER, name)
         for item in member.assigned.values():
             item.redelivered += 1
             self.redelivered += 1
@@ -373,7 +378,11 @@ class Group:
     def mind_silent(self, group_ns: int, now: int) -> list[Said]:
         """What was assigned to members that are silent for too long is for others; idle ones are asked."""
         said: list[Said] = []
-        for name, member in list(self.members.items()):
+        self._time_members(group_ns)
+        for _, name in self._silences.take_due(now):
+            assert isinstance(name, str)
+            member = self.members[name]
+            self._untimed[name] = None
             if member.due_at(group_ns) > now:
                 continue
             if member.assigned or member.polled:
@@ -391,6 +400,8 @@ class Group:
         out: list[Said] = []
         if self.lost:
             out += self._report()
+        if not self.queue:
+            return out
         ready = [name for name, one in self.members.items() if len(one.assigned) < one.prefetch]
         turns = deque(ready)
         while self.queue and turns:
@@ -401,6 +412,7 @@ class Group:
             member, item = self.members[name], self.queue.popleft()
             if not (member.assigned or member.polled):
                 member.busy_ns = now
+                self._untimed[name] = None
             member.assigned[item.number] = item
             out.append((name, member.told_of(item, now)))
             self.members[name] = self.members.pop(name)  # behind the others
@@ -409,9 +421,18 @@ class Group:
         return out
 
     def next_deadline(self, group_ns: int) -> int:
+        """When to look at members that may be silent, or at a group without any; or earlier."""
         if not self.members:
             return self.empty_ns + group_ns
-        return min(one.due_at(group_ns) for one in self.members.values())
+        self._time_members(group_ns)
+        assert self._silences.next is not None
+        return self._silences.next
+
+    def _time_members(self, group_ns: int) -> None:
+        for name in self._untimed:
+            if name in self.members:
+                self._silences.arm(GROUP_TIMER, name, self.members[name].due_at(group_ns))
+        self._untimed.clear()
 
     def _hear(self, member: Member, beat: int, now: int) -> None:
         member.heard_ns, member.beat, member.polled = now, max(beat, member.beat), False
@@ -815,6 +836,7 @@ def _loaded(saved: SavedGroup) -> Group:
         member = Member(one.term, one.prefetch, one.away_ns, one.beat, one.heard_ns)
         member.assigned = {item.number: item for item in _items(one.assigned)}
         group.members[one.name] = member
+        group._untimed[one.name] = None
     sizes = [item.stored.size for item in group.items()]
     group.count, group.bytes = len(sizes), sum(sizes)
     group.confirmed, group.probe, group.empty_ns = saved.confirmed, saved.probe, saved.empty_ns
