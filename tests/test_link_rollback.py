@@ -1,11 +1,16 @@
 """Both ends of a link, whose stores may be rolled back at any time: what they take is what was sent, or both begin anew."""
 
+import asyncio
+import logging
 from random import Random
 
 import pytest
 
+from live import HERE
+from test_security import raw
 from wayfare.core.codec import decode
-from wayfare.core.messages import BrokerId, Join, Took
+from wayfare.core.messages import Announce, BrokerId, Join, Took
+from wayfare.net.broker import BrokerHost
 from wayfare.net.links import TOOK_EVERY, Link
 
 
@@ -165,3 +170,42 @@ def test_a_neighbour_of_an_older_release_says_nothing_of_what_was_confirmed():
     assert not link.is_behind(Join(8, 7, 0))
     assert link.is_behind(Join(8, 7, 0, 2))
     assert not link.is_ahead(Join(8, 7, 0))
+
+
+def test_an_older_copy_of_a_neighbour_is_known_by_what_it_lacks():
+    """Of an older release, which does not compare the counts itself: only this end can see it."""
+    link = Link(BrokerId("faro"), 7)
+    link.begin(8)
+    for frame in (b"a", b"b", b"c"):
+        link.send(frame)
+    link.forget(2)
+    assert link.is_ahead(Join(8, 7, 1))
+    assert not link.is_ahead(Join(8, 7, 2)), "it has what it had confirmed"
+    assert not link.is_ahead(Join(9, 7, 0)), "another generation: nothing was confirmed in it"
+
+
+def test_a_link_begins_from_nothing_when_a_neighbour_of_an_older_release_was_rolled_back(caplog):
+    """Once, what the neighbour had confirmed and forgotten was never sent again, and no client knew."""
+    caplog.set_level(logging.WARNING, "wayfare")
+
+    async def story():
+        broker = BrokerHost("porto", {"faro": None})
+        await broker.start(HERE)
+        try:
+            async with raw(broker, "faro") as faro:
+                await faro.say(Join(8, 0, 0))
+                first = await faro.hear(Join)
+                await faro.hear(Announce)
+                await faro.say(Took(1))
+                async with asyncio.timeout(10):
+                    while broker.links["faro"].join().confirmed < 1:
+                        await asyncio.sleep(0.01)
+            async with raw(broker, "faro") as faro:
+                await faro.say(Join(8, first.life, 0))
+                return first, await faro.hear(Join)
+        finally:
+            await broker.stop()
+
+    first, second = asyncio.run(story())
+    assert (second.known, second.taken) == (0, 0) and second.life != first.life
+    assert "the store of faro was rolled back" in caplog.text
