@@ -15,6 +15,7 @@ from wayfare.errors import Refused, UsageError
 from wayfare.net import admin
 from wayfare.net.admin import AdminSocket
 from wayfare.net.broker import BrokerHost
+from wayfare.net.private import bind_private
 
 
 @pytest.fixture
@@ -165,7 +166,7 @@ def test_a_client_that_was_kicked_with_again_comes_back_and_a_forgotten_one_has_
 def test_another_user_is_refused_and_a_stale_socket_replaced(tmp_path, monkeypatch):
     async def test():
         broker, path = BrokerHost("porto", {}), tmp_path / "a.sock"
-        admin._bound(path).close()  # an earlier process was killed
+        bind_private(str(path)).close()  # an earlier process was killed
         socket = AdminSocket([broker], str(path))
         await socket.start()
         assert await asked(path, b'{"do":"sessions"}\n') == [{"end": True}]
@@ -175,6 +176,23 @@ def test_another_user_is_refused_and_a_stale_socket_replaced(tmp_path, monkeypat
         await socket.stop()
 
     asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_the_directories_of_the_socket_are_for_their_owner_alone(tmp_path):
+    """Once, all but the last one had the mode that the umask allows."""
+
+    async def test():
+        socket = AdminSocket([], str(tmp_path / "run" / "deep" / "a.sock"))
+        before = os.umask(0)
+        try:
+            await socket.start()
+        finally:
+            os.umask(before)
+        await socket.stop()
+
+    asyncio.run(test())
+    for one in ("run", "run/deep"):
+        assert stat.S_IMODE((tmp_path / one).stat().st_mode) == 0o700
 
 
 def test_where_a_client_went_is_said(tmp_path):

@@ -26,6 +26,7 @@ from wayfare.errors import CannotConnect, UsageError
 from wayfare.net.answering import Answering
 from wayfare.net.broker import BrokerHost
 from wayfare.net.logs import tell
+from wayfare.net.private import bind_private, create_private_directory
 from wayfare.net.sessions import Selection, SessionFacts, details_of, kick, sessions_of
 
 PATH_MAX = 100  # bytes of a path: the system takes few more
@@ -73,9 +74,9 @@ class AdminSocket:
                 " give admin.socket a shorter one"
             )
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            create_private_directory(self._path.parent)
             _clear(self._path)
-            listening = _bound(self._path)
+            listening = bind_private(str(self._path))
             self._server = await asyncio.start_unix_server(
                 self._answering.accept, sock=listening, limit=REQUEST_BYTES
             )
@@ -170,20 +171,6 @@ def _clear(path: Path) -> None:
             path.unlink()
             return
     raise OSError("another process listens there")
-
-
-def _bound(path: Path) -> socket.socket:
-    """A socket that nobody else can open, from its first moment on."""
-    listening = socket.socket(socket.AF_UNIX)
-    before = os.umask(0o177)
-    try:
-        listening.bind(str(path))
-    except OSError:
-        listening.close()
-        raise
-    finally:
-        os.umask(before)
-    return listening
 
 
 def _user_of(writer: asyncio.StreamWriter) -> int | None:
