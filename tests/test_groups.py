@@ -8,7 +8,7 @@ from wayfare.core.broker import Broker
 from wayfare.core.filters import Filter
 from wayfare.core.groups import Assign, Done, Expelled, Group, Lease, Leave, Member, Missed, Poll
 from wayfare.core.history import Limits, Stored
-from wayfare.core.membership import Enrol, Joined, Lacking, Listen, Membership, Tell, Work
+from wayfare.core.membership import Enrol, Joined, Lacking, Listen, Membership, Ready, Tell, Work
 from wayfare.core.messages import Enlist, Notification
 from wayfare.sim import World, check
 from wayfare.sim.faults import Crash, Cut, Faults, Rollback
@@ -178,8 +178,9 @@ def told(actions):
 def test_a_member_hands_out_while_its_lease_holds():
     one = member()
     assert one.on_notified(came(Lease(1, 1)), 300) == [Joined()]
-    work = one.on_notified(came(Assign(1, 5, note(5), 0, 1)), 100 + AWAY - 1)
-    assert work == [Work((1, 5), note(5), 0)]
+    assert one.on_notified(came(Assign(1, 5, note(5), 0, 1)), 301) == [Ready()]
+    assert one.take(100 + AWAY - 1) == (Work((1, 5), note(5), 0), [])
+    assert one.take(100 + AWAY - 1) == (None, [])
     assert one.done((1, 5)) and told(one.flush(9_200)) == Done("a", 1, (5,), 2)
     assert one.next_deadline() == 100 + AWAY or one.next_deadline() is None
 
@@ -190,8 +191,46 @@ def test_a_member_asks_first_when_its_lease_is_over():
     late = 100 + AWAY
     assert told(one.on_notified(came(Assign(1, 5, note(5), 0, 1)), late)) == Done("a", 1, (), 2)
     assert one.on_notified(came(Assign(1, 6, note(6), 0, 1)), late + 1) == [], "it has asked"
-    works = one.on_notified(came(Lease(1, 2)), late + 50)
-    assert [one.number for one in works] == [(1, 5), (1, 6)]
+    assert one.take(late + 2) == (None, []), "the application, too, waits for the answer"
+    assert one.on_notified(came(Lease(1, 2)), late + 50) == [Ready()]
+    assert [one.take(late + 51)[0].number for _ in range(2)] == [(1, 5), (1, 6)]
+
+
+def test_an_application_that_reads_late_waits_for_the_lease():
+    one = member()
+    one.on_notified(came(Lease(1, 1)), 300)
+    assert one.on_notified(came(Assign(1, 5, note(5), 0, 1)), 300) == [Ready()]
+    late = 100 + AWAY
+    one.on_disconnected()
+    assert one.take(late) == (None, []), "nobody is there who could be asked"
+    one.connected = True
+    work, actions = one.take(late)
+    assert work is None and told(actions) == Done("a", 1, (), 2)
+    assert one.on_notified(came(Lease(1, 2)), late + 50) == [Ready()]
+    assert one.take(late + 51)[0].number == (1, 5)
+
+
+def test_what_waits_for_a_late_reader_that_was_given_up_is_void():
+    one = member()
+    one.on_notified(came(Lease(1, 1)), 300)
+    one.on_notified(came(Assign(1, 5, note(5), 0, 1)), 300)
+    (enrol,) = one.on_notified(came(Expelled(1)), 2 * AWAY)
+    assert one.on_notified(came(Lease(2, enrol.message.beat)), 2 * AWAY + 1) == []
+    assert one.take(2 * AWAY + 2) == (None, [])
+
+
+def test_what_the_application_puts_back_comes_first_unless_it_is_void():
+    one = member()
+    one.on_notified(came(Lease(1, 1)), 300)
+    for number in (5, 6):
+        one.on_notified(came(Assign(1, number, note(number), 0, 1)), 300)
+    work, _ = one.take(301)
+    one.put_back(work.number, 1)
+    assert one.take(302) == (Work((1, 5), note(5), 1), [])
+    assert one.next_deadline() is not None, "it is renewed"
+    one.on_notified(came(Expelled(1)), 2 * AWAY)
+    one.put_back(work.number, 2)
+    assert one.take(2 * AWAY) == (None, []) and not one.done(work.number)
 
 
 def test_what_was_assigned_to_a_member_that_was_given_up_is_void():
@@ -203,8 +242,8 @@ def test_what_was_assigned_to_a_member_that_was_given_up_is_void():
     assert isinstance(enrol, Enrol)
     assert one.on_notified(came(Lease(2, enrol.message.beat)), late + 100) == []
     assert one.on_notified(came(Assign(1, 6, note(6), 0, 2)), late + 101) == []
-    (work,) = one.on_notified(came(Assign(2, 7, note(7), 1, enrol.message.beat)), late + 102)
-    assert work.number == (2, 7) and work.redelivered == 1
+    one.on_notified(came(Assign(2, 7, note(7), 1, enrol.message.beat)), late + 102)
+    assert one.take(late + 103) == (Work((2, 7), note(7), 1), [])
 
 
 def test_a_coordinator_that_has_forgotten_begins_anew():
@@ -220,8 +259,10 @@ def test_a_coordinator_that_has_forgotten_begins_anew():
 def test_the_same_assignment_twice_is_one():
     one = member()
     one.on_notified(came(Lease(1, 1)), 300)
-    assert len(one.on_notified(came(Assign(1, 5, note(5), 0, 1)), 301)) == 1
-    assert one.on_notified(came(Assign(1, 5, note(5), 0, 1)), 302) == []
+    for time in (301, 302):
+        assert one.on_notified(came(Assign(1, 5, note(5), 0, 1)), time) == [Ready()]
+    assert one.take(303)[0].number == (1, 5)
+    assert one.on_notified(came(Assign(1, 5, note(5), 0, 1)), 304) == []
 
 
 def test_what_is_done_is_said_again_until_the_coordinator_answers():
@@ -229,6 +270,7 @@ def test_what_is_done_is_said_again_until_the_coordinator_answers():
     one.on_notified(came(Lease(1, 1)), 300)
     for number in (5, 6):
         one.on_notified(came(Assign(1, number, note(number), 0, 1)), 300)
+        one.take(300)
     assert one.done((1, 5)) and told(one.flush(310)) == Done("a", 1, (5,), 2), "lost on its way"
     check_done, _ = one.on_lost(400)
     assert told([check_done]) == Done("a", 1, (5,), 3, has=(6,))
@@ -243,6 +285,7 @@ def test_what_is_assigned_again_after_it_was_done_is_done():
     one = member()
     one.on_notified(came(Lease(1, 1)), 300)
     one.on_notified(came(Assign(1, 5, note(5), 0, 1)), 300)
+    one.take(300)
     assert one.done((1, 5)) and told(one.flush(310)) == Done("a", 1, (5,), 2)
     assert told(one.on_notified(came(Assign(1, 5, note(5), 0, 2)), 320)) == Done("a", 1, (5,), 3)
 
@@ -265,6 +308,7 @@ def test_renewals_do_not_pile_up_while_the_coordinator_cannot_be_reached():
     one = member()
     one.on_notified(came(Lease(1, 1)), 300)
     one.on_notified(came(Assign(1, 5, note(5), 0, 1)), 300)
+    one.take(300)
     assert told(one.tick(one.next_deadline())) == Done("a", 1, (), 2)
     later = 300 + AWAY // 3 + AWAY // 3
     assert one.tick(later) == [] and one.next_deadline() is None

@@ -19,6 +19,12 @@ def job(number):
     return {"kind": "job", "n": number}
 
 
+def members(net):
+    """How many the group has."""
+    groups = [one.core.groups.groups for one in net.brokers.values()]
+    return sum(len(one.members) for some in groups for one in some.values())
+
+
 @live
 async def test_each_notification_goes_to_one_member_also_if_members_move():
     async with (
@@ -36,8 +42,7 @@ async def test_each_notification_goes_to_one_member_also_if_members_move():
                 assert n.redelivered == 0
 
         working = [asyncio.create_task(work(anna, "anna")), asyncio.create_task(work(bert, "bert"))]
-        groups = [one.core.groups.groups for one in net.brokers.values()]
-        await until(lambda: any(len(one.members) == 2 for some in groups for one in some.values()))
+        await until(lambda: members(net) == 2)
         for number in range(100):
             await boss.publish(job(number))
             if number == 30:
@@ -74,13 +79,39 @@ async def test_what_a_member_is_not_done_with_goes_to_another_one():
         assert [(one["n"], one.redelivered) for one in again] == [(1, 1), (2, 1)]
         for one in again:
             await one.ack()
-        # If it comes back, it does not get them again.
+        # It does not get what others have had: neither while it is away, nor when it comes back.
+        with pytest.raises(TimeoutError):
+            await hers.get(0.1)
         await anna.attach()
+        await until(lambda: members(net) == 2)
         await boss.publish(job(3))
         await boss.publish(job(4))
-        late = {(await hers.get(20))["n"], (await his.get(20))["n"]}
-        assert late <= {2, 3, 4}
+        late = [await one.get(20) for one in (hers, his)]
+        assert {(one["n"], one.redelivered) for one in late} == {(3, 0), (4, 0)}
         await anna.close()
+
+
+@live
+async def test_what_was_put_back_is_not_for_a_member_that_was_given_up():
+    async with (
+        tree(*LINE) as net,
+        wayfare.connect(net.url("faro"), client_id="boss") as boss,
+        wayfare.connect(net.url("lisbon"), client_id="bert") as bert,
+        wayfare.connect(net.url("porto"), client_id="anna") as anna,
+    ):
+        await boss.advertise(JOBS)
+        hers = await anna.subscribe(JOBS, group="workers", ack=True, away=1)
+        await boss.publish(job(1))
+        first = await hers.get(10)
+        await first.nack()
+        first = await hers.get(10)
+        assert (first["n"], first.redelivered) == (1, 1)
+        await anna.detach()
+        his = await bert.subscribe(JOBS, group="workers", ack=True, away=1)
+        assert (await his.get(20))["n"] == 1
+        await first.nack()
+        with pytest.raises(TimeoutError):
+            await hers.get(0.1)
 
 
 @live

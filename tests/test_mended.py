@@ -827,6 +827,16 @@ def test_a_clock_is_not_behind_where_a_broker_is_about_to_forget_the_process_bef
     assert fuzz(Job(710573, "covering", rollbacks=True)).verdict.violations == ()
 
 
+@pytest.mark.parametrize(
+    ("seed", "routing"), [(5068, "covering"), (5106, "simple"), (5140, "flooding")]
+)
+def test_an_application_that_reads_late_gets_nothing_that_others_have_had(seed, routing):
+    """Found at random, once applications read late: what waited for a member outlived its lease."""
+    run = Fuzz(Job(seed, routing))
+    assert run.world.reader is not None
+    assert run.run().violations == ()
+
+
 def test_a_session_of_another_process_that_is_sought_ends_and_is_not_handed_over():
     """Found at random: the client was told that more of its publications were accepted than it had published."""
     porto = Broker(BrokerId("porto"), [BrokerId("faro")])

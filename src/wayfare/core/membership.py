@@ -2,10 +2,11 @@
 
     begin ---- Listen ---->  the host subscribes to the member's address and advertises that of the group
     on_listening ---- Enrol ---->  Enlist, to the broker of the client, until the coordinator answers
-    on_notified ---- Work ---->  the application, which says `done`
-    done, tick, on_connected, leave ---- Tell ---->  the coordinator: the host publishes it
+    on_notified ---- Ready ---->  the application, which calls `take` when it wants one, and `done` afterwards
+    take, done, tick, on_connected, leave ---- Tell ---->  the coordinator: the host publishes it
 
-A notification is handed to the application only while the lease holds; else the lease is renewed first.
+What is assigned waits here until the application takes it, however late that is: it gets a notification only while
+the lease holds; else the lease is renewed first. What waits when the member is expelled is void.
 """
 
 from __future__ import annotations
@@ -55,8 +56,12 @@ class Tell(msgspec.Struct, frozen=True):
     payload: bytes
 
 
+class Ready(msgspec.Struct, frozen=True):
+    """Something waits for the application, which may `take` it."""
+
+
 class Work(msgspec.Struct, frozen=True):
-    """Hand this to the application, and report when it is done with it."""
+    """The application has taken this; the host reports when it is done with it."""
 
     number: tuple[int, int]  # term and number of the assignment
     notification: Notification
@@ -74,7 +79,7 @@ class Lacking(msgspec.Struct, frozen=True):
     reason: str
 
 
-Action = Listen | Enrol | Tell | Work | Joined | Lacking
+Action = Listen | Enrol | Tell | Ready | Joined | Lacking
 
 
 class Membership:
@@ -97,8 +102,8 @@ class Membership:
         self.joined = False  # it has been a member at some time
         self.left = False
         self.connected = True
-        self.held: dict[int, Assign] = {}  # assigned, but the lease is over
-        self.hand: dict[tuple[int, int], None] = {}  # what the application is not done with
+        self.held: dict[int, Assign] = {}  # assigned, and not taken by the application yet
+        self.hand: dict[int, Assign] = {}  # taken in this term, and the application is not done
         self._done: list[int] = []  # of this term, and not sent yet
         self._lease_until = 0
         self._beat = 0  # counts what is sent
@@ -168,7 +173,7 @@ class Membership:
             actions += self._renew(now)
         if isinstance(said, Assign):
             actions += self._on_assign(said, now)
-        actions += self._hand_out(now)
+        actions += self._offer(now)
         if self._due is None and self._pending is None and self._has_something():
             self._due = max(now, (self._asked_ns or now) + self.away_ns // RENEWALS)
         return actions
@@ -185,12 +190,28 @@ class Membership:
         self._done.append(said.number)  # the coordinator may not have heard that it is done
         return self._tell(now)
 
+    def take(self, now: int) -> tuple[Work | None, list[Action]]:
+        """The application wants the next one. None: nothing waits, or the lease is over and is renewed first."""
+        if not self.held:
+            return None, []
+        if now >= self._lease_until:
+            return None, self._ask(now) if self.connected else []
+        number = next(iter(self.held))
+        one = self.hand[number] = self.held.pop(number)
+        return Work((one.term, number), one.notification, one.redelivered), []
+
+    def put_back(self, number: tuple[int, int], redelivered: int) -> None:
+        """The application is not done with this, and takes it again, unless it is void by now."""
+        term, place = number
+        if term == self.term and place in self.hand:
+            again = msgspec.structs.replace(self.hand.pop(place), redelivered=redelivered)
+            self.held = {place: again, **self.held}
+
     def done(self, number: tuple[int, int]) -> bool:
         """The application is done with this; whether there is something to `flush`."""
-        if number in self.hand:
-            del self.hand[number]
-            if number[0] == self.term:
-                self._done.append(number[1])
+        term, place = number
+        if term == self.term and self.hand.pop(place, None) is not None:
+            self._done.append(place)
         return bool(self._done)
 
     def flush(self, now: int) -> list[Action]:
@@ -242,16 +263,17 @@ class Membership:
         return self._due
 
     def _has_something(self) -> bool:
-        return bool(self.held) or any(term == self.term for term, _ in self.hand)
+        return bool(self.held or self.hand)
 
     def _has(self) -> set[int]:
         """What was assigned to it in this term, and is not done."""
-        return {*self.held, *(number for term, number in self.hand if term == self.term)}
+        return {*self.held, *self.hand}
 
     def _begin_term(self, term: int) -> None:
-        """What was assigned before is void; what the application has, it has."""
+        """What was assigned before is void; what the application has taken, it has."""
         self.term = term
         self.held.clear()
+        self.hand.clear()
         self._seen.clear()
         self._done.clear()
         self._checked = self._pending = None
@@ -264,21 +286,21 @@ class Membership:
             self._lease_until = max(self._lease_until, sent + self.away_ns)
             self._sent = {one: at for one, at in self._sent.items() if one >= beat}
 
-    def _hand_out(self, now: int) -> list[Action]:
+    def _offer(self, now: int) -> list[Action]:
+        """Something may be ready for the application."""
         if not self.held:
             return []
         if now >= self._lease_until:
-            if self._asked_ns is not None and now - self._asked_ns < self.away_ns // RENEWALS:
-                self._arm(now)  # the answer is on its way
-                return []
-            return [*self.flush(now), *self._renew(now)]
-        out: list[Action] = []
-        for number in list(self.held):
-            one = self.held.pop(number)
-            self.hand[one.term, number] = None
-            out.append(Work((one.term, number), one.notification, one.redelivered))
+            return self._ask(now)
         self._arm(now)
-        return out
+        return [Ready()]
+
+    def _ask(self, now: int) -> list[Action]:
+        """The lease is over: renew it."""
+        if self._asked_ns is not None and now - self._asked_ns < self.away_ns // RENEWALS:
+            self._arm(now)  # the answer is on its way
+            return []
+        return [*self.flush(now), *self._renew(now)]
 
     def _arm(self, now: int, for_ns: int = 0) -> None:
         if not self.connected:

@@ -15,7 +15,7 @@ from wayfare.core import messages as m
 from wayfare.core.client import Client
 from wayfare.core.effects import Effect, Lost
 from wayfare.core.filters import Filter
-from wayfare.core.membership import Action, Enrol, Joined, Lacking, Listen, Membership, Tell, Work
+from wayfare.core.membership import Action, Enrol, Joined, Lacking, Listen, Membership, Ready, Tell
 from wayfare.core.predicates import Value
 from wayfare.core.reserved import REPLY_TO
 from wayfare.core.templates import Template
@@ -77,9 +77,7 @@ class Sharing:
         ack: bool,
     ) -> Subscription:
         machine = Membership(group, wanted, uuid4().hex, prefetch, away_ns)
-        return Subscription(
-            Member(self, machine), wanted, None, 0, max(queue, prefetch + 1), "wait", ack=ack
-        )
+        return SharedSubscription(Member(self, machine), wanted, queue, ack=ack)
 
     # What happens to the client
 
@@ -145,8 +143,8 @@ class Sharing:
                 self._perform(self.client.enlist(action.message))
             elif isinstance(action, Tell):
                 self._send(action)
-            elif isinstance(action, Work):
-                self._hand_out(member, action)
+            elif isinstance(action, Ready):
+                self._wake_reader(member)
             elif isinstance(action, Joined):
                 self.life.changed.set()
             elif isinstance(action, Lacking):
@@ -181,16 +179,27 @@ class Sharing:
                 member.missing = error.missing
         self.perform(member, member.machine.on_listening(time.monotonic_ns()))
 
-    def _hand_out(self, member: Member, work: Work) -> None:
+    def _wake_reader(self, member: Member) -> None:
         subscription = self._members.get(member)
-        if subscription is None:
-            return
+        if subscription is not None:
+            subscription.wake()
+
+    def take(self, member: Member) -> Notification | None:
+        """What the application gets next, if it may have it now."""
+        if member not in self._members:
+            return None
+        if self.client.link is None:
+            member.machine.on_disconnected()
+        work, actions = member.machine.take(time.monotonic_ns())
+        self.perform(member, actions)
+        if work is None:
+            return None
         notification = Notification(work.notification)
         notification.redelivered = work.redelivered
         if REPLY_TO in notification.attributes:
             self.mark(notification)
         member.works[notification.publisher, notification.number] = work.number
-        subscription.put(notification)
+        return notification
 
     def _tick(self) -> None:
         now = time.monotonic_ns()
@@ -202,6 +211,24 @@ class Sharing:
     def _wake(self) -> None:
         for subscription in self._members.values():
             subscription.wake()
+
+
+class SharedSubscription(Subscription):
+    """The subscription of a member. What is assigned waits in the membership, where it may become void, and not here."""
+
+    def __init__(self, member: Member, wanted: Filter, queue: int, *, ack: bool) -> None:
+        super().__init__(member, wanted, None, 0, queue, "wait", ack=ack)
+        self._member = member
+
+    def _next(self) -> Notification | None:
+        one = self._member.take()
+        if one is None or not self._acks:
+            return one
+        return one.for_subscription(self, one.redelivered)
+
+    def _put_back(self, notification: Notification) -> None:
+        self._member.put_back(notification)
+        self.wake()
 
 
 class Member:
@@ -245,6 +272,14 @@ class Member:
 
     def withdraw(self, wanted: Filter | Template) -> None:
         """It is withdrawn when it ends."""
+
+    def take(self) -> Notification | None:
+        return self._sharing.take(self)
+
+    def put_back(self, notification: Notification) -> None:
+        number = self.works.pop((notification.publisher, notification.number), None)
+        if number is not None:
+            self.machine.put_back(number, notification.redelivered)
 
     def taken(self, notification: Notification) -> None:
         """It is not done yet."""

@@ -242,15 +242,15 @@ class Subscription(Stream[Notification]):
         self._put_down()
         if not self._begun:
             self._begin()
-        if not self._queue:
+        one = self._next()
+        if one is None:
             check_options(timeout=timeout)
             async with asyncio.timeout(timeout):
-                while not self._queue:
+                while (one := self._next()) is None:
                     self._check()
                     self._ready.clear()
                     await self._ready.wait()
-        # From here on nothing waits: who is cancelled has taken nothing.
-        one = self._queue.popleft()
+        # What is taken is not awaited any more: a caller that is cancelled has taken nothing.
         self._client.taken(one)
         if self._acks:
             self._unacknowledged[id(one)] = one
@@ -258,6 +258,15 @@ class Subscription(Stream[Notification]):
             self._in_hand, self._holder = one, holders.current()
         self._make_room()
         return one
+
+    def _next(self) -> Notification | None:
+        """The next one, if there is one now."""
+        return self._queue.popleft() if self._queue else None
+
+    def _put_back(self, notification: Notification) -> None:
+        """It is the next one again."""
+        self._queue.appendleft(notification)
+        self._ready.set()
 
     async def _take_effect(self, timeout: float | None) -> None:
         await self._client.confirmed(self.filter, timeout)
@@ -297,9 +306,7 @@ class Subscription(Stream[Notification]):
 
     def reject(self, notification: Notification) -> None:
         if self._unacknowledged.pop(id(notification), None) is not None:
-            again = notification.for_subscription(self, notification.redelivered + 1)
-            self._queue.appendleft(again)
-            self._ready.set()
+            self._put_back(notification.for_subscription(self, notification.redelivered + 1))
 
     def _make_room(self) -> None:
         if self._load() <= self._max // 2:
@@ -332,8 +339,7 @@ class Subscription(Stream[Notification]):
         """It was taken for somebody who is not there any more: it is the next one again."""
         self._in_hand = None
         self._unacknowledged.pop(id(notification), None)
-        self._queue.appendleft(notification)
-        self._ready.set()
+        self._put_back(notification)
 
     def discard(self) -> None:
         """What waits is not for this application any more."""

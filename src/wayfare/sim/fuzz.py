@@ -247,6 +247,8 @@ class Fuzz:
                 self.world.agenda.at(self.flow.randrange(self.until_ns), self._stop_reading)
         self.sharing = Random(f"groups {job.seed}")  # likewise
         self.away_ns = 0  # the longest that a member of a queue group may be silent
+        self.readers = Random(f"readers {job.seed}")  # likewise
+        self.busy: set[str] = set()  # members whose applications will ask for the next one
         may_share = not self.congested and bool(self.publishers)
         if self.sharing.random() < 0.25 and may_share:
             self._plan_groups()
@@ -276,6 +278,8 @@ class Fuzz:
         self.away_ns = 2 * random.choice([slow_ns, 4 * slow_ns, 60_000 * MS_NS])
         if self.suspended:  # else members say thousands of times that they are there
             self.away_ns = 2 * 60_000 * MS_NS
+        if self.readers.random() < 0.6:
+            self.world.reader = self._read_late
         for _ in range(random.choice([2, 4, 10])):
             at_ns = random.randrange(max(1, self.until_ns // 2))
             self.world.agenda.at(at_ns, self._join, random.choice(groups))
@@ -292,6 +296,26 @@ class Fuzz:
         members = [one for one, _ in client.memberships.values() if not one.left]
         if members:
             client.quit(self.sharing.choice(members))
+
+    def _read_late(self, client: ClientHost, member: Membership) -> None:
+        """The application asks for what is assigned to it later, when it may be away, or have been given up."""
+        if member.address not in self.busy:
+            self.busy.add(member.address)
+            for_ns = self.readers.choice([0, 0, 10 * MS_NS, 300 * MS_NS, 2 * self.away_ns])
+            self.world.agenda.at(self.world.now + for_ns, self._take, (client, member))
+            if self.readers.random() < 0.2:  # and its client vanishes until others have the work
+                client.disconnect()
+                self.world.agenda.at(self.world.now + 3 * self.away_ns, self._come_back, client)
+
+    def _come_back(self, client: ClientHost) -> None:
+        if client.connection is None and not client.left and not client.replaced:
+            client.attach()
+
+    def _take(self, given: tuple[ClientHost, Membership]) -> None:
+        client, member = given
+        self.busy.remove(member.address)
+        if not client.replaced and client.take(member) and member.held:
+            self._read_late(client, member)
 
     def _work(self, client: ClientHost, member: Membership, work: Work) -> None:
         for_ns = self.sharing.choice([0, 0, 10, 300, 5_000]) * MS_NS

@@ -783,6 +783,18 @@ class ClientHost(Host):
         self.unsubscribe(one.wanted)
         self.unadvertise(one.offered)
 
+    def take(self, one: Membership) -> bool:
+        """The application of a member asks for the next one; whether it gets one now."""
+        work, actions = one.take(self.world.now)
+        self._belong(one, actions)
+        if work is not None:
+            self.world.handed.append((self.world.now, self.name, one, work))
+            if self.world.worker is None:
+                self.done(one, work.number)
+            else:
+                self.world.worker(self, one, work)
+        return work is not None
+
     def done(self, one: Membership, number: tuple[int, int]) -> None:
         """The application is done with something that it got as a member."""
         if one.done(number) and not self.replaced and not one.left:
@@ -801,12 +813,12 @@ class ClientHost(Host):
                 self.perform(self.core.enlist(action.message))
             elif isinstance(action, ms.Tell):
                 self.publish(action.attributes, action.payload)
-            elif isinstance(action, ms.Work):
-                world.handed.append((world.now, self.name, one, action))
-                if world.worker is None:
-                    self.done(one, action.number)
+            elif isinstance(action, ms.Ready):
+                if world.reader is None:
+                    while self.take(one):
+                        pass
                 else:
-                    world.worker(self, one, action)
+                    world.reader(self, one)
             elif isinstance(action, ms.Joined):
                 world.joined.setdefault(one.group, world.now)
             else:

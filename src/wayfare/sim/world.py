@@ -115,7 +115,9 @@ class World:
         # What clients do with a request that they get.
         self.responder: Callable[[ClientHost, Notification], None] | None = None
         self.ended: list[tuple[int, SessionEnded]] = []  # by themselves, and when
-        # What members of queue groups do with what they get; what they got, and were done with, and when.
+        # When members of queue groups take what is assigned to them (None: at once), and what they do with it;
+        # what they got, and were done with, and when.
+        self.reader: Callable[[ClientHost, Membership], None] | None = None
         self.worker: Callable[[ClientHost, Membership, Work], None] | None = None
         self.handed: list[tuple[int, str, Membership, Work]] = []
         self.rolled_back: set[str] = set()  # brokers whose stores went back, or were lost
