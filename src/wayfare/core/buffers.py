@@ -4,15 +4,27 @@ A notification is in the store once, however many virtual clients wait with it. 
 what one filter matched, as far as its terms keep it: the last so many, the younger ones, the newest of
 every key, those that no later one nullified. Virtual clients with the same filter and terms share a buffer, and each knows since which id
 it listens.
+
+Notifications that expire are counted by themselves: when they are gone, as many others as the terms say are there.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from heapq import merge
 
 from wayfare.core.filters import Filter
-from wayfare.core.history import Limits, NotificationKey, Stored, key_of, nullifies
+from wayfare.core.history import (
+    ENDLESS,
+    SCAN_NS,
+    Limits,
+    NotificationKey,
+    Stored,
+    has_expired,
+    key_of,
+    nullifies,
+)
 from wayfare.core.memory import BODY_BYTES, ENTRY_BYTES, Memory
 from wayfare.core.messages import Notification, Nullify, Terms
 
@@ -30,6 +42,13 @@ class Kept:
         self.stored = stored
         self.came = came
         self.held = 0
+
+    @property
+    def expires(self) -> bool:
+        return self.stored.notification.expires_ns > 0
+
+    def has_expired(self, now: int) -> bool:
+        return has_expired(self.stored.notification, self.came, now)
 
 
 class Store:
@@ -70,10 +89,12 @@ class Ids:
 
     __slots__ = ("_base", "_gone", "_offsets")
 
-    def __init__(self) -> None:
+    def __init__(self, ids: Iterable[Id] = ()) -> None:
         self._base: Id = 0
         self._offsets = array("I")  # from the base
         self._gone = 0  # of them, at the front
+        for number in ids:
+            self.append(number)
 
     def __len__(self) -> int:
         return len(self._offsets) - self._gone
@@ -92,8 +113,11 @@ class Ids:
         self._base = ids[0]
         self._offsets, self._gone = array("I", (one - ids[0] for one in again)), 0
 
+    def first(self) -> Id:
+        return self._base + self._offsets[self._gone]
+
     def popleft(self) -> Id:
-        number = self._base + self._offsets[self._gone]
+        number = self.first()
         self._gone += 1
         if self._gone > EMPTY and 2 * self._gone > len(self._offsets):
             del self._offsets[: self._gone]
@@ -108,9 +132,13 @@ class Buffer:
         "_age_ns",
         "_bytes",
         "_count",
+        "_ends",
         "_groups",
         "_ids",
         "_newest",
+        "_newest_expire",
+        "_perishable",
+        "_scan_at",
         "_store",
         "account",
         "ages",
@@ -128,8 +156,12 @@ class Buffer:
         self.ages = False  # whether a timer is armed for the age of its oldest notification
         self._store = store
         self._ids = Ids()
+        self._perishable = Ids()  # likewise, of those that expire
         # By key, in ascending order; without a key of their own, ids are their keys.
         self._newest: dict[NotificationKey, Id] = {}
+        self._newest_expire = 0  # so many of these
+        self._ends = ENDLESS  # when something may have expired, but not before ...
+        self._scan_at = -ENDLESS  # ... all are looked at again
         # Keys of those that one notification would nullify together.
         self._groups: dict[NotificationKey, dict[NotificationKey, None]] = {}
         asked = terms or Terms()
@@ -142,12 +174,14 @@ class Buffer:
     def put(self, number: Id, now: int) -> None:
         """Take an id, and drop what the terms do not keep any more."""
         self.hold(number)
-        while len(self) > self._count:
-            self._drop()
         self.expire(now)
+        for expire in (False, True):
+            while self._counted(expire) > self._count:
+                self._drop_of(expire)
 
     def hold(self, number: Id) -> None:
-        notification = self._store.kept[number].stored.notification
+        kept = self._store.kept[number]
+        notification = kept.stored.notification
         terms = self.terms
         if terms is not None and (terms.key is not None or terms.nullify is not None):
             if terms.nullify is not None and self._nullify(notification, terms.nullify):
@@ -159,10 +193,13 @@ class Buffer:
             if key in self._newest:
                 self._remove(key)
             self._newest[key] = number  # behind all others: they stay in the order of their ids
+            self._newest_expire += kept.expires
             if terms.nullify is not None:
                 self._group(key, notification, terms.nullify)
         else:
-            self._ids.append(number)
+            (self._perishable if kept.expires else self._ids).append(number)
+        if kept.expires:
+            self._ends = min(self._ends, kept.came + notification.expires_ns)
         self._store.hold(number)
         self._bytes += self._store.kept[number].stored.size
         if self.size() > self.noted + self._store.memory.room(self):
@@ -185,6 +222,7 @@ class Buffer:
 
     def _remove(self, key: NotificationKey) -> None:
         number = self._newest.pop(key)
+        self._newest_expire -= self._store.kept[number].expires
         nullify = None if self.terms is None else self.terms.nullify
         if nullify is not None:
             group = key_of(self._store.kept[number].stored.notification, nullify.same)
@@ -212,26 +250,62 @@ class Buffer:
         self._store.let_go(number)
 
     def __len__(self) -> int:
-        return len(self._ids) + len(self._newest)
+        return len(self._ids) + len(self._perishable) + len(self._newest)
 
     def ids(self) -> Iterator[Id]:
         """In ascending order."""
-        return iter(self._newest.values()) if self._newest else iter(self._ids)
+        return iter(self._newest.values()) if self._newest else merge(self._ids, self._perishable)
 
     def expire(self, now: int) -> None:
-        while len(self) and self.expires_at() <= now:
+        """Drop what is too old, and what has expired."""
+        while len(self) and self._ages_at() <= now:
             self._drop()
+        if max(self._ends, self._scan_at) > now:
+            return
+        ends, kept = ENDLESS, self._store.kept
+        for key, number in list(self._newest.items()):
+            if kept[number].has_expired(now):
+                self._remove(key)
+        left = list[Id]()
+        for number in self._perishable:
+            if kept[number].has_expired(now):
+                self._let_go(number)
+            else:
+                left.append(number)
+        self._perishable = Ids(left)
+        for number in (*left, *self._newest.values()):
+            if kept[number].expires:
+                ends = min(ends, kept[number].came + kept[number].stored.notification.expires_ns)
+        self._ends, self._scan_at = ends, now + SCAN_NS
 
     def expires_at(self) -> int:
-        """When the oldest notification is too old; there must be one."""
-        return self._store.kept[next(self.ids())].came + self._age_ns + 1
+        """When the first notification is too old, or may have expired; there must be one."""
+        return min(self._ages_at(), max(self._ends, self._scan_at))
+
+    def _ages_at(self) -> int:
+        return self._store.kept[self._oldest()].came + self._age_ns + 1
+
+    def _oldest(self) -> Id:
+        if self._newest:
+            return next(iter(self._newest.values()))
+        return min(one.first() for one in (self._ids, self._perishable) if len(one))
+
+    def _counted(self, expire: bool) -> int:
+        """How many there are of those that expire, or of the others."""
+        newest = self._newest_expire if expire else len(self._newest) - self._newest_expire
+        return newest + len(self._perishable if expire else self._ids)
 
     def _drop(self) -> None:
         """The oldest."""
+        self._drop_of(self._store.kept[self._oldest()].expires)
+
+    def _drop_of(self, expire: bool) -> None:
+        """The oldest of those that expire, or of the others."""
         if self._newest:
-            self._remove(next(iter(self._newest)))
+            kept = self._store.kept
+            self._remove(next(k for k, one in self._newest.items() if kept[one].expires == expire))
         else:
-            self._let_go(self._ids.popleft())
+            self._let_go((self._perishable if expire else self._ids).popleft())
 
     def clear(self) -> None:
         while len(self):

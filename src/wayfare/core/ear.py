@@ -61,7 +61,7 @@ class Ear:
             self.store.hold(number)
             for buffer in buffers:
                 buffer.put(number, now)
-                if not buffer.ages:
+                if not buffer.ages or stored.notification.expires_ns:
                     self._time(buffer)
             self.store.let_go(number)
         return number, _live(found)

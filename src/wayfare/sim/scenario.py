@@ -361,8 +361,11 @@ class Stage:
         self.world.client(name).unwatch(filter)
 
     def publish(self, rest: str) -> None:
+        rest, _, expires = rest.partition("} expires ")
         name, attributes = _words(rest, 2)
-        self.world.client(name).publish(read_attributes(attributes))
+        expires_ns = _time_ns(expires) if expires else 0
+        given = read_attributes(f"{attributes}}}" if expires else attributes)
+        self.world.client(name).publish(given, expires_ns=expires_ns)
 
     # What happens to the network
 
@@ -429,7 +432,7 @@ STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {
         Stage.client_link,
     ),
     "backlog": (
-        "count 3 | bytes 1000 | age 10s | away 60s | window 64 | answer 30s",
+        "count 3 | bytes 1000 | age 10s | away 60s | window 64 | answer 30s | held 100",
         Stage.backlog,
     ),
     "trace": ("all", Stage.trace_all),
@@ -455,7 +458,7 @@ STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {
     "confirm": ("anna", Stage.confirm),
     "watch": ("ticker price > 0", Stage.watch),
     "unwatch": ("ticker price > 0", Stage.unwatch),
-    "publish": ("ticker {price: 41, road: 'A5'}", Stage.publish),
+    "publish": ("ticker {price: 41, road: 'A5'} [expires 10s]", Stage.publish),
     "cut": ("porto - lisbon [for 500ms]", Stage.cut),
     "heal": ("porto - lisbon", Stage.heal),
     "crash": ("lisbon 2s", Stage.crash),
@@ -522,6 +525,7 @@ LIMITS: dict[str, tuple[str, Callable[[str], int]]] = {
     "away": ("away_ns", _time_ns),
     "window": ("window", _whole),
     "answer": ("answer_ns", _time_ns),
+    "held": ("held_count", _whole),
 }
 
 
