@@ -31,13 +31,19 @@ from wayfare.core.messages import (
     Welcome,
 )
 from wayfare.core.places import EVERYWHERE, Place, Places, of_edges
-from wayfare.core.replicator import NO_STREAM, NOT_RECALLED, TOLD_MIN
+from wayfare.core.replicator import (
+    NO_STREAM,
+    NOT_ANSWERED,
+    NOT_RECALLED,
+    TOLD_MIN,
+    TOO_MUCH_HELD,
+)
 from wayfare.core.templates import Mine, Template, parse
 from wayfare.core.virtual import Ahead, Learning
 from wayfare.errors import UsageError
 from wayfare.sim.faults import Crash
 from wayfare.sim.hosts import ClientHost
-from wayfare.sim.links import MS_NS
+from wayfare.sim.links import MS_NS, LinkSpec
 from wayfare.sim.quiet import check_quiet
 from wayfare.sim.world import World
 
@@ -603,6 +609,164 @@ def test_if_nobody_answers_it_goes_on() -> None:
     assert got(car) == []
     world.run_until(world.now + SECOND_NS)
     assert got(car) == [("b4", 1, False)]
+    assert losses(world) == [("car", 0, NOT_ANSWERED)]
+
+
+def unexpected(*, limits: Limits | None = None) -> World:
+    """The same road; nobody listens ahead."""
+    world = World(limits=limits or Limits(), ahead=Ahead(of_edges(ROAD), lambda _broker: (), 0))
+    world.add_brokers(ROAD)
+    world.add_client("p", "b0").advertise("exists service")
+    world.settle()
+    return world
+
+
+@pytest.mark.parametrize("pause_ms", [0, 5, 60])
+@pytest.mark.parametrize("away_ms", [5, 500])
+def test_a_recall_goes_on_while_the_connection_is_broken(pause_ms: int, away_ms: int) -> None:
+    world = unexpected()
+    car = drive(world, "b2")
+    car.detach()
+    world.settle()
+    offer(world, "b2", 1)
+    car.attach("b3")
+    world.run_until(world.now + pause_ms * MS_NS)
+    car.disconnect()
+    world.run_until(world.now + away_ms * MS_NS)
+    car.attach("b3")
+    world.settle()
+    offer(world, "b2", 2)
+    assert [free for _, free, _ in got(car)] == [1, 2]
+    assert losses(world) == []
+
+
+def test_a_recall_goes_on_after_a_restart() -> None:
+    world = unexpected()
+    car = drive(world, "b2")
+    car.detach()
+    world.settle()
+    offer(world, "b2", 1)
+    car.attach("b3")
+    world.run_until(world.now + 3 * MS_NS)
+    broker = world.brokers["b3"].core
+    again = Broker(BrokerId("b3"), broker.neighbours)
+    again.load(broker.save())
+    virtual = again.replicator.virtual[ClientId("car")]
+    assert (virtual.asked, virtual.recalling is None) == (virtual.epoch, False)
+    assert again.save() == broker.save()
+
+
+def test_who_goes_on_to_a_third_broker_during_a_recall_is_told_of_the_loss() -> None:
+    """The second broker had nothing when it was asked itself; what the first one had comes too late."""
+    world = unexpected()
+    world.direct_link = LinkSpec(latency_ns=100 * MS_NS)
+    car = drive(world, "b2")
+    car.detach()
+    world.settle()
+    offer(world, "b2", 1)
+    car.attach("b3")
+    world.run_until(world.now + 50 * MS_NS)
+    car.detach()
+    car.attach("b4")
+    world.settle()
+    offer(world, "b2", 2)
+    assert [free for _, free, _ in got(car)] == [2]
+    assert losses(world) == [("car", 0, NOT_ANSWERED)]
+
+
+def test_what_came_during_a_recall_is_there_when_the_client_comes_back() -> None:
+    """It went on, so nothing more came of the recall, and what was held back for it was not delivered."""
+    world = road()
+    world.direct_link = LinkSpec(latency_ns=100 * MS_NS)
+    car = drive(world, "b0")
+    car.detach()
+    car.be(State("b3"))
+    car.attach("b3")
+    world.run_until(world.now + 50 * MS_NS)
+    offered = {"service": "parking", "location": "b3", "free": 1}
+    world.client("p").publish(offered)
+    world.run_until(world.now + 50 * MS_NS)
+    car.detach()
+    car.be(State("b4"))
+    car.attach("b4")
+    world.run_until(world.now + 400 * MS_NS)
+    drive(world, "b3")
+    assert ("b3", 1, True) in got(car)
+
+
+def test_what_a_broker_has_forgotten_cannot_be_recalled() -> None:
+    world = unexpected()
+    car = drive(world, "b2")
+    car.disconnect()
+    world.settle()
+    replicator = world.brokers["b2"].core.replicator
+    world.brokers["b2"].perform(replicator.leave(car.core.name, world.now))
+    car.attach("b3")
+    world.settle()
+    assert losses(world) == [("car", 0, NO_STREAM)]
+
+
+def test_who_cannot_wait_any_longer_for_a_recall_is_told_of_the_loss() -> None:
+    world = unexpected(limits=Limits(held_count=2))
+    world.add_client("q", "b4").advertise("exists service")
+    car = drive(world, "b2")
+    car.detach()
+    world.settle()
+    offer(world, "b2", 1)
+    car.attach("b4")
+    world.run_until(world.now + 4 * MS_NS)
+    for free in (2, 3, 4):
+        world.client("q").publish({"service": "parking", "location": "b2", "free": free})
+    world.settle()
+    assert [free for _, free, _ in got(car)] == [2, 3, 4]
+    assert losses(world) == [("car", 0, TOO_MUCH_HELD)]
+
+
+def test_what_has_expired_is_not_recalled_and_no_loss() -> None:
+    world = unexpected()
+    car = drive(world, "b2")
+    car.detach()
+    world.settle()
+    offer(world, "b2", 1)
+    for free in range(2, 32):
+        attributes = {"service": "parking", "location": "b2", "free": free}
+        world.client("p").publish(attributes, b"x" * 100_000, expires_ns=SECOND_NS)
+        world.settle()
+    world.run_until(world.now + 5 * SECOND_NS)
+    car.attach("b4")
+    world.settle()
+    assert [free for _, free, _ in got(car)] == [1]
+    assert losses(world) == []
+
+
+@pytest.mark.parametrize("terms", [Terms(last=2), Terms(last=2, key="free")])
+def test_what_expires_takes_no_room_from_what_does_not(terms: Terms) -> None:
+    world = road()
+    world.add_client("car", "b2", attach=False).follow(PARKING, terms)
+    car = drive(world, "b2")
+    for free in range(1, 7):
+        attributes = {"service": "parking", "location": "b3", "free": free}
+        expires_ns = SECOND_NS if free > 3 else 0
+        world.client("p").publish(attributes, expires_ns=expires_ns)
+        world.settle()
+    store = world.brokers["b3"].core.replicator.ear.store
+    assert len(store.kept) == 4
+    world.run_until(world.now + 2 * SECOND_NS)
+    assert len(store.kept) == 2
+    drive(world, "b3")
+    assert [free for _, free, _ in got(car)] == [2, 3]
+
+
+def test_of_what_expires_and_what_does_not_the_last_ones_come() -> None:
+    world = road()
+    world.add_client("car", "b2", attach=False).follow(PARKING, Terms(last=2))
+    car = drive(world, "b2")
+    for free, expires_ns in enumerate([0, SECOND_NS, 0], 1):
+        attributes = {"service": "parking", "location": "b3", "free": free}
+        world.client("p").publish(attributes, expires_ns=expires_ns)
+        world.settle()
+    drive(world, "b3")
+    assert [free for _, free, _ in got(car)] == [2, 3]
 
 
 def test_what_came_before_the_connection_broke_is_not_lost_at_the_same_place() -> None:

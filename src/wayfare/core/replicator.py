@@ -29,7 +29,16 @@ from wayfare.core.deadlines import VIRTUAL
 from wayfare.core.ear import Ear
 from wayfare.core.effects import Effect, Post, Send
 from wayfare.core.filters import Filter
-from wayfare.core.history import Backlog, Limits, Stored, apart, in_order, size_of, thinned
+from wayfare.core.history import (
+    Backlog,
+    Limits,
+    Stored,
+    apart,
+    has_expired,
+    in_order,
+    size_of,
+    thinned,
+)
 from wayfare.core.history import Kept as Put
 from wayfare.core.messages import (
     FOLLOWS_MAX,
@@ -65,6 +74,12 @@ THIN_BYTES_MIN = 65_536
 NOTHING_HEARD = (0, 0)
 NOT_RECALLED = "its last broker had more of what it follows than it could send"
 NO_STREAM = "its broker has forgotten what it follows: something may be missing"
+NOT_ANSWERED = (
+    "its last broker did not say what it kept of what it follows: something may be missing"
+)
+TOO_MUCH_HELD = (
+    "too much came while it waited for what its last broker kept: something may be missing"
+)
 
 
 class Replicator:
@@ -109,7 +124,7 @@ class Replicator:
         previous = message.previous[0][0] if message.previous else self.name
         forgotten = not expected and previous == self.name and heard != NOTHING_HEARD
         lost = NO_STREAM if forgotten else _resume(virtual, heard)
-        left = virtual.backlog.take_back()
+        left = [*virtual.backlog.take_back(), *virtual.held]
         self._connect(virtual, link)
         virtual.renew_at = self._next_renewal(virtual, now) if expected else now + self._renewal_ns
         if previous != self.name or not expected or virtual.until is not None:
@@ -128,12 +143,10 @@ class Replicator:
         if lost:
             virtual.backlog.lose(1, lost, exact=False)
         effects: list[Effect] = []
-        virtual.recalling = None
-        if previous != self.name and not (expected and _listened_ahead(virtual)):
-            virtual.recalling = now + self.limits.recall_ns
-            self._arm(virtual, virtual.recalling)
-            recall = m.Recall(self.name, virtual.client, virtual.epoch, heard)
-            effects.append(Post(previous, recall))
+        if previous != self.name:
+            self._stop_recalling(virtual, NOT_ANSWERED)
+            if not (expected and _listened_ahead(virtual)):
+                effects.append(self._recall(virtual, message.previous[0], heard, now))
         self._replay(virtual, left, now)
         effects += self.push(virtual, now)
         self._arm(virtual, virtual.renew_at)
@@ -347,19 +360,46 @@ class Replicator:
         epoch, number = message.followed.heard
         if epoch and epoch == virtual.stream:
             virtual.backlog.resume(number)
+        self._stop_recalling(virtual, NOT_ANSWERED)
         virtual.follows, virtual.state = follows, message.followed.state
-        virtual.recalling = None
-        virtual.held.clear()
         self._listen(virtual)
         return []
+
+    def _recall(
+        self, virtual: Virtual, previous: tuple[BrokerId, int], heard: tuple[int, int], now: int
+    ) -> Effect:
+        """Ask its last broker what it kept, and deliver nothing until it has answered."""
+        broker, epoch = previous
+        if heard not in (NOTHING_HEARD, (epoch, heard[1])):  # of an attachment in vain since then
+            heard = epoch, 0
+        virtual.recalling = now + self.limits.recall_ns
+        virtual.asked = virtual.epoch
+        self._arm(virtual, virtual.recalling)
+        return Post(broker, m.Recall(self.name, virtual.client, virtual.epoch, heard))
+
+    def _stop_recalling(self, virtual: Virtual, lost: str = "") -> None:
+        """Its client has gone on before its last broker answered: what came meanwhile waits for it here."""
+        if virtual.recalling is None:
+            return
+        virtual.recalling = None
+        held, virtual.held = virtual.held, []
+        for stored, put in held:
+            virtual.backlog.put(stored, put, self.limits)
+        virtual.backlog.lose(1, lost, exact=False)
 
     def _on_recall(self, message: m.Recall, now: int) -> list[Effect]:
         virtual = self.virtual.get(message.client)
         kept: list[Put] = []
         losses: list[m.Loss] = []
         if virtual is not None:
+            if virtual.epoch < message.epoch:
+                self._stop_recalling(virtual, NOT_ANSWERED)
             undone, losses = apart(virtual.backlog.above(_heard_here(virtual, message.heard)))
             kept = [*undone, *virtual.held, *self.ear.kept(virtual).values()]
+            kept = [one for one in kept if not has_expired(one[0].notification, one[1], now)]
+        began, _ = message.heard
+        if began and (virtual is None or virtual.stream < began):
+            losses.append(m.Loss(0, 1, NO_STREAM, exact=False))
         newest = _newest(sorted(kept, key=_when))
         dropped = len(kept) - len(newest)
         answer = m.Recalled(
@@ -373,15 +413,16 @@ class Replicator:
         return [Post(message.broker, answer)]
 
     def _on_recalled(self, message: m.Recalled, now: int) -> list[Effect]:
+        """The answer counts also if the connection on which its client came has broken since."""
         virtual = self.virtual.get(message.client)
-        if virtual is None or virtual.epoch != message.epoch:
+        if virtual is None or message.epoch not in (virtual.epoch, virtual.asked):
             return []
         needless: list[Effect] = [
             Post(one, m.Forget(virtual.client, virtual.epoch, self.name))
             for one in message.others
             if one != self.name and one not in virtual.others
         ]
-        if virtual.recalling is None:
+        if virtual.recalling is None or virtual.asked != message.epoch:
             return needless
         kept = [
             (Stored(one.notification, size_of(one.notification)), now - one.age_ns)
@@ -455,7 +496,7 @@ class Replicator:
             return self.push(virtual, now)
         virtual.held.append((stored, now))
         if len(virtual.held) > self.limits.held_count:
-            return self._open(virtual, [], now)
+            return self._open(virtual, [], now, TOO_MUCH_HELD)
         return []
 
     def _make_room(self, virtual: Virtual, stored: Stored, now: int) -> None:
@@ -543,13 +584,10 @@ class Replicator:
         self._by_link[link] = virtual
 
     def _disconnect(self, virtual: Virtual) -> None:
-        """Its client is gone, and maybe comes back: go on listening for it."""
+        """Its client is gone, and maybe comes back: go on listening for it, and waiting for its last broker."""
         assert virtual.link is not None
         del self._by_link[virtual.link]
-        virtual.link = virtual.recalling = None
-        held, virtual.held = virtual.held, []
-        for stored, put in held:
-            virtual.backlog.put(stored, put, self.limits)
+        virtual.link = None
 
     def _leave(self, virtual: Virtual, epoch: int, now: int) -> list[Effect]:
         """Its client follows nothing any more: nobody has to listen."""
@@ -647,7 +685,7 @@ class Replicator:
             return []
         effects: list[Effect] = []
         if virtual.recalling is not None and virtual.recalling <= now:
-            effects += self._open(virtual, [], now)
+            effects += self._open(virtual, [], now, NOT_ANSWERED)
         if virtual.until is not None:
             if virtual.until <= now:
                 self._remove(virtual)

@@ -49,6 +49,7 @@ class SavedVirtual(msgspec.Struct, array_like=True):
     came: tuple[BrokerId, int] = (START, 0)
     others: tuple[BrokerId, ...] = ()
     located: int = 0
+    asked: int = 0
 
 
 class SavedBuffer(msgspec.Struct, array_like=True):
@@ -134,6 +135,7 @@ def _saved(virtual: Virtual, places: Places) -> SavedVirtual:
         virtual.came,
         virtual.others,
         virtual.located,
+        virtual.asked,
     )
 
 
@@ -147,6 +149,7 @@ def _loaded(saved: SavedVirtual, stored: list[Stored], memory: Memory) -> Virtua
     virtual.until, virtual.renew_at = saved.until, saved.renew_at
     virtual.recalling, virtual.thin_at = saved.recalling, saved.thin_at
     virtual.came, virtual.others, virtual.located = saved.came, saved.others, saved.located
+    virtual.asked = saved.asked or (0 if saved.recalling is None else saved.epoch)
     virtual.held = [(stored[place], put) for place, put in saved.held]
     for one in saved.listened:
         template = template_of(one.text)

@@ -150,6 +150,7 @@ class Virtual:
 
     __slots__ = (
         "account",
+        "asked",
         "attached",
         "backlog",
         "came",
@@ -202,6 +203,7 @@ class Virtual:
         self.until: int | None = None  # when its lease ends; None: its client is here, or was last
         self.renew_at = 0  # when to tell the others again
         self.recalling: int | None = None  # until when it waits for what was kept elsewhere
+        self.asked = 0  # in which epoch it asked for that
         self.held: list[Put] = []  # what came meanwhile
 
     def measure(self) -> int:
