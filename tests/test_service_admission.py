@@ -8,10 +8,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from test_service_wires import Talk
+from wayfare.errors import UsageError
 from wayfare.net.audit import Audit
 from wayfare.service import admission, wire
 from wayfare.service import messages as m
 from wayfare.service.nodes import free_ports
+from wayfare.service.proxy_addresses import only
 from wayfare.service.proxy_server import Server
 from wayfare.service.relays import TAKEN
 
@@ -84,6 +86,70 @@ def test_a_proxy_is_no_port_scanner(monkeypatch):
                 one.close()
 
     asyncio.run(story())
+
+
+def test_a_client_elsewhere_does_not_make_a_proxy_call_its_own_machine(monkeypatch):
+    """Once, a key that was made up, for a name that nobody had, was enough to have any local port called."""
+    monkeypatch.setattr(wire, "UNNAMED_S", 0.2)
+    monkeypatch.setattr(wire.Wires, "address_of", lambda *_: "10.0.0.9")
+    called = []
+
+    async def listening(reader, writer):
+        called.append("local")
+        writer.close()
+
+    async def story():
+        local = await asyncio.start_server(listening, "127.0.0.1", 0)
+        port = local.sockets[0].getsockname()[1]
+        async with (
+            server() as (_, here),
+            server(secret="a secret of all proxies") as (_, secretive),
+        ):
+            for at in (here, secretive):
+                talk = await Talk.to(at)
+                for name in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]"):
+                    question = m.Download("made-up", "key", 1, 1, f"{name}:{port}", {})
+                    got = await answer(talk, question)
+                    assert (got.found, got.reached) == (False, False)
+                talk.close()
+        assert called == []
+        async with server(peers=[f"127.0.0.1:{port}"]) as (_, here):
+            talk = await Talk.to(here)
+            await answer(talk, m.Download("ann", "key", 1, 1, f"127.0.0.1:{port}", {}))
+            talk.close()
+        assert called == ["local"], "the operator has named it"
+        local.close()
+
+    asyncio.run(story())
+
+
+PERMITTED = {  # the peers, whether there is a secret, who asks, and for which proxy
+    ((), False, "127.0.0.1", "127.0.0.1:1"): True,
+    ((), False, "::1", "[::1]:1"): True,
+    ((), False, "10.0.0.9", "127.0.0.1:1"): False,
+    ((), False, "", "127.0.0.1:1"): False,
+    ((), True, "10.0.0.9", "127.0.0.1:1"): False,
+    ((), False, "127.0.0.1", "10.0.0.5:1"): False,
+    ((), False, "10.0.0.5", "10.0.0.5:1"): False,
+    ((), True, "10.0.0.9", "10.0.0.5:1"): True,
+    ((), True, "10.0.0.9", "8.8.8.8:1"): False,
+    (("10.0.0.5:1",), False, "10.0.0.9", "10.0.0.5:1"): True,
+    (("10.0.0.5:1",), True, "10.0.0.9", "10.0.0.5:2"): False,
+    (("8.8.8.8:1",), False, "10.0.0.9", "8.8.8.8:1"): True,
+}
+
+
+@pytest.mark.parametrize("case", PERMITTED, ids=str)
+def test_a_proxy_calls_who_is_named_or_proves_itself_or_is_on_the_same_machine_as_the_client(case):
+    peers, proves, asker, at = case
+    permit = only(peers, lambda _: asker, proves=proves)
+    if PERMITTED[case]:
+        assert f"{':'.join(map(str, asyncio.run(permit(at))))}" == at.replace("[", "").replace(
+            "]", ""
+        )
+    else:
+        with pytest.raises(UsageError, match="peers"):
+            asyncio.run(permit(at))
 
 
 def test_one_address_makes_a_proxy_call_few_others_at_a_time(monkeypatch):

@@ -50,7 +50,7 @@ from wayfare.service.wire import WAITING_MAX
 def test_no_client_gets_at_what_only_the_machine_of_its_proxy_reaches(host: str) -> None:
     async def story() -> None:
         with pytest.raises(UsageError, match="not in a private network"):
-            await only([])(f"{host}:80")
+            await only([], lambda _: "127.0.0.1", proves=True)(f"{host}:80")
 
     run(story())
 
@@ -77,7 +77,7 @@ def test_an_address_of_a_private_network_is_called_without_looking_it_up(
 
     async def story() -> None:
         with mock.patch.object(asyncio.get_running_loop(), "getaddrinfo", looked_up):
-            assert await only([])(f"{host}:80") == (ip, 80)
+            assert await only([], lambda _: "127.0.0.1", proves=True)(f"{host}:80") == (ip, 80)
 
     run(story())
 

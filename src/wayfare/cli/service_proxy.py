@@ -34,7 +34,8 @@ EXAMPLES = """examples:
                                                         it trusts that proxy, and nobody who only says to be one
 
 It runs until Ctrl-C or SIGTERM; SIGHUP lets it read certificates again, and reopen the audit log. Clients say which proxy they
-come from: it connects to such addresses if they are in private networks, or to those of --peers only.
+come from: it connects to those of --peers only; or, with --secret-file alone, to private addresses, where it says nothing before
+the secret is proved; or, with neither, to others on this machine, for clients that are on it, too.
 """
 
 
@@ -76,7 +77,8 @@ def add_parser(parts: Any) -> None:
         type=service_options.addresses,
         default=[],
         metavar="HOST:PORT,...",
-        help="the only proxies that it asks (default: any in a private network)",
+        help="the only proxies that it calls (default: those in private networks that know the secret of --secret-file, or"
+        " else only others on this machine)",
     )
     one.add_argument(
         "--secret-file",

@@ -2,7 +2,8 @@
 
     a key that is wrong           counted by client and address; after too many, not even compared
     a name that has an owner      its key, from the first registration on, also after the client has moved on
-    a proxy that is to be called  a client with its key has to ask, and may not make us try many
+    a proxy that is to be called  it is named by the operator, or proves a secret; or it is on this machine, and so is the
+                                  client; a client with its key has to ask, and may not make us try many
     a new client                  a connection opens a limited number of accesses
 
 None of this is for connections that the proxy has made itself.
@@ -201,6 +202,10 @@ class Admission:
         """A proxy is called for this peer; `on_dialled` follows."""
         if not self._is_named(at):
             self._dialling.setdefault(at, self._address_of(peer))
+
+    def asker_of(self, at: str) -> str:
+        """The address for which a proxy that is not named is being called; empty: it is not known."""
+        return self._dialling.get(at, "")
 
     def on_dialled(self, at: str, good: bool) -> None:
         """A proxy has answered, or cannot be reached."""

@@ -58,10 +58,14 @@ def is_among(peers: Sequence[str]) -> Callable[[str], bool]:
     return is_named
 
 
-def only(peers: Sequence[str]) -> Permit:
-    """Permit these addresses; if there are none, hosts of this machine and of private networks.
+def only(
+    peers: Sequence[str], asker_of: Callable[[str], str] = lambda _: "", *, proves: bool = False
+) -> Permit:
+    """Permit these addresses; if there are none, what no client can use to reach more than it reaches itself.
 
-    Clients say which proxy they come from. None of them is to make a proxy connect to whom it likes.
+    Clients say which proxy they come from, and none of them is to make a proxy connect to whom it likes: a key that was
+    made up says nothing. So this machine is for clients that are here themselves (`asker_of` is the address of who asks),
+    and private networks are for proxies where each `proves` to know a secret.
     """
     named = {(*where(peer), is_safe(peer)) for peer in peers}
 
@@ -72,11 +76,27 @@ def only(peers: Sequence[str]) -> Permit:
         if named:
             raise UsageError(f"{address} is not among the proxies that this one may ask (--peers)")
         ip = await _ip(host, port)
+        if ip.is_loopback and not _is_loopback(asker_of(address)):
+            raise UsageError(
+                f"{address} is on this machine, and the client is not: name the proxy in --peers"
+            )
         if not is_private(ip):
             raise UsageError(f"{address} is not in a private network: name it in --peers")
+        if not (ip.is_loopback or proves):
+            raise UsageError(
+                f"{address} is not known to be a proxy: name it in --peers, or give all proxies a secret"
+            )
         return str(ip), port
 
     return permit
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:  # it is gone already
+        return False
+    return (getattr(ip, "ipv4_mapped", None) or ip).is_loopback
 
 
 async def _ip(host: str, port: int) -> ipaddress.IPv4Address | ipaddress.IPv6Address:

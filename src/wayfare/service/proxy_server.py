@@ -70,6 +70,9 @@ class Server:
 
         With a `secret`, it speaks only with proxies that know the same, and asks those in `peers` whose a name is
         before somebody new gets it.
+
+        It calls no other proxies than `peers`. If there are none: those that know the `secret`, in private networks, and those
+        on this machine for clients that are here, too.
         """
         self._access = access
         context_of(trust)  # so that it is told at once what is wrong with its files
@@ -88,9 +91,8 @@ class Server:
         self._limits = limits
         self._is_named = is_among(peers)
         self._secret = Secret(secret)
-        self._wires = Wires(
-            self._hear, only(peers), trust, wires_max(), self._is_named, self._secret
-        )
+        permit = only(peers, lambda at: self.admission.asker_of(at), proves=bool(secret))
+        self._wires = Wires(self._hear, permit, trust, wires_max(), self._is_named, self._secret)
         self._peers = peers
         self._audit = audit or Audit("", "service")
         self._bans = bans or Bans()
