@@ -57,7 +57,7 @@ class Walk:
 
     def rules(self) -> set[str]:
         """Those that are broken, of both kinds of subscriptions."""
-        judge = Judge(self.world, PLACES, {"car": {}}, complete=True)
+        judge = Judge(self.world, PLACES, {"car": {}})
         ordinary = check_deliveries(judge.ordinary, reach(self.world), elsewhere=judge.followed)
         return {one.rule for one in (*judge.violations(), *ordinary.violations)}
 
@@ -426,12 +426,12 @@ def test_a_loss_has_to_be_reported_behind_the_publication(walk: Walk) -> None:
     walk.events.remove(first)
     told = Event(first.time_ns, "lost", "car", count=1, reason="backlog_count")
     walk.events.append(told)
-    judge = Judge(walk.world, PLACES, {"car": {}}, complete=True)
+    judge = Judge(walk.world, PLACES, {"car": {}})
     assert [*judge.violations()] == []
     walk.events.remove(second)
     assert "complete" in walk.rules()
     told.count = 0  # nobody knows how many
-    judge = Judge(walk.world, PLACES, {"car": {}}, complete=True)
+    judge = Judge(walk.world, PLACES, {"car": {}})
     assert [*judge.violations()] == []
     told.time_ns = 1
     assert "complete" in walk.rules()

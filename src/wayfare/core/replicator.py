@@ -144,7 +144,7 @@ class Replicator:
             virtual.backlog.lose(1, lost, exact=False)
         effects: list[Effect] = []
         if previous != self.name:
-            self._stop_recalling(virtual, NOT_ANSWERED)
+            virtual.recalling = None
             if not (expected and _listened_ahead(virtual)):
                 effects.append(self._recall(virtual, message.previous[0], heard, now))
         self._replay(virtual, left, now)
@@ -360,7 +360,9 @@ class Replicator:
         epoch, number = message.followed.heard
         if epoch and epoch == virtual.stream:
             virtual.backlog.resume(number)
-        self._stop_recalling(virtual, NOT_ANSWERED)
+        for stored, put in virtual.held:  # it may come back before the answer, or after it
+            virtual.backlog.put(stored, put, self.limits)
+        virtual.held.clear()
         virtual.follows, virtual.state = follows, message.followed.state
         self._listen(virtual)
         return []
@@ -377,29 +379,19 @@ class Replicator:
         self._arm(virtual, virtual.recalling)
         return Post(broker, m.Recall(self.name, virtual.client, virtual.epoch, heard))
 
-    def _stop_recalling(self, virtual: Virtual, lost: str = "") -> None:
-        """Its client has gone on before its last broker answered: what came meanwhile waits for it here."""
-        if virtual.recalling is None:
-            return
-        virtual.recalling = None
-        held, virtual.held = virtual.held, []
-        for stored, put in held:
-            virtual.backlog.put(stored, put, self.limits)
-        virtual.backlog.lose(1, lost, exact=False)
-
     def _on_recall(self, message: m.Recall, now: int) -> list[Effect]:
         virtual = self.virtual.get(message.client)
         kept: list[Put] = []
         losses: list[m.Loss] = []
         if virtual is not None:
-            if virtual.epoch < message.epoch:
-                self._stop_recalling(virtual, NOT_ANSWERED)
             undone, losses = apart(virtual.backlog.above(_heard_here(virtual, message.heard)))
             kept = [*undone, *virtual.held, *self.ear.kept(virtual).values()]
             kept = [one for one in kept if not has_expired(one[0].notification, one[1], now)]
         began, _ = message.heard
         if began and (virtual is None or virtual.stream < began):
             losses.append(m.Loss(0, 1, NO_STREAM, exact=False))
+        elif virtual is not None and virtual.recalling and virtual.asked < message.epoch:
+            losses.append(m.Loss(0, 1, NOT_ANSWERED, exact=False))  # it waits for an answer itself
         newest = _newest(sorted(kept, key=_when))
         dropped = len(kept) - len(newest)
         answer = m.Recalled(
@@ -422,7 +414,7 @@ class Replicator:
             for one in message.others
             if one != self.name and one not in virtual.others
         ]
-        if virtual.recalling is None or virtual.asked != message.epoch:
+        if virtual.recalling is None or virtual.asked != message.epoch or virtual.until is not None:
             return needless
         kept = [
             (Stored(one.notification, size_of(one.notification)), now - one.age_ns)
@@ -685,7 +677,9 @@ class Replicator:
             return []
         effects: list[Effect] = []
         if virtual.recalling is not None and virtual.recalling <= now:
-            effects += self._open(virtual, [], now, NOT_ANSWERED)
+            if virtual.until is None:
+                effects += self._open(virtual, [], now, NOT_ANSWERED)
+            virtual.recalling = None
         if virtual.until is not None:
             if virtual.until <= now:
                 self._remove(virtual)

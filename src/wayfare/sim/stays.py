@@ -100,11 +100,9 @@ class Walker:
 class Judge:
     """What clients that follow something got, and had to get."""
 
-    def __init__(
-        self, world: World, places: Places, areas: Mapping[str, Areas], *, complete: bool
-    ) -> None:
-        """`areas`: what locations mean, for each of these clients; `complete`: whether all has to come."""
-        self.world, self.places, self.areas, self.complete = world, places, areas, complete
+    def __init__(self, world: World, places: Places, areas: Mapping[str, Areas]) -> None:
+        """`areas`: what locations mean, for each of these clients."""
+        self.world, self.places, self.areas = world, places, areas
         self.reach = reach(world)
         self.required: Counter[str] = Counter()  # how many deliveries, by rule
         self.published = {
@@ -214,8 +212,7 @@ class Judge:
             for process, key in subscribed:
                 if (process, key) in seen:
                     yield Violation("once", f"{client} got {key[0]} {key[1]} by both kinds")
-            if self.complete:
-                yield from self._check_complete(client, stays, seen.union(subscribed))
+            yield from self._check_complete(client, stays, seen.union(subscribed))
 
     def _check_stay(
         self, client: str, stay: Stay, seen: set[tuple[int, Key]]

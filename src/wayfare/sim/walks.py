@@ -20,7 +20,7 @@ from wayfare.core.messages import BrokerId, Nullify, State, Terms
 from wayfare.core.places import EVERYWHERE, Place, Places
 from wayfare.core.predicates import Value
 from wayfare.core.relocation import EXCEED
-from wayfare.core.replicator import NO_STREAM
+from wayfare.core.replicator import NO_STREAM, NOT_ANSWERED
 from wayfare.core.virtual import Ahead, Learning
 from wayfare.eventlog import Event
 from wayfare.sim import topology
@@ -467,7 +467,7 @@ class Walks:
             if walker.connection is None:
                 walker.attach()
         world.settle()
-        judge = Judge(world, self.places, self.areas, complete=not self.faults)
+        judge = Judge(world, self.places, self.areas)
         # Of losses of both kinds together, the oracle of one cannot say how many there may be.
         told = self.areas if self.small else ()
         verdict = check_deliveries(judge.ordinary, reach(world), told, judge.followed)
@@ -504,9 +504,10 @@ class Walks:
             # What its broker followed for the former number is over, with what it kept meanwhile.
             again = event.client in exceeding and event.reason == NO_STREAM
             # A client that goes on before what was kept for it has come may be told of a loss that is none.
-            whole_ns = 2 * (within.client_ns + within.tree_ns)
+            spec = self.world.direct_link
+            whole_ns = 2 * (within.client_ns + within.tree_ns + spec.latency_ns + spec.jitter_ns)
             recent = [span for span in history.attached if span.start <= event.time_ns][-4:-1]
-            hurries = event.reason == NO_STREAM and any(
+            hurries = event.reason in (NO_STREAM, NOT_ANSWERED) and any(
                 span.end - span.start < whole_ns for span in recent
             )
             if not (in_vain or overflow or again or hurries):
