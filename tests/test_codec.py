@@ -180,7 +180,9 @@ MESSAGES = {
     m.HereGap: st.builds(m.HereGap, numbers, texts, st.booleans()),
     m.Shadow: st.builds(m.Shadow, names, names, numbers, numbers, numbers, followed, listeners),
     m.Forget: st.builds(m.Forget, names, numbers, names),
-    m.Recall: st.builds(m.Recall, names, names, numbers, st.tuples(numbers, numbers)),
+    m.Recall: st.builds(
+        m.Recall, names, names, numbers, st.tuples(numbers, numbers), st.booleans()
+    ),
     m.Recalled: st.builds(
         m.Recalled,
         names,
@@ -350,7 +352,7 @@ LAYOUT = [
         [70, "b1", "anna", 3, 2, 9, [[["x", None]], [62, "R1", None, {}, {}], [3, 7]], []],
     ),
     (m.Forget("anna", 3, "b1"), [71, "anna", 3, "b1"]),
-    (m.Recall("b1", "anna", 3, (2, 7)), [72, "b1", "anna", 3, [2, 7]]),
+    (m.Recall("b1", "anna", 3, (2, 7), True), [72, "b1", "anna", 3, [2, 7], True]),
     (
         m.Recalled("anna", 3, (m.Kept(NOTE, 5),), 8, "why"),
         [73, "anna", 3, [[NOTE_ON_WIRE, 5, 0]], 8, "why", []],

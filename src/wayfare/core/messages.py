@@ -992,6 +992,7 @@ class Recall(Message, frozen=True, tag=72):
     client: ClientId
     epoch: Number
     heard: tuple[Number, Number] = (0, 0)  # since which attachment, and up to which number, by Here
+    forget: bool = False  # as by `Forget`, when this is answered
 
 
 class Recalled(Message, frozen=True, tag=73):

@@ -142,15 +142,17 @@ class Replicator:
         self._listen(virtual)
         if lost:
             virtual.backlog.lose(1, lost, exact=False)
-        effects: list[Effect] = []
-        if previous != self.name:
+        recalls = previous != self.name and not (expected and _listened_ahead(virtual))
+        if recalls:
+            virtual.recalling, virtual.asked = now + self.limits.recall_ns, virtual.epoch
+            self._arm(virtual, virtual.recalling)
+        elif previous != self.name:
             virtual.recalling = None
-            if not (expected and _listened_ahead(virtual)):
-                effects.append(self._recall(virtual, message.previous[0], heard, now))
         self._replay(virtual, left, now)
-        effects += self.push(virtual, now)
+        effects = self.push(virtual, now)
         self._arm(virtual, virtual.renew_at)
-        return effects + self._hand_over(virtual, previous, known, heard, now)
+        handed = self._hand_over(virtual, previous, known, heard, now)
+        return effects + (self._recall(message, handed, heard) if recalls else handed)
 
     def on_follow(self, session: Session, message: m.Follow, now: int) -> list[Effect]:
         virtual = self.virtual.get(session.client)
@@ -242,14 +244,20 @@ class Replicator:
         if isinstance(message, m.Shadow):
             return self._on_shadow(message, now)
         if isinstance(message, m.Forget):
-            virtual = self.virtual.get(message.client)
-            if virtual is not None and virtual.epoch < message.epoch:
-                self._learn(virtual, message.broker, now)
-                self._remove(virtual)
+            self._forget(message, now)
             return []
         if isinstance(message, m.Recall):
-            return self._on_recall(message, now)
+            answer = self._on_recall(message, now)
+            if message.forget:
+                self._forget(message, now)
+            return answer
         return self._on_recalled(message, now)
+
+    def _forget(self, message: m.Forget | m.Recall, now: int) -> None:
+        virtual = self.virtual.get(message.client)
+        if virtual is not None and virtual.epoch < message.epoch:
+            self._learn(virtual, message.broker, now)
+            self._remove(virtual)
 
     def _hand_over(
         self,
@@ -368,16 +376,18 @@ class Replicator:
         return []
 
     def _recall(
-        self, virtual: Virtual, previous: tuple[BrokerId, int], heard: tuple[int, int], now: int
-    ) -> Effect:
-        """Ask its last broker what it kept, and deliver nothing until it has answered."""
-        broker, epoch = previous
-        if heard not in (NOTHING_HEARD, (epoch, heard[1])):  # of an attachment in vain since then
+        self, message: m.Attach, handed: list[Effect], heard: tuple[int, int]
+    ) -> list[Effect]:
+        """Ask the last broker of a client what it kept, beside what a handover says.
+
+        If it need not listen any more, the same message says so: nothing is forgotten before it is recalled.
+        """
+        broker, epoch = message.previous[0]
+        if heard != NOTHING_HEARD and heard[0] != epoch:  # of an attachment in vain since then
             heard = epoch, 0
-        virtual.recalling = now + self.limits.recall_ns
-        virtual.asked = virtual.epoch
-        self._arm(virtual, virtual.recalling)
-        return Post(broker, m.Recall(self.name, virtual.client, virtual.epoch, heard))
+        forget = Post(broker, m.Forget(message.client, message.epoch, self.name))
+        recall = m.Recall(self.name, message.client, message.epoch, heard, forget in handed)
+        return [Post(broker, recall), *(one for one in handed if one != forget)]
 
     def _on_recall(self, message: m.Recall, now: int) -> list[Effect]:
         virtual = self.virtual.get(message.client)

@@ -7,6 +7,7 @@ The judge knows where every client was when, and which brokers were to listen ah
     fifo       while it stays, every publisher's in order, and the past before the present
     complete   what is published for where it stays, while it stays there, is delivered
     past       ... and what was published before, while a virtual client listened for it there;
+    recalled   ... or while it was at another broker, which kept it;
                of each of these that does not come, its client is told
     terms      ... but no more of it than the client wants
 
@@ -348,6 +349,10 @@ class Judge:
                     and not self._is_limited_soon(run, event)
                 ):
                     return "past", run[0]
+                if self._has_to_be_recalled(
+                    client, stays[:first], run[0], event
+                ) and not self._is_limited_soon(run, event):
+                    return "recalled", run[0]
             if run[-1].end > event.time_ns:
                 sent.add((run[0].broker, run[0].life))
         return None
@@ -416,6 +421,35 @@ class Judge:
                 stay.follows, stay.meanings, self._ranged(stay), strict=True
             )
         )
+
+    def _has_to_be_recalled(
+        self, client: str, before: list[Stay], stay: Stay, event: Event
+    ) -> bool:
+        """Whether the last broker of a client kept this for it, and has to be asked where it comes to now.
+
+        That is where nobody listened for this. What came to the last broker after it was asked need not be in its answer.
+        """
+        earlier = [one for one in before if one.life == stay.life]
+        if self.world.relocation == Home.name or not earlier or stay.start != stay.attached:
+            return False
+        last = [one for one in earlier if one.attachment == earlier[-1].attachment]
+        attributes, here = event.attributes or {}, BrokerId(stay.broker)
+        if last[-1].broker == here or last[-1].attachment == stay.attachment:
+            return False
+        if not _is_same([*last, stay]) or len({one.state.location for one in last}) > 1:
+            return False  # what it got for another location, and dropped, does not come again
+        if last[-1].end - last[0].attached < 2 * self.reach.client_ns:
+            return False
+        if self._listens(client, last, here) and any(
+            matches(one, attributes) for one in self._ranged(stay)
+        ):
+            return False
+        set_up = max(last[0].attached + 2 * self.reach.client_ns, self._advertised_ns())
+        if event.time_ns <= set_up + self.reach.tree_ns or self._arrived(event) > stay.attached:
+            return False
+        age_ns = stay.start + self._receiving_ns() - event.time_ns
+        kept = zip(stay.follows, stay.meanings, self._ranged(last[-1]), strict=True)
+        return any(self._is_kept(*one, event, age_ns) for one in kept)
 
     def _is_limited_soon(self, run: list[Stay], event: Event) -> bool:
         """Whether the client limited what it wants of the past before that could have come."""

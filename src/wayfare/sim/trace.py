@@ -187,7 +187,9 @@ TEXTS: dict[type, Callable[[Any], str]] = {
         f" {', '.join(text for text, _ in one.followed.follows)})"
     ),
     m.Forget: lambda one: f"Forget({one.client} before epoch {one.epoch})",
-    m.Recall: lambda one: f"Recall({one.client} at {one.broker}, epoch {one.epoch})",
+    m.Recall: lambda one: (
+        f"Recall({one.client} at {one.broker}, epoch {one.epoch}{', and forget it' * one.forget})"
+    ),
     m.Recalled: lambda one: (
         f"Recalled({one.client}, {len(one.kept)} kept{f', {one.lost} lost' if one.lost else ''})"
     ),
