@@ -60,10 +60,12 @@ class Wire:
 
 
 class Network:
-    def __init__(self, *pairs, routing="covering", limits=DEFAULT_LIMITS, relocation="handoff"):
+    def __init__(
+        self, *pairs, routing="covering", limits=DEFAULT_LIMITS, relocation="handoff", apart=None
+    ):
         """Brokers and their links, each written `porto-lisbon`; a broker all alone is `porto`.
 
-        They have announced themselves to each other, and nothing is on its way.
+        They have announced themselves to each other, and nothing is on its way. `apart` are brokers with other limits.
         """
         self.now = 0
         self.clients = {}
@@ -79,7 +81,7 @@ class Network:
                 self._wires[a, b] = Wire(a, b, link=a)
                 self._wires[b, a] = Wire(b, a, link=b)
         self.brokers = {
-            name: Broker(name, there, routing, limits, relocation)
+            name: Broker(name, there, routing, (apart or {}).get(name, limits), relocation)
             for name, there in neighbours.items()
         }
         for broker, neighbour in list(self._wires):

@@ -133,6 +133,27 @@ ERRANDS = {
     ),
     m.Prepare: st.builds(m.Prepare, names, names, numbers, profiles),
     m.Convene: st.builds(m.Convene, names, enlistings),
+    m.PastRequest: st.builds(
+        m.PastRequest,
+        names,
+        numbers,
+        numbers,
+        filters(),
+        numbers,
+        st.none() | terms,
+        st.booleans(),
+        st.integers(0, m.PAST_HOPS_MAX),
+    ),
+    m.PastReply: st.builds(
+        m.PastReply,
+        names,
+        numbers,
+        numbers,
+        st.lists(st.builds(m.Kept, notifications, numbers)).map(tuple),
+        st.booleans(),
+        numbers,
+        st.booleans(),
+    ),
 }
 errand = st.sampled_from(sorted(ERRANDS, key=repr)).flatmap(ERRANDS.get)
 
@@ -519,6 +540,14 @@ LAYOUT = [
             (
                 m.Convene("porto", m.Enlist("w", X, "a1", 3, 16, 10**9)),
                 [87, "porto", [86, "w", [ON_WIRE], "a1", 3, 16, 10**9]],
+            ),
+            (
+                m.PastRequest("porto", 7, 8, X, 9, m.Terms(last=3), True, 5),
+                [57, "porto", 7, 8, [ON_WIRE], 9, [3, None, None, False, None, None], True, 5],
+            ),
+            (
+                m.PastReply("porto", 7, 8, (m.Kept(NOTE, 5),), True, 2, complete=False),
+                [58, "porto", 7, 8, [[NOTE_ON_WIRE, 5, 0]], True, 2, False],
             ),
             (
                 m.Ask("porto", "anna", 3, (("faro", 2),), 77),

@@ -89,6 +89,16 @@ def test_attributes_read_as_they_are_written():
             m.Convene("porto", m.Enlist("w", WIDE, "a1", 3, 16, 10**9)),
             "Convene(at porto, w: price > 10)",
         ),
+        (m.PastRequest(PORTO, 1, 2, WIDE, 3), "PastRequest(to porto: price > 10)"),
+        (
+            m.PastRequest(PORTO, 1, 2, WIDE, 3, others=True),
+            "PastRequest(to porto: price > 10, of others)",
+        ),
+        (m.PastReply(PORTO, 1, 2, asked=1), "PastReply(to porto, 1 more to reply)"),
+        (
+            m.PastReply(PORTO, 1, 2, more=True, complete=False),
+            "PastReply(to porto, some forgotten, ...)",
+        ),
         (m.Interest(WIDE, wanted=True), "Interest(price > 10 is wanted)"),
         (m.Interest(WIDE, wanted=False), "Interest(price > 10 is unwanted)"),
         (m.Advertise(WIDE, watch=True), "Advertise(price > 10, watched)"),

@@ -27,7 +27,6 @@ from wayfare.core.effects import Close, Effect, Send, WillPublished
 from wayfare.core.filters import Filter
 from wayfare.core.grants import Grants
 from wayfare.core.history import (
-    FORGOTTEN_PAST,
     Backlog,
     Kept,
     Limits,
@@ -36,9 +35,7 @@ from wayfare.core.history import (
     Queued,
     Stored,
     newest,
-    past_wanted,
     size_of,
-    with_loss_behind,
 )
 from wayfare.core.intake import Intakes
 from wayfare.core.late import LATE
@@ -97,6 +94,8 @@ class Border:
         self.intakes = Intakes(self.routing, limits)
         self.past = Past()
         self._remembers = limits.past_count > 0
+        # When links last began from nothing: what the broker there remembered may be lost.
+        self.cut: dict[BrokerId, int] = {}
         self._flooding = False  # what is routed now goes to all brokers
         self.by_link: dict[LinkId, Session] = {}
         self.costs = Costs(self.subscriptions_of)
@@ -530,7 +529,7 @@ class Border:
         self.note(session)
         notification = wills.notification_of(session, will)
         doubted = session.doubt is not None and session.doubt.until > now
-        since = notification.number if doubted or session.wait is not None else 0
+        since = notification.number if doubted or session.is_waiting() else 0
         published = WillPublished(session.client, notification, will.retain)
         if will.retain is not None:
             value = self.retained.accept(notification, will.retain, session.account, since)
@@ -786,43 +785,6 @@ class Border:
             return []
         return [Send(session.link, m.NoResponders(request.number))]
 
-    def recall(
-        self, session: Session, filter: Filter, since_ns: int, now: int, ask: int = 0
-    ) -> list[Effect]:
-        """Send a session what came by before it subscribed, as far as that is in order.
-
-        What it gets as a current value is left out: a client that has something newer of the publisher would drop it
-        here, but takes it as a current value.
-        """
-        terms = session.subscriptions.get(filter)
-        found = [
-            (Stored(one, size_of(one)), came)
-            for one, came in self.past.since(now - since_ns, filter, now)
-        ]
-        wanted = past_wanted(found, terms, now)
-        enough = terms is not None and terms.last is not None and len(wanted) >= terms.last
-        if not enough and (self.past.forgotten > now - since_ns or not self._remembers):
-            self.lose(session, FORGOTTEN_PAST)
-        queue: list[Queued] = []
-        values = session.held_values()
-        if ask > session.asked:
-            current = [one.notification for one in self.retained.matching({ask: filter}, now)]
-            values |= {(one.publisher, one.number) for one in current}
-        for stored, came in wanted:
-            notification = stored.notification
-            if (notification.publisher, notification.number) in values:
-                continue
-            if session.wait is not None:
-                self._hold(session, (stored,), now)
-            elif session.marks.pass_on(notification, now):
-                queue.append((stored, came))
-        if session.backlog.may_repeat:  # what an older session had may be missing in between
-            recalled = {one for one, _ in queue if isinstance(one, Stored)}
-            queue = with_loss_behind(queue, Loss(1, FORGOTTEN_PAST, exact=False), recalled)
-        self.backpressure.expect(session, len(queue), now)
-        self.put(session, queue)
-        return self.push(session, now)
-
     def answer(
         self, session: Session, asks: dict[int, Filter], delivered: int, now: int
     ) -> list[Effect]:
@@ -1026,7 +988,8 @@ class Border:
                 self.deadlines.arm(AWAY, session.place, session.away_until)
                 self.arm_will(session)
             if session.wait is not None:
-                self.deadlines.arm(ANSWER, session.place, session.wait.until)
+                asked = [one.until for one in session.wait.queries.values() if one.left]
+                self.deadlines.arm(ANSWER, session.place, min([session.wait.until, *asked]))
 
     def extend_waits(self, by_ns: int, now: int) -> None:
         """Let sessions wait longer for their old brokers, but no longer from now than a new one.

@@ -66,6 +66,7 @@ from wayfare.core.messages import (
     Publish,
     Update,
 )
+from wayfare.core.past_requests import PastRequests
 from wayfare.core.paths import Paths
 from wayfare.core.preparing import Comparison, Held
 from wayfare.core.profiles import Profiles, Step
@@ -163,6 +164,7 @@ class Broker:
             self.relocation: Relocation = strategy(self.border, self.paths, forecast=forecast)
         else:
             self.relocation = strategy(self.border, self.paths)
+        self.pasts = PastRequests(self.border, self.paths, self.relocation)
         self.profiles = Profiles(self.border, self.paths)
         self.replicator = Replicator(name, self.border, ahead)
         self._heard = self.replicator.ear.heard  # what is there for virtual clients
@@ -208,7 +210,7 @@ class Broker:
                 if session is not None and self._is_ready(session, event.link):
                     effects = self.border.accept(session, message, now)
                     return effects + self._hear(now) if self._heard or self._shared else effects
-        self._now = now
+        self._now = self.routing.now = now
         effects = EVENTS[type(event)](self, event, now)
         if self._heard or self._shared:
             effects += self._hear(now)
@@ -266,7 +268,7 @@ class Broker:
 
     def _accept_held(self, session: Session, publication: Publish | None, now: int) -> list[Effect]:
         """Publish what was held back, unless its client is to send it again: elsewhere, or because it came back."""
-        if self.border.at_place(session.place) is not session or session.wait is not None:
+        if self.border.at_place(session.place) is not session or session.is_waiting():
             return []
         if publication is None:
             return self.relocation.leave(session, now)
@@ -407,6 +409,7 @@ class Broker:
         self._prepared = None
         again = self.convergence.has_begun(neighbour)  # whether or not anything came over it
         if again:
+            self.border.cut[neighbour] = now
             effects += self.on_gap(neighbour, m.Gap(0, LINK_LOST, exact=False), now)
         queue = self._queued.pop(neighbour, deque())
         while queue:
@@ -434,7 +437,7 @@ class Broker:
 
     def on_rolled_back(self, event: RolledBack, now: int) -> list[Effect]:
         """Report the loss to everybody who may miss something, and look for sessions that moved on."""
-        self.border.since = now
+        self.border.since = self.border.past.forgotten = now
         gap = m.Gap(0, ROLLED_BACK, exact=False)
         effects: list[Effect] = [Send(LinkId(one), gap) for one in self.neighbours]
         effects += self.replicator.lose(ROLLED_BACK, now)
@@ -480,6 +483,7 @@ class Broker:
         if following is not None:
             effects += self.replicator.leave(client, now)
         for session in self.border.of(client):
+            effects += self.pasts.end(session, now)  # what it holds back may be withdrawn
             reason = self.border.confine(session, grants)
             if reason and session.wait is not None:
                 # Its old broker may still send what is withdrawn: the session cannot go on.
@@ -543,6 +547,7 @@ class Broker:
     def on_stalled(self, event: Stalled, now: int) -> list[Effect]:
         """Others could not be heard for a while: give them that much more time."""
         self.border.extend_waits(event.for_ns, now)
+        self.pasts.extend_waits(event.for_ns, now)
         self.profiles.extend_waits(event.for_ns, now)
         self.replicator.extend_waits(event.for_ns, now)
         self.backpressure.extend(event.for_ns)
@@ -560,7 +565,10 @@ class Broker:
 
     def on_answer_due(self, place: int, now: int) -> list[Effect]:
         session = self.border.at_place(place)
-        return [] if session is None else self.relocation.on_answer_due(session, now)
+        if session is None:
+            return []
+        effects = self.pasts.on_due(session, now)
+        return effects + self.relocation.on_answer_due(session, now)
 
     def on_away_due(self, place: int, now: int) -> list[Effect]:
         session = self.border.at_place(place)
@@ -889,6 +897,7 @@ class Broker:
     def on_gap(self, neighbour: BrokerId, message: m.Gap, now: int) -> list[Effect]:
         """Something that was to come from there is lost, for all who are behind this broker."""
         others = [one for one in self.neighbours if one != neighbour]
+        self.pasts.lose()
         effects: list[Effect] = [Send(LinkId(one), message) for one in others]
         effects += self._take(self.relocation.on_gap(neighbour, now), now)
         effects += self._take(self.profiles.on_gap(now), now)
@@ -986,6 +995,10 @@ class Broker:
                 effects += self.relocation.on_above(errand, now)
             elif isinstance(errand, m.Convene):
                 effects += self._convene(errand, now)
+            elif isinstance(errand, m.PastRequest):
+                effects += self.pasts.on_request(neighbour, errand, now)
+            elif isinstance(errand, m.PastReply):
+                effects += self.pasts.on_reply(errand, now)
             else:
                 effects += self.relocation.on_errand(neighbour, errand, now)
         if any(
@@ -1135,13 +1148,11 @@ class Broker:
         self.border.note(session)
         effects: list[Effect] = []
         if message.since_ns:
-            effects = self.border.recall(
-                session, message.filter, message.since_ns, now, message.ask
-            )
+            self.pasts.begin(session, message, now)
         if message.ask:
             asks = {message.ask: message.filter}
             effects += self.border.answer(session, asks, message.delivered, now)
-        return effects
+        return effects + self.pasts.go_on(session, now) if message.since_ns else effects
 
     def _compares_first(self, session: Session, message: m.Subscribe) -> bool:
         """Whether a request for current values waits until it was compared with them in slices."""

@@ -450,7 +450,7 @@ class Client:
     ) -> list[Effect]:
         """Subscribe, and with `terms` say what of what is missed is wanted; the last ones count.
 
-        With `since_ns`, also what came by within that time, as far as the broker remembers, and
+        With `since_ns`, also what was published within that time, as far as brokers remember, and
         nothing of a publisher that is older than what this client has of it. With `current`, also the
         current values that match, first; `asks` is the number of this request.
         """

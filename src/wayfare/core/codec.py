@@ -288,7 +288,7 @@ def _publications(message: m.AnyMessage) -> Iterator[m.Publish | m.Notification]
     elif isinstance(message, m.Recalled):
         yield from (kept.notification for kept in message.kept)
     elif isinstance(message, m.Update):
-        replies = [one for one in message.errands if isinstance(one, m.Reply)]
+        replies = [one for one in message.errands if isinstance(one, m.Reply | m.PastReply)]
         yield from (kept.notification for reply in replies for kept in reply.kept)
     elif isinstance(message, m.Tunnel) and message.message is not None:
         yield from _publications(message.message)
@@ -548,6 +548,20 @@ def _check_convene(message: m.Convene) -> None:
     _check_filter(message.enlist)
 
 
+def _check_past_request(message: m.PastRequest) -> None:
+    _check_name(message.broker)
+    _check_filter(message)
+    if message.terms is not None:
+        _check_terms(message.terms)
+
+
+def _check_past_reply(message: m.PastReply) -> None:
+    _check_name(message.broker)
+    for kept in message.kept:
+        _check_notification(kept.notification)
+        _check_number(kept.age_ns)
+
+
 def _check_resend(message: m.Resend) -> None:
     _check_number(message.epoch)
     _require(message.above <= DELIVERED_MAX, "more attachments than there can be")
@@ -642,6 +656,8 @@ CHECKS: dict[type, Callable[[Any], None]] = {
     m.NoResponders: _check_nothing,
     m.Enlist: _check_filter,
     m.Convene: _check_convene,
+    m.PastRequest: _check_past_request,
+    m.PastReply: _check_past_reply,
     m.Follow: _check_follow,
     m.Unfollow: _check_unfollow,
     m.State: _check_state,

@@ -60,6 +60,7 @@ from wayfare.core.messages import (
     Reply,
     Request,
 )
+from wayfare.core.past_requests import found_past
 from wayfare.core.paths import Paths
 from wayfare.core.predicates import Attributes
 from wayfare.core.profiles import digest
@@ -180,6 +181,8 @@ class Handoff(Relocation):
         effects = self.border.disconnect(session, f"{message.client} attached again", now)
         if message.delivered != session.backlog.last:  # the session was rolled back to this wait
             left = left_of(session, message.delivered)
+            if wait.is_open:
+                left = thinned(left, session.subscriptions, now, moved=False)
             self.border.begin_backlog(session, message.delivered)
             self.border.put(session, left)
         if self._are_forgotten(session, message):
@@ -223,13 +226,13 @@ class Handoff(Relocation):
         session.published = max(session.published, reply.published)
         if reply.doubt_ns and session.doubt is None:
             session.doubt = Doubt(now + reply.doubt_ns, reply.doubt_since)
-        if session.wait is None:
+        wait = session.wait
+        if wait is None or wait.is_open:
             if reply.subscriptions is not None:
                 lacking = session.subscriptions.keys() - reply.subscriptions
                 session.unlike = reply.old_epoch if lacking else 0
             effects = self._take_late(session, kept, reply, now)
             return effects if reply.more else effects + self._seek([session], now)
-        wait = session.wait
         old = wait.old.setdefault(reply.old_epoch, Old(wait.asked))
         if reply.gap in session.unsettled and not reply.more:
             lost = any(
@@ -252,14 +255,16 @@ class Handoff(Relocation):
 
     def _not_found(self, session: Session, reply: Reply, now: int) -> list[Effect]:
         gap = reply.gap or reply.epoch
-        if session.wait is None and gap in session.unsettled:  # that will not be known any more
+        if not session.is_waiting() and gap in session.unsettled:  # that will not be known any more
             self.border.put(session, [(self._settle(session, gap, exact=False), now)])
         if reply.old_epoch:  # it was an answer to an older session, and followed that
             return [*self.border.push(session, now), *self._seek([session], now)]
         awaited = session.wait is not None and session.wait.pending is not None
         if reply.superseded and session.epoch == reply.epoch and not awaited:
             return self._end(session, now)  # no attachment will ask for it
-        if session.wait is not None:
+        if session.wait is not None and session.wait.is_due:  # another reply was here before
+            return []
+        if session.is_waiting():
             return self._nothing(session, now)
         waited = session.doubt is not None and not session.doubt.exceeds
         if waited and session.welcomed and not reply.superseded:
@@ -442,8 +447,13 @@ class Handoff(Relocation):
 
         A loss is of what older sessions had: it comes behind what of that is here, before what was held.
         """
-        wait, session.wait = session.wait, None
+        wait = session.wait
         assert wait is not None
+        if loss is None and wait.asks_for_past():
+            wait.is_due, wait.request = True, None
+            return []
+        session.wait = None
+        wait.give_up()
         if session.link is None:  # it did not end while it waited
             self.border.deadlines.arm(AWAY, session.place, session.away_until)
         if wait.repeated:
@@ -452,7 +462,10 @@ class Handoff(Relocation):
             self.border.handovers.add(now - (wait.until - self._patience_ns(session, wait)))
         olds = wait.old.values()
         session.backlog.may_repeat = loss is not None or any(is_unsure(old.kept) for old in olds)
-        queue = self._merged(session, wait, [] if loss is None else [(loss, NEVER)], now)
+        losses: list[Queued] = [] if loss is None else [(loss, NEVER)]
+        if wait.queries:
+            losses += self._hold_past(session, wait, now)
+        queue = self._merged(session, wait, losses, now)
         self.border.put_shared(session, queue)
         self.border.let_go(wait)
         for old in olds:
@@ -489,6 +502,29 @@ class Handoff(Relocation):
         if session.leaving:
             return effects if in_slices else effects + self._end(session, now)
         return effects + self._seek([session], now)
+
+    def release(self, session: Session, now: int) -> list[Effect]:
+        return self._release(session, now)
+
+    def on_opened(self, session: Session, wait: Wait, now: int) -> list[Effect]:
+        effects = self._claim(session, wait.unclaimed, now)
+        if wait.pending is not None:
+            return effects + self._hand_over(session, wait.pending, now)
+        if session.leaving:
+            return effects + self._end(session, now)
+        return effects + self._seek([session], now)
+
+    def _hold_past(self, session: Session, wait: Wait, now: int) -> list[Queued]:
+        """Add what was found of the past to what is held back; the loss, if that is incomplete."""
+        marks: dict[ClientId, int] = {}
+        for old in wait.old.values():
+            marks |= {who: max(mark, marks.get(who, 0)) for who, mark in old.marks.items()}
+        past, lost = found_past(session, wait, marks, now)
+        for one, _ in past:
+            assert isinstance(one, Stored)
+            self.border.memory.keep(one)
+        wait.held[:0] = past
+        return lost
 
     def _merged(self, session: Session, wait: Wait, lost: list[Queued], now: int) -> list[Queued]:
         """What older sessions had and what was held back, each once, in every publisher's order."""
@@ -549,7 +585,7 @@ class Handoff(Relocation):
             border.bury(request.client, request.epoch - 1, now, partial=forgotten)
             session = border.at(request.client, epoch, life)
             superseded = any(
-                one.epoch > request.epoch and (one is session or one.wait is None)
+                one.epoch > request.epoch and (one is session or not one.is_waiting())
                 for one in border.of(request.client)
             )
             superseded |= border.tombstones[request.client].went_after(request.epoch)
@@ -710,9 +746,10 @@ class Handoff(Relocation):
         return self._end(session, now) if session.orphan else []
 
     def on_publish(self, session: Session, message: m.Publish, now: int) -> list[Effect]:
-        if session.wait is None:
+        wait = session.wait
+        if wait is None or wait.is_open:
             return super().on_publish(session, message, now)
-        wait, before = session.wait, session.wait.publications_bytes()
+        before = wait.publications_bytes()
         if not wait.hold(message, self.border.limits):
             wait.refused = True
         self.border.memory.publications += wait.publications_bytes() - before
@@ -829,7 +866,7 @@ class Handoff(Relocation):
     def on_answer_due(self, session: Session, now: int) -> list[Effect]:
         """The old broker did not answer in time, or too much is held back until it does."""
         wait = session.wait
-        if wait is None:
+        if wait is None or wait.is_open or wait.is_due:
             return []
         if wait.returning and (wait.until <= now or self.border.is_full(wait)):
             return self._miss(session, wait, NO_SESSION, now)

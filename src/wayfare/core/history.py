@@ -213,7 +213,7 @@ def has_expired(notification: Notification, put: int, now: int) -> bool:
     return lifetime > 0 and put + lifetime <= now
 
 
-FORGOTTEN_PAST = "its broker remembers less of the past than was asked for"
+FORGOTTEN_PAST = "brokers remember less of the past than was asked for, or did not reply in time"
 
 
 def reason(first: str, then: str, *, exact: bool) -> str:
@@ -370,6 +370,18 @@ def past_wanted(past: list[Kept], terms: Terms | None, now: int) -> list[Kept]:
     if terms is None:
         return past
     return [past[at] for at in _chosen(past, list(range(len(past))), terms, now, past=True)]
+
+
+def past_to_send(past: list[Kept], terms: Terms | None, now: int) -> list[Kept]:
+    """What a broker elsewhere has to know of this to find out what its client wants of all brokers' past.
+
+    A notification that nullifies others goes along: these may be remembered by other brokers.
+    """
+    if terms is None:
+        return past
+    if terms.nullify is not None:
+        terms = replace(terms, key=None, last=None)
+    return [past[at] for at in _chosen(past, list(range(len(past))), terms, now)]
 
 
 def nullifies(notification: Notification, nullify: Nullify) -> bool:

@@ -96,7 +96,9 @@ class Junction(Handoff):
     def _on_searched_all(self, search: Search, now: int) -> list[Effect]:
         fetch = search.fetch
         session = self.border.at(fetch.client, fetch.epoch)
-        if session is None or session.wait is None:  # its time was up; nothing may be left behind
+        if (
+            session is None or session.wait is None or session.wait.is_open
+        ):  # its time was up; nothing may be left behind
             return [] if fetch.everywhere else self._search_everywhere(fetch, now)
         old = session.wait.old
         session.wait.superseded |= search.superseded

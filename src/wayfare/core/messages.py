@@ -10,7 +10,7 @@ connection and never changes.
                               Here  HereGap  Echo  NoResponders
     broker -> broker          Notification  Uncertain  Retained  Values  Gap  Announce  Tunnel
                               Update(Probe, Echo, Slow, Request, Reply, Fetch, Searched, Ask,
-                                         Profile, Prepare, Convene)
+                                         Profile, Prepare, Convene, PastRequest, PastReply)
     replicator -> replicator  Shadow  Forget  Recall  Recalled
 """
 
@@ -50,6 +50,7 @@ AHEAD_MAX = 8  # filters that an entry has for the hops beyond
 ERRANDS_MAX = 4  # in one Update
 SLOW_MAX = 100  # publishers in one Update
 ANNOUNCE_MAX = 1_000  # brokers, or clients, in one Announce
+PAST_HOPS_MAX = 64  # that a request for the past travels
 REPLY_BYTES_MAX = 1024 * 1024  # of notifications in one Reply; then the rest comes in another
 REPLY_KEPT_MAX = 10_000  # notifications in one Reply
 REPLY_MARKS_MAX = 1_000  # publishers of which one Reply says how far they were heard
@@ -884,7 +885,35 @@ class Convene(Message, frozen=True, tag=87):
     enlist: Enlist
 
 
-Errand = Request | Reply | Fetch | Searched | Ask | Profile | Prepare | Convene
+class PastRequest(Message, frozen=True, tag=57):
+    """Reply to `broker` with what was published in your direction, and matches: see past_requests.py."""
+
+    broker: BrokerId
+    place: Number  # of the session there that asks
+    number: Number  # of the request
+    filter: Filter
+    since_ns: Number  # what came by within that time
+    terms: Terms | None = None
+    # From brokers whose clients did not publish what matches: they have what others wanted, too.
+    others: bool = False
+    hops: Annotated[int, Meta(ge=0, le=PAST_HOPS_MAX)] = PAST_HOPS_MAX  # that it may still travel
+
+
+class PastReply(Message, frozen=True, tag=58):
+    """What the sender remembers; each neighbour that it has passed the request on to replies as well."""
+
+    broker: BrokerId
+    place: Number
+    number: Number
+    kept: Annotated[tuple[Kept, ...], Meta(max_length=REPLY_KEPT_MAX)] = ()
+    more: bool = False  # the rest comes in another
+    asked: Number = 0  # neighbours that it has passed the request on to
+    complete: bool = True  # False: something of the time that was asked for may be forgotten
+
+
+Errand = (
+    Request | Reply | Fetch | Searched | Ask | Profile | Prepare | Convene | PastRequest | PastReply
+)
 
 
 class Slow(Message, frozen=True, tag=95):

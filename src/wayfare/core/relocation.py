@@ -21,7 +21,7 @@ from wayfare.core.effects import EXPIRED, Effect, LinkDown, Received, Send
 from wayfare.core.history import NEVER, Loss, Queued, is_unsure, thinned, with_loss_between
 from wayfare.core.messages import BrokerId, LinkId
 from wayfare.core.paths import Paths
-from wayfare.core.sessions import Session
+from wayfare.core.sessions import Session, Wait
 from wayfare.errors import ProtocolError
 
 BEGAN_ANEW = "{} began anew: a name is one client's, and its latest process has it"
@@ -186,6 +186,14 @@ class Relocation:
 
     def on_answer_due(self, session: Session, now: int) -> list[Effect]:
         """A session may have waited for its old broker for too long."""
+        return []
+
+    def release(self, session: Session, now: int) -> list[Effect]:
+        """Open a session that waited for its old broker, and then for replies about the past."""
+        return []
+
+    def on_opened(self, session: Session, wait: Wait, now: int) -> list[Effect]:
+        """A session was open, held back what came while it asked for the past, and is open again."""
         return []
 
     def on_away_due(self, session: Session, now: int) -> list[Effect]:

@@ -38,6 +38,9 @@ LOCAL = BrokerId("")  # the source of what the broker's own sessions want or off
 NOWHERE = -1  # the place of filters that count in the tables, but for no session yet
 NOBODY = ClientId("")  # whose entries are where routing is by filter
 
+WITHDRAWN_MAX = 1_000  # advertisements of one neighbour, or of the broker's own clients
+LONG_AGO = -(2**62)
+
 Chains = tuple[tuple[Filter, ...], ...]  # filters of one conjunction, for hop after hop
 
 
@@ -170,6 +173,32 @@ def _take_out(stale: dict[Entry, None], added: tuple[Entry, ...]) -> tuple[Entry
 REVIEW_UNITS = 10  # that it takes to settle one subscription for one neighbour
 
 
+class Withdrawn:
+    """Advertisements that a neighbour, or this broker's own clients, have withdrawn, and when: the last ones.
+
+    What was published under them may still be asked for.
+    """
+
+    __slots__ = ("ads", "forgotten")
+
+    def __init__(self) -> None:
+        self.ads: dict[Entry, int] = {}  # in the order of their times
+        self.forgotten = LONG_AGO  # when the last one was withdrawn that is not known any more
+
+    def add(self, ad: Entry, now: int) -> None:
+        self.ads.pop(ad, None)
+        self.ads[ad] = now
+        if len(self.ads) > WITHDRAWN_MAX:
+            oldest = next(iter(self.ads))
+            self.forgotten = self.ads.pop(oldest)
+
+    def may_meet(self, filter: Filter, since: int) -> bool:
+        """Whether something that matches may have been offered at this time or later."""
+        if self.forgotten >= since:
+            return True
+        return any(at >= since and ad.filter.overlaps(filter) for ad, at in self.ads.items())
+
+
 class Review:
     """An advertisement of a neighbour came or went: subscriptions that overlap it are due."""
 
@@ -198,11 +227,13 @@ class Routing:
         "in_ads",
         "in_subs",
         "meter",
+        "now",
         "out_ads",
         "out_subs",
         "stale",
         "strategy",
         "touched",
+        "withdrawn",
     )
 
     def __init__(
@@ -235,6 +266,10 @@ class Routing:
         self._only_here_counts: dict[Filter, int] = {}
         # Of neighbours that tell everything anew: advertisements and subscriptions that they have not repeated yet.
         self.stale: dict[BrokerId, Stale] = {}
+        self.now = 0  # of this event
+        self.withdrawn: dict[BrokerId, Withdrawn] = {
+            one: Withdrawn() for one in (*neighbours, LOCAL)
+        }
         self.touched: set[BrokerId] = set()  # whose out-tables may have changed since last time
 
     # What local sessions want and offer
@@ -352,6 +387,18 @@ class Routing:
             if audience is not None:  # None: it is wanted beyond, but not here
                 yield audience
 
+    def may_have_come(self, source: BrokerId, filter: Filter, since: int) -> bool:
+        """Whether something that matches may have been published behind this neighbour since then.
+
+        Or at this broker, for LOCAL.
+        """
+        if self._strategy.floods or self.withdrawn[source].may_meet(filter, since):
+            return True
+        if source == LOCAL:
+            own = (ad.filter for ad, sources in self._ads.of.items() if LOCAL in sources)
+            return any(one.overlaps(filter) for one in own)
+        return self._ads_from[source].any(filter, self.meter)
+
     def start_over(self, neighbour: BrokerId) -> None:
         """A neighbour knows nothing any more. What it said counts until it has told everything anew."""
         ads, subs = self.in_ads[neighbour], self.in_subs[neighbour]
@@ -459,6 +506,7 @@ class Routing:
     def _remove_ad(self, ad: Entry, source: BrokerId) -> None:
         if not self._ads.remove(ad, source) or self._strategy.floods:
             return
+        self.withdrawn[source].add(ad, self.now)
         if source != LOCAL:
             self._ads_from[source].remove(ad)
             self._review_subs(ad, source)

@@ -56,7 +56,7 @@ from wayfare.core.profiles import Asking, Profiles
 from wayfare.core.relocation import Naive, Relocation
 from wayfare.core.retained import Saved as SavedRetained
 from wayfare.core.routing import Stale
-from wayfare.core.sessions import Doubt, Old, Session, Tombstone, Wait, Wanted
+from wayfare.core.sessions import Doubt, Old, PastQuery, Session, Tombstone, Wait, Wanted
 from wayfare.errors import UsageError
 
 FORMAT = 1
@@ -86,6 +86,16 @@ class SavedOld(msgspec.Struct, array_like=True):
     asked: int = 0
 
 
+class SavedQuery(msgspec.Struct, array_like=True):
+    filter: Filter
+    since: int
+    until: int
+    left: int
+    others: bool
+    complete: bool
+    found: list[Place]
+
+
 class SavedWait(msgspec.Struct, array_like=True):
     asked: SavedWanted
     until: int
@@ -107,6 +117,9 @@ class SavedWait(msgspec.Struct, array_like=True):
     asks: bool = False
     values: list[tuple[int, Filter]] = []
     flooded: list[tuple[ClientId, int]] = []
+    queries: list[tuple[int, SavedQuery]] = []
+    is_open: bool = False
+    is_due: bool = False
 
 
 class SavedSession(msgspec.Struct, array_like=True):
@@ -195,6 +208,9 @@ class Saved(msgspec.Struct, array_like=True):
     # Notifications that are current values of one client, by their places: for which request.
     asks: dict[int, int] = {}
     groups: bytes = b""  # queue groups, by themselves: see groups.py
+    # Advertisements that were withdrawn, by neighbour or own clients, and when the oldest were forgotten.
+    withdrawn: list[tuple[BrokerId, list[tuple[Entry, int]], int]] = []
+    cut: dict[BrokerId, int] = {}  # when links last began from nothing
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -249,6 +265,11 @@ def save(
         border.retained.save(),
         places.asks,
         groups=groups,
+        withdrawn=[
+            (source, list(one.ads.items()), one.forgotten)
+            for source, one in routing.withdrawn.items()
+        ],
+        cut=border.cut,
     )
     return _encoder.encode(saved)
 
@@ -322,6 +343,10 @@ def load(
     border.retained.load(saved.retained)
     for neighbour, stale_ads, stale_subs in saved.stale:
         routing.stale[neighbour] = Stale(dict.fromkeys(stale_ads), dict.fromkeys(stale_subs))
+    for source, withdrawn, forgotten in saved.withdrawn:
+        routing.withdrawn[source].ads.update(withdrawn)
+        routing.withdrawn[source].forgotten = forgotten
+    border.cut.update(saved.cut)
     for asking in saved.taking:
         border.intakes.taking[asking.link] = _intake(asking)
     if saved.told or saved.taking:
@@ -483,7 +508,30 @@ def _saved_wait(wait: Wait, places: Places) -> SavedWait:
         wait.asks,
         list(wait.values.items()),
         list(wait.flooded),
+        [(number, _saved_query(one, places)) for number, one in wait.queries.items()],
+        wait.is_open,
+        wait.is_due,
     )
+
+
+def _saved_query(query: PastQuery, places: Places) -> SavedQuery:
+    return SavedQuery(
+        query.filter,
+        query.since,
+        query.until,
+        query.left,
+        query.others,
+        query.complete,
+        places.all(list(query.found.values())),
+    )
+
+
+def _query(saved: SavedQuery, stored: list[Stored]) -> PastQuery:
+    query = PastQuery(saved.filter, saved.since, saved.until)
+    query.left, query.others, query.complete = saved.left, saved.others, saved.complete
+    for place, came in saved.found:
+        query.put(stored[place], came)
+    return query
 
 
 def _load_session(border: Border, saved: SavedSession, stored: list[Stored]) -> None:
@@ -555,4 +603,6 @@ def _wait(saved: SavedWait, stored: list[Stored]) -> Wait:
     wait.returning, wait.echo = saved.returning, saved.echo
     wait.unreachable, wait.asks = saved.unreachable, saved.asks
     wait.values, wait.flooded = dict(saved.values), dict.fromkeys(saved.flooded)
+    wait.queries = {number: _query(one, stored) for number, one in saved.queries}
+    wait.is_open, wait.is_due = saved.is_open, saved.is_due
     return wait

@@ -21,7 +21,17 @@ import msgspec
 
 from wayfare.core.effects import SessionEnded
 from wayfare.core.filters import Filter
-from wayfare.core.history import NEVER, Backlog, Limits, Loss, Marks, Queued, Stored, size_of
+from wayfare.core.history import (
+    NEVER,
+    Backlog,
+    Kept,
+    Limits,
+    Loss,
+    Marks,
+    Queued,
+    Stored,
+    size_of,
+)
 from wayfare.core.late import UNTOLD
 from wayfare.core.matching import FilterIndex
 from wayfare.core.memory import (
@@ -51,6 +61,49 @@ DEPARTURES_MAX = 32  # that a tombstone remembers; a request older than those fi
 Wanted = dict[Filter, Terms | None]  # subscriptions, and what of what is missed is wanted
 
 
+class PastQuery:
+    """What a session has asked brokers for, of the time before it subscribed: see past_requests.py."""
+
+    __slots__ = ("bytes", "complete", "filter", "found", "left", "others", "since", "until")
+
+    def __init__(self, filter: Filter, since: int, until: int) -> None:
+        self.filter = filter
+        self.since = since  # when what is wanted begins
+        self.until = until  # then it waits for replies no longer
+        self.left = 0  # replies that are still to come
+        self.others = False  # brokers are asked whose clients have published nothing that matches
+        self.complete = True
+        # What was found, each once, and when it came to the broker that remembers it.
+        self.found: dict[tuple[ClientId, int], Kept] = {}
+        self.bytes = 0
+
+    def give_up(self) -> None:
+        """Wait no longer for replies."""
+        if self.left:
+            self.left, self.complete, self.others = 0, False, True
+
+    def put(self, stored: Stored, came: int) -> bool:
+        """Whether this is new."""
+        key = stored.notification.publisher, stored.notification.number
+        if key in self.found:
+            return False
+        self.found[key] = stored, came
+        self.bytes += stored.size
+        return True
+
+    def shorten(self, count: int, size: int) -> list[Stored]:
+        """Drop the oldest, to keep at most so many and so many bytes; what was dropped."""
+        if len(self.found) <= count and self.bytes <= size:
+            return []
+        self.found = dict(sorted(self.found.items(), key=lambda one: one[1][1]))
+        dropped: list[Stored] = []
+        while len(self.found) > count or self.bytes > size:
+            stored, _ = self.found.pop(next(iter(self.found)))
+            self.bytes -= stored.size
+            dropped.append(stored)
+        return dropped
+
+
 class Old:
     """What an older session of the client had, as far as it has come."""
 
@@ -73,11 +126,14 @@ class Wait:
         "echo",
         "flooded",
         "held",
+        "is_due",
+        "is_open",
         "old",
         "old_bytes",
         "pending",
         "publications",
         "published_bytes",
+        "queries",
         "refused",
         "repeated",
         "request",
@@ -113,6 +169,19 @@ class Wait:
         self.repeated = False  # because the request, or its reply, may have been lost
         # Other sessions of the client to request afterwards: the stores of their brokers were rolled back.
         self.unclaimed: list[Unclaimed] = []
+        # What it asked for of the past, by the numbers of the requests.
+        self.queries: dict[int, PastQuery] = {}
+        self.is_open = False  # it waits for nothing else: it was open before
+        self.is_due = False  # likewise: everything else has come
+
+    def asks_for_past(self) -> bool:
+        """Whether replies are still to come."""
+        return any(one.left for one in self.queries.values())
+
+    def give_up(self) -> None:
+        """Wait no longer for replies about the past."""
+        for query in self.queries.values():
+            query.give_up()
 
     def hold(self, publication: Publish, limits: Limits) -> bool:
         """Hold back a publication; False if that are too many, and all that follow it."""
@@ -151,6 +220,8 @@ class Wait:
         """Every notification that is held back, or came from an older session."""
         for kept in (self.held, *(old.kept for old in self.old.values())):
             yield from (one for one, _ in kept if isinstance(one, Stored))
+        for query in self.queries.values():
+            yield from (stored for stored, _ in query.found.values())
 
     def shed(self, memory: Memory, why: str) -> int:
         """Drop the older half of what is kept, or all publications if they are more; how many notifications.
@@ -167,6 +238,12 @@ class Wait:
         for old in self.old.values():
             dropped.append(self._halve(old.kept, memory, why))
             self.old_bytes -= dropped[-1][1]
+        for query in self.queries.values():
+            gone = query.shorten(len(query.found) // 2, query.bytes)
+            query.complete &= not gone
+            for stored in gone:
+                memory.let_go(stored)
+            dropped.append((len(gone), 0))
         return sum(count for count, _ in dropped)
 
     def _halve(self, kept: list[Queued], memory: Memory, why: str) -> tuple[int, int]:
@@ -184,9 +261,11 @@ class Wait:
     def kept_bytes(self) -> int:
         """What it keeps, as if nobody else kept the same."""
         count = len(self.held) + sum(len(old.kept) for old in self.old.values())
+        count += sum(len(query.found) for query in self.queries.values())
         return (
             self.bytes
             + self.old_bytes
+            + sum(query.bytes for query in self.queries.values())
             + count * (BODY_BYTES + ENTRY_BYTES)
             + self.publications_bytes()
         )
@@ -334,6 +413,10 @@ class Session:
         self.unsettled: dict[int, None] = {}
         self.life = 0  # of the process of its client; 0: unknown
         self.episode: Episode | None = None  # publishers may be slowed for it
+
+    def is_waiting(self) -> bool:
+        """Whether it waits for what an older session of its client had, or for its filters to be in effect."""
+        return self.wait is not None and not self.wait.is_open
 
     def last_of(self, publisher: ClientId) -> int:
         """The number of the last notification of a publisher that was queued, or is held."""

@@ -111,8 +111,8 @@ class Client(LocalBroker):
                              values of the attributes `same`, or all if it names none. What is nullified is
                              not kept for later, and in the past the nullifying notification is left out, too
         local                it stays behind when the client goes to another broker
-        since                also what came by in the last so many seconds, as far as the broker
-                             remembers (its limit `past_count`) and as it is in order
+        since                also what was published in the last so many seconds, as far as brokers
+                             remember it (their limit `past_count`) and as it is in order
         slow_publishers      for how many seconds publishers may be slowed while this client is connected
                              and does not read fast enough; then it loses the oldest (`on_lost`). 0: at
                              once; by default, and at most: the broker's limit `slow_publishers`

@@ -102,13 +102,16 @@ LIMITS = {
         ("group_ns", "that a queue group without members keeps its queue"),
         ("marks_age_ns", "that a copy of a notification may be under way"),
         ("tombstone_ns", "that an attachment may be under way"),
-        ("past_count", "notifications that came by last, for who subscribes with `since`"),
+        (
+            "past_count",
+            "notifications that came by last, for clients that subscribe with `since`, here or elsewhere: what the broker's own clients published, and what came by for others",
+        ),
         ("past_bytes", "the same, in bytes"),
         ("buffer_count", "notifications that are kept where a client may come to"),
         ("buffer_age_ns", "the same, by age"),
         ("listen_ns", "that brokers listen ahead for a client that is away"),
         ("lease_ns", "that a broker listens ahead without news of the client"),
-        ("recall_ns", "that a client waits for what was kept for it elsewhere"),
+        ("recall_ns", "that a client waits for what was kept, or is remembered, for it elsewhere"),
         (
             "sessions",
             "of clients, attached or away; then the session of the client that has been away for the longest time ends",

@@ -22,7 +22,7 @@ import msgspec
 from wayfare.core.effects import Received
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
-from wayfare.core.messages import BrokerId, ClientId, Convene, Update
+from wayfare.core.messages import BrokerId, ClientId, Convene, PastReply, PastRequest, Update
 from wayfare.core.predicates import Value
 from wayfare.core.prediction import Movement
 from wayfare.core.publishers import Forecast
@@ -323,7 +323,7 @@ class City:
                 for entry in part:
                     self.by_filter[entry.filter].offered_by[0].control += 1
             for errand in update.errands:
-                if not isinstance(errand, Convene):  # of no publisher
+                if not isinstance(errand, Convene | PastRequest | PastReply):  # of no publisher
                     self.publishers[errand.client].control += 1
         for part in (update.add_subs, update.remove_subs):
             for entry in part:

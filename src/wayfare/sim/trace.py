@@ -101,6 +101,14 @@ def _reply(reply: m.Reply) -> str:
     return f"Reply({', '.join([f'to {reply.broker}', reply.client, *kept, *lost, *more])})"
 
 
+def _past_reply(reply: m.PastReply) -> str:
+    kept = [f"{one.notification.publisher} {one.notification.number}" for one in reply.kept]
+    asked = [f"{reply.asked} more to reply"] if reply.asked else []
+    forgotten = [] if reply.complete else ["some forgotten"]
+    more = ["..."] if reply.more else []
+    return f"PastReply({', '.join([f'to {reply.broker}', *kept, *asked, *forgotten, *more])})"
+
+
 def _publish(publish: m.Publish) -> str:
     retain = publish.retain
     word = "" if retain is None else ", clear " if retain.clear else ", retain "
@@ -145,6 +153,10 @@ TEXTS: dict[type, Callable[[Any], str]] = {
     m.Interest: lambda one: f"Interest({one.filter} is {'wanted' if one.wanted else 'unwanted'})",
     m.Enlist: lambda one: f"Enlist({one.group}: {one.filter})",
     m.Convene: lambda one: f"Convene(at {one.broker}, {one.enlist.group}: {one.enlist.filter})",
+    m.PastRequest: lambda one: (
+        f"PastRequest(to {one.broker}: {one.filter}{', of others' if one.others else ''})"
+    ),
+    m.PastReply: _past_reply,
     m.NoResponders: lambda one: f"NoResponders({one.number})",
     m.Searched: lambda one: f"Searched({one.client}, epoch {one.epoch})",
     m.Tunnel: lambda one: (
