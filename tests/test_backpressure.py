@@ -16,10 +16,13 @@ from wayfare.core.messages import (
     Notification,
     Publish,
     Slow,
+    State,
     Subscribe,
     Terms,
     Update,
 )
+from wayfare.core.places import Place, Places
+from wayfare.core.virtual import Ahead
 from wayfare.sim import World, check
 from wayfare.sim.faults import Crash, Cut, Faults, Stall
 from wayfare.sim.links import MS_NS
@@ -337,3 +340,203 @@ def test_a_reader_that_moves_while_publishers_are_slowed_lets_them_go():
     world.settle()
     assert lost(world, "anna") + len(anna.received) == 1_000
     assert check(world).violations == ()
+
+
+# Clients that follow their location, and queue groups
+
+LOCATED = "location = 'R1'"
+
+
+def readers(how, *, slow_ns=None, worker=None, work_ns=MS_NS, **limits):
+    """Tom publishes at faro. Anna reads at porto: what she subscribes to, what she follows, or as a member of a group."""
+    places = Places({"R1": Place((), "porto", None)})
+    limits = Limits(**{"backlog_count": 100, "burst_count": 2_000, **limits})
+    world = World(1, limits=limits, ahead=Ahead(places, places.next_brokers))
+    world.add_brokers([("porto", "lisbon"), ("lisbon", "faro")])
+    tom, anna = world.add_client("tom", "faro"), world.add_client("anna", "porto")
+    tom.advertise("exists location")
+    terms = None if slow_ns is None else Terms(slow_ns=slow_ns)
+    if how == "follow":
+        anna.be(State("R1", None, {}, {}))
+        anna.follow("location in myloc", terms)
+    elif how == "plain":
+        anna.subscribe(LOCATED, terms)
+    else:
+        world.worker = worker or working(world, work_ns)
+        anna.join("workers", LOCATED, away_ns=100 * SECOND_NS, slow_ns=slow_ns)
+    world.settle()
+    return world, tom, anna
+
+
+def working(world, for_ns):
+    """The application of a member works so long on each notification, on one after the other."""
+    free = [0]
+
+    def work(client, member, work):
+        free[0] = max(free[0], world.now) + for_ns
+        world.agenda.at(free[0], lambda _: client.done(member, work.number), None)
+
+    return work
+
+
+def publish(world, tom, count, every_ns=0):
+    for x in range(1, count + 1):
+        world.agenda.at(
+            world.now + x * every_ns, lambda x: tom.publish({"location": "R1", "x": x}), x
+        )
+
+
+def got(world, anna):
+    """What anna got, by an ordinary subscription or one that follows her, or as a member."""
+    notes = [one.notification for one in anna.received]
+    notes += [work.notification for _, _, _, work in world.handed]
+    return [one.attributes["x"] for one in notes]
+
+
+@pytest.mark.parametrize("every_ns", [0, MS_NS // 100], ids=["at once", "one by one"])
+@pytest.mark.parametrize("how", ["plain", "follow", "group"])
+def test_who_reads_loses_nothing_in_a_burst(how, every_ns):
+    world, tom, anna = readers(how)
+    publish(world, tom, 1_000, every_ns)
+    world.settle()
+    assert got(world, anna) == [*range(1, 1_001)]
+    assert not world.lacking and not world.paused
+    assert sum(host.core.backpressure.begun for host in world.brokers.values()) > 0
+    assert check(world).violations == ()
+
+
+def told_of(world):
+    """How many losses were reported, to clients or to members."""
+    return sum(one.count for one in world.events if one.kind == "lost") + sum(
+        world.lacking.values()
+    )
+
+
+@pytest.mark.parametrize("how", ["follow", "group"])
+def test_who_does_not_read_for_longer_delays_others_by_the_bound_once_and_is_told(how):
+    world, tom, anna = readers(how, worker=lambda *_: None)
+    olga = world.add_client("olga", "faro")
+    olga.subscribe(LOCATED)
+    world.settle()
+    anna.stop_reading(60 * SECOND_NS)
+    publish(world, tom, 1_000, MS_NS)
+    world.run_until(world.now + 50 * SECOND_NS)
+    assert len(olga.received) == 1_000
+    assert 9 * SECOND_NS < late_ns(world, "olga") < 11 * SECOND_NS
+    world.worker = working(world, MS_NS)
+    for _, _, member, work in list(world.handed):
+        anna.done(member, work.number)
+    world.settle()
+    assert told_of(world) > 0
+    assert sorted({*got(world, anna)}) == sorted(got(world, anna))
+    assert told_of(world) + len(got(world, anna)) == 1_000
+
+
+@pytest.mark.parametrize("how", ["plain", "follow", "group"])
+def test_a_reader_may_say_that_nobody_is_slowed_for_it(how):
+    world, tom, anna = readers(how, slow_ns=0, work_ns=100 * MS_NS)
+    anna.stop_reading(5 * SECOND_NS)
+    publish(world, tom, 1_000, MS_NS)
+    world.run_until(world.now + SECOND_NS // 2)
+    assert not world.paused
+    world.settle()
+    assert told_of(world) > 0
+    assert told_of(world) + len(got(world, anna)) == 1_000
+
+
+def test_a_group_is_slow_for_as_long_as_one_of_its_members_allows():
+    world, tom, _ = readers("group", slow_ns=0, work_ns=100 * MS_NS)
+    olga = world.add_client("olga", "lisbon")
+    olga.join("workers", LOCATED, away_ns=100 * SECOND_NS)
+    world.settle()
+    publish(world, tom, 200)
+    world.settle()
+    assert sorted(one.notification.attributes["x"] for *_, one in world.handed) == [*range(1, 201)]
+    assert not world.lacking
+
+
+def test_a_member_that_publishes_to_its_own_group_is_not_slowed():
+    """What it is done with would wait behind what it publishes, and the queue would never become shorter."""
+    world, _, anna = readers("group")
+    anna.advertise("exists location")
+    anna.confirm()
+    world.settle()
+    began = world.now
+    publish(world, anna, 1_000)
+    world.settle()
+    assert got(world, anna) == [*range(1, 1_001)]
+    assert not world.lacking
+    assert world.handed[-1][0] - began < world.limits.slow_publishers_ns
+
+
+def test_publishers_go_on_when_a_group_has_no_members_any_more():
+    world, tom, anna = readers("group", work_ns=SECOND_NS)
+    publish(world, tom, 300, MS_NS)
+    world.run_until(world.now + SECOND_NS)
+    assert world.paused
+    for member, _ in list(anna.memberships.values()):
+        anna.quit(member)
+    world.run_until(world.now + SECOND_NS)
+    assert not world.paused
+
+
+def test_publishers_go_on_when_a_client_follows_nothing_any_more():
+    world, tom, anna = readers("follow")
+    anna.stop_reading(30 * SECOND_NS)
+    publish(world, tom, 600, MS_NS)
+    world.run_until(world.now + SECOND_NS)
+    assert world.paused
+    for template in list(anna.core.following.counts):
+        anna.unfollow(template)
+    world.run_until(world.now + SECOND_NS)
+    assert not world.paused
+    world.settle()
+    assert not any(host.core.backpressure.episodes for host in world.brokers.values())
+
+
+def test_the_bounds_are_those_of_where_a_client_is_by_now():
+    """An episode once went by what the subscriptions meant where it began."""
+    places = Places({"R1": Place(("R2",), "porto", None), "R2": Place(("R1",), "porto", None)})
+    world = World(1, limits=Limits(backlog_count=100), ahead=Ahead(places, places.next_brokers))
+    world.add_brokers([], alone="porto")
+    tom, tim = world.add_client("tom", "porto"), world.add_client("tim", "porto")
+    anna = world.add_client("anna", "porto")
+    for one in (tom, tim):
+        one.advertise("exists location")
+    areas = {"R2": ("R1", "R2")}
+    anna.be(State("R1", None, {}, areas))
+    anna.follow("location in myloc", Terms(slow_ns=SECOND_NS))
+    anna.follow("location in myloc and x > 0")
+    world.settle()
+    anna.stop_reading(5 * SECOND_NS)
+    for x in range(400):
+        tom.publish({"location": "R1", "x": x})
+    world.run_until(world.now + 100 * MS_NS)
+    anna.be(State("R2", None, {}, areas))
+    world.run_until(world.now + 100 * MS_NS)
+    for x in range(1, 400):
+        tim.publish({"location": "R2", "x": x})
+    world.run_until(world.now + 100 * MS_NS)
+    assert "tim" in world.brokers["porto"].core.backpressure.slowed
+    world.settle()
+
+
+def test_what_was_kept_for_a_client_that_comes_is_not_lost_beyond_the_limit():
+    """What 15 subscriptions kept is put into its backlog at once; publishers are not the cause."""
+    places = Places({"R1": Place((), "porto", None), "R2": Place((), "faro", None)})
+    limits = Limits(backlog_count=10, buffer_count=1_000, window=4)
+    world = World(1, limits=limits, ahead=Ahead(places, lambda _broker: ["porto", "faro"]))
+    world.add_brokers([("porto", "faro")])
+    tom, anna = world.add_client("tom", "faro"), world.add_client("anna", "porto")
+    tom.advertise("exists location")
+    anna.be(State("R1", None, {}, {}))
+    anna.follow("location in myloc")
+    world.settle()
+    for x in range(30):
+        tom.publish({"location": "R2", "x": x})
+    world.settle()
+    anna.be(State("R2", None, {}, {}))
+    anna.attach("faro")
+    world.settle()
+    assert got(world, anna) == [*range(30)]
+    assert told_of(world) == 0

@@ -115,11 +115,11 @@ class Reader:
         return missing
 
 
-async def publish(url, name, count, first=1):
+async def publish(url, name, count, first=1, **attributes):
     async with wayfare.connect(url, client_id=name, timeout=60) as client:
         await client.advertise("x > 0")
         for x in range(first, first + count):
-            await client.publish({"x": x, "who": name})
+            await client.publish({"x": x, "who": name, **attributes})
         await client.flush(60)
 
 
@@ -145,6 +145,33 @@ def test_a_client_that_reads_loses_nothing_in_a_burst(tmp_path, brokers, publish
                 await asyncio.gather(anna.read(all, publishers * count), *bursts)
         assert anna.told == []
         assert anna.got == {name: [*range(1, count + 1)] for name in names}
+
+    asyncio.run(play())
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("how", ["follow", "group"])
+@pytest.mark.parametrize("publishers", [1, 3])
+def test_what_follows_a_client_and_a_queue_group_lose_nothing_in_a_burst(tmp_path, how, publishers):
+    """With the defaults, 8,720 of 20,000 and 9,952 of 20,000 were once lost."""
+    count = 6_000 // publishers
+
+    async def play():
+        names = [f"tom{i}" for i in range(publishers)]
+        async with chain(tmp_path, 3, backlog_count=1_000) as net:
+            anna = Reader(net.url(0), "anna")
+            async with anna.client:
+                anna.client.location = "R1"
+                if how == "group":
+                    some = await anna.client.subscribe("x > 0", group="workers")
+                else:
+                    some = await anna.client.subscribe("x > 0 and location in myloc")
+                bursts = [publish(net.url(-1), name, count, location="R1") for name in names]
+                await asyncio.gather(anna.read(some, publishers * count), *bursts)
+        assert anna.told == []
+        assert {name: sorted(got) for name, got in anna.got.items()} == {
+            name: [*range(1, count + 1)] for name in names
+        }
 
     asyncio.run(play())
 

@@ -105,6 +105,8 @@ enlistings = st.builds(
     numbers,
     st.integers(1, m.PREFETCH_MAX),
     st.integers(m.AWAY_MIN_NS, 2**63 - 1),
+    st.none() | numbers,
+    st.text(max_size=5),
 )
 ERRANDS = {
     m.Request: requests,
@@ -417,7 +419,7 @@ LAYOUT = [
     (m.NoResponders(7), [85, 7]),
     (
         m.Enlist("workers", X, "a1", 3, 16, 10**9),
-        [86, "workers", [ON_WIRE], "a1", 3, 16, 10**9],
+        [86, "workers", [ON_WIRE], "a1", 3, 16, 10**9, None, ""],
     ),
     (
         m.Update((m.Entry(X),), (m.Entry(X, "anna"),), repairs=True),
@@ -539,7 +541,7 @@ LAYOUT = [
             (m.Prepare("porto", "anna", 3, (X,)), [46, "porto", "anna", 3, [[ON_WIRE]]]),
             (
                 m.Convene("porto", m.Enlist("w", X, "a1", 3, 16, 10**9)),
-                [87, "porto", [86, "w", [ON_WIRE], "a1", 3, 16, 10**9]],
+                [87, "porto", [86, "w", [ON_WIRE], "a1", 3, 16, 10**9, None, ""]],
             ),
             (
                 m.PastRequest("porto", 7, 8, X, 9, m.Terms(last=3), True, 5),

@@ -497,6 +497,6 @@ def test_another_group_costs_the_same_however_many_there_are(monkeypatch):
     assert len(core.groups.session.subscriptions) == 21
     for group in list(core.groups.groups.values()):
         made.clear()
-        core.groups._end(group)
+        core.groups._end(group, 0)
         assert len(made) == 1
     assert not core.groups.session.subscriptions

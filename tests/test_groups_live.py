@@ -169,7 +169,7 @@ async def test_options_of_groups_are_checked():
             {"group": "x", "away": 0.01},
             {"group": "x", "last": 2},
             {"group": "x", "retained": True},
-            {"group": "x", "slow_publishers": 0},
+            {"group": "x", "slow_publishers": -1},
         ):
             with pytest.raises(UsageError):
                 anna.subscribe(JOBS, **wrong)

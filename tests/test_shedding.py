@@ -517,6 +517,6 @@ def test_a_queue_group_that_ends_is_no_consumer_any_more():
     for number in range(1, 51):
         core.step(Received(tom, Publish(number, {"x": number}, PAYLOAD)), 1)
     assert core.border.memory.largest() is group
-    core.groups._end(group)
+    core.groups._end(group, 1)
     assert core.border.memory.largest() is not group
     assert not list(check_accounting(core))

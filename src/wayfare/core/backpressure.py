@@ -19,25 +19,63 @@ its backlog may exceed its limits by `burst_count` and `burst_bytes`.
 An episode begins beyond the high mark and ends when the client has caught up, at the low mark. Within an
 episode, publishers are slowed for the bound of the subscription that wants their notifications, counted from its
 beginning, and then no longer: a client that always reads too slowly slows others once.
+
+Virtual clients whose clients are here, and queue groups that have members, are readers, too. What comes for them is
+sorted behind `Border.route`, so their publishers are asked with the next notification, wherever these are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
+from typing import Protocol
 
 from wayfare.core.deadlines import SLOWED, Deadlines
 from wayfare.core.effects import Effect, Pause, Resume, Send
-from wayfare.core.history import SECOND_NS, Backlog, Limits, Stored
+from wayfare.core.history import SECOND_NS, Limits, Stored
 from wayfare.core.messages import BrokerId, ClientId, LinkId, Slow, Update
-from wayfare.core.sessions import Episode, Session
+from wayfare.core.sessions import Episode, Session, Wanted
 
 LEASE_NS = 2 * SECOND_NS  # that a publisher is slowed, unless the lease is renewed
 RENEWED_NS = LEASE_NS // 2
 WORTH_NS = LEASE_NS // 4  # by which a renewal has to extend a lease
-SLOWED_MAX = 10_000  # publishers that are slowed at a broker, or for one client; others are not
+SLOWED_MAX = 10_000  # publishers that are slowed at a broker, or for one reader; others are not
 PRESSURE = -1  # the source of leases that end before they are renewed: limits in sum
 
-Source = BrokerId | int  # what asks to slow a publisher: a neighbour, or the place of a session
+
+class Queue(Protocol):
+    """What waits for a reader."""
+
+    bytes: int
+
+    @property
+    def waiting(self) -> Sized: ...
+
+    def allow(self, count: int, size: int) -> None:
+        """Let it keep this much beyond its limits."""
+
+
+class Reader(Protocol):
+    """What may be congested: the session of a client, a virtual client, or a queue group."""
+
+    episode: Episode | None
+
+    @property
+    def backlog(self) -> Queue: ...
+
+    def wanted(self) -> Wanted:
+        """What it subscribes to, and for how long publishers may be slowed for that."""
+
+    def spares(self, publisher: ClientId) -> bool:
+        """Whether this publisher must not be slowed: what the reader waits for would wait with its publications."""
+
+
+class Connected(Reader, Protocol):
+    link: LinkId | None
+
+
+Source = (
+    BrokerId | int | Reader
+)  # what asks to slow a publisher: a neighbour, `PRESSURE`, or a reader
 
 
 class Slowed:
@@ -56,7 +94,7 @@ class Slowed:
 
 
 class Backpressure:
-    """Of one broker: the congestion of its clients, and the publishers that are slowed."""
+    """Of one broker: the congestion of its readers, and the publishers that are slowed."""
 
     def __init__(
         self,
@@ -65,28 +103,28 @@ class Backpressure:
         sessions_of: Callable[[ClientId], list[Session]],
     ) -> None:
         self._limits, self._deadlines, self._sessions_of = limits, deadlines, sessions_of
-        # A client is congested beyond the high marks, until it has no more than the low ones.
+        # A reader is congested beyond the high marks, until it has no more than the low ones.
         self.high_count, self.high_bytes = limits.backlog_count // 2, limits.backlog_bytes // 2
         self._low_count, self._low_bytes = self.high_count // 2, self.high_bytes // 2
         self.slowed: dict[ClientId, Slowed] = {}
-        self.episodes: dict[int, Session] = {}  # sessions of clients that are congested, by place
+        self.episodes: dict[Reader, None] = {}  # readers that are congested
         self.begun = 0  # episodes, since the start
         self.out: list[Effect] = []  # of what has ended: goes out with the event
 
     # Readers
 
     def on_queue(
-        self, session: Session, stored: Stored, came_from: LinkId | None, now: int
+        self, reader: Reader, stored: Stored, came_from: LinkId | None, now: int
     ) -> list[Effect]:
-        """A notification is about to be queued for a client beyond the high mark, or in an episode."""
-        backlog, episode, notification = session.backlog, session.episode, stored.notification
+        """A notification is about to be queued for a reader beyond the high mark, or in an episode."""
+        backlog, episode, notification = reader.backlog, reader.episode, stored.notification
         if episode is not None and self._has_caught_up(backlog):
-            self.end(session, now)
+            self.end(reader, now)
             episode = None
         if episode is None:
             if not self._limits.slow_publishers_ns or not self._is_high(backlog, stored):
                 return []
-            episode = self._begin(session, now)
+            episode = self._begin(reader, now)
         publisher = notification.publisher
         if publisher not in episode.publishers and len(episode.publishers) < SLOWED_MAX:
             episode.publishers[publisher] = None
@@ -96,48 +134,49 @@ class Backpressure:
             if until > now:
                 episode.ends = max(episode.ends, until)
                 backlog.allow(self._limits.burst_count, self._limits.burst_bytes)
-                return self.slow(publisher, session.place, until, now, came_from)
+                if not reader.spares(publisher):
+                    return self.slow(publisher, reader, until, now, came_from)
         if episode.ends <= now:  # what is beyond the limits is lost with what is queued now
             backlog.allow(0, 0)
         return []
 
-    def expect(self, session: Session, count: int, now: int) -> None:
+    def expect(self, reader: Connected, count: int, now: int) -> None:
         """This number is queued at once, because a client asked for it: publishers are not the cause."""
-        waiting = len(session.backlog.waiting) + count
-        if session.link is None or session.episode is not None or waiting <= self.high_count:
+        waiting = len(reader.backlog.waiting) + count
+        if reader.link is None or reader.episode is not None or waiting <= self.high_count:
             return
         if self._limits.slow_publishers_ns:
-            self._begin(session, now).ends = now + self._limits.slow_publishers_ns
-            session.backlog.allow(self._limits.burst_count, self._limits.burst_bytes)
+            self._begin(reader, now).ends = now + self._limits.slow_publishers_ns
+            reader.backlog.allow(self._limits.burst_count, self._limits.burst_bytes)
 
-    def _begin(self, session: Session, now: int) -> Episode:
-        episode = Episode(now, session.subscriptions, self._limits.slow_publishers_ns)
-        session.episode, self.episodes[session.place] = episode, session
+    def _begin(self, reader: Reader, now: int) -> Episode:
+        episode = Episode(now, reader.wanted(), self._limits.slow_publishers_ns)
+        reader.episode, self.episodes[reader] = episode, None
         self.begun += 1
         return episode
 
-    def _is_high(self, backlog: Backlog, stored: Stored) -> bool:
+    def _is_high(self, backlog: Queue, stored: Stored) -> bool:
         size = backlog.bytes + stored.size
         return len(backlog.waiting) >= self.high_count or size > self.high_bytes
 
-    def _has_caught_up(self, backlog: Backlog) -> bool:
+    def _has_caught_up(self, backlog: Queue) -> bool:
         return len(backlog.waiting) <= self._low_count and backlog.bytes <= self._low_bytes
 
-    def on_ack(self, session: Session, now: int) -> list[Effect]:
-        """A client that is congested has taken something."""
-        if self._has_caught_up(session.backlog):
-            self.end(session, now)
+    def on_ack(self, reader: Reader, now: int) -> list[Effect]:
+        """A reader that is congested has taken something."""
+        if self._has_caught_up(reader.backlog):
+            self.end(reader, now)
         return self.take_out()
 
-    def end(self, session: Session, now: int) -> None:
-        """A client has caught up, or is not connected any more: nobody is slowed for it."""
-        episode, session.episode = session.episode, None
+    def end(self, reader: Reader, now: int) -> None:
+        """A reader has caught up, or is not here any more: nobody is slowed for it."""
+        episode, reader.episode = reader.episode, None
         if episode is None:
             return
-        del self.episodes[session.place]
-        session.backlog.allow(0, 0)
+        del self.episodes[reader]
+        reader.backlog.allow(0, 0)
         for publisher in episode.publishers:
-            self.out += self.release(publisher, session.place, now)
+            self.out += self.release(publisher, reader, now)
 
     def take_out(self) -> list[Effect]:
         out, self.out = self.out, []
@@ -145,15 +184,15 @@ class Backpressure:
 
     def extend(self, by_ns: int) -> None:
         """This broker did not run for a while: its clients could not be read meanwhile."""
-        for place, session in self.episodes.items():
-            episode = session.episode
+        for reader in self.episodes:
+            episode = reader.episode
             assert episode is not None
             episode.since += by_ns
             episode.ends += by_ns
             for publisher in episode.publishers:
                 slowed = self.slowed.get(publisher)
-                if slowed is not None and place in slowed.by:
-                    slowed.by[place] += by_ns
+                if slowed is not None and reader in slowed.by:
+                    slowed.by[reader] += by_ns
 
     # Publishers
 

@@ -84,7 +84,7 @@ from wayfare.core.relocation import BEGAN_ANEW, Naive, Relocation, began
 from wayfare.core.replicator import Replicator
 from wayfare.core.sessions import Doubt, Session
 from wayfare.core.shedding import Shedding
-from wayfare.core.virtual import Ahead
+from wayfare.core.virtual import Ahead, Virtual
 from wayfare.errors import FilterError, NotGranted, ProtocolError, UsageError
 
 DEFAULT_LIMITS = Limits()
@@ -304,7 +304,7 @@ class Broker:
         With an account: its largest consumer, and its own clients only, as far as they are here.
         """
         largest = self.border.memory.largest(account)
-        if isinstance(largest, Session):
+        if isinstance(largest, Session | Virtual):
             backlog = largest.backlog
             queue = reversed(backlog.waiting or backlog.unacked)
             last = [stored for _, stored, _ in islice(queue, FEEDERS_MAX)]
@@ -506,7 +506,7 @@ class Broker:
         waiting = event.link in self.profiles.asking or event.link in self.intakes.taking
         if not waiting:  # what is asked for still has to be granted
             self.grants.pop(event.link, None)
-        self.replicator.on_link_down(event.link)
+        self.replicator.on_link_down(event.link, now)
         session = self.border.by_link.get(event.link)
         if session is None:
             return self.relocation.on_stranger_down(event.link, now)
@@ -1237,7 +1237,7 @@ class Broker:
 
     def on_enlist(self, session: Session, message: m.Enlist, now: int) -> list[Effect]:
         effects: list[Effect] = []
-        for one in self.groups.on_enlist(message):
+        for one in self.groups.on_enlist(replace(message, client=session.client)):
             effects += self._enlist(one, now)
         return effects
 

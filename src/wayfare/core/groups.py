@@ -41,9 +41,10 @@ from wayfare.core.messages import (
     Notification,
     Number,
     Probe,
+    Terms,
 )
 from wayfare.core.reserved import ADDRESSES, GROUP, MEMBER
-from wayfare.core.sessions import Session, Wait
+from wayfare.core.sessions import Episode, Session, Wait, Wanted
 
 GROUP_PLACE = LISTENING_PLACE + 1  # of the session that subscribes for all groups of a broker
 GROUPS_MAX = 1_000  # that one broker coordinates; further groups are refused
@@ -175,10 +176,23 @@ class Item(msgspec.Struct, eq=False):
 class Member:
     """One member, as its coordinator knows it."""
 
-    __slots__ = ("assigned", "away_ns", "beat", "busy_ns", "heard_ns", "polled", "prefetch", "term")
+    __slots__ = (
+        "assigned",
+        "away_ns",
+        "beat",
+        "busy_ns",
+        "client",
+        "heard_ns",
+        "polled",
+        "prefetch",
+        "slow_ns",
+        "term",
+    )
 
     def __init__(self, term: int, prefetch: int, away_ns: int, beat: int, now: int) -> None:
         self.term, self.prefetch, self.away_ns = term, prefetch, away_ns
+        self.client = ClientId("")  # unknown
+        self.slow_ns: int | None = None  # that publishers may be slowed; None: as the broker allows
         self.beat = beat  # the last thing that was heard of it
         self.heard_ns = now  # ... and when
         self.busy_ns = now  # since when it has something
@@ -228,6 +242,8 @@ class Group:
         self.queue: deque[Item] = deque()  # in order of number
         self.bytes = 0  # of the queue and of what is assigned
         self.count = 0  # likewise
+        self.spare = self.spare_bytes = 0  # that the queue may keep beyond its limits
+        self.episode: Episode | None = None  # publishers may be slowed for it
         self.account, self.noted = "", 0  # see memory.Consumer
         self.confirmed = False  # everything that is published from now on comes here
         self.probe = 0  # which request says so
@@ -250,6 +266,29 @@ class Group:
         for member in self.members.values():
             yield from member.assigned.values()
 
+    # What a reader is to backpressure.py
+
+    @property
+    def backlog(self) -> Group:
+        return self
+
+    @property
+    def waiting(self) -> deque[Item]:
+        return self.queue
+
+    def allow(self, count: int, size: int) -> None:
+        self.spare, self.spare_bytes = count, size
+
+    def wanted(self) -> Wanted:
+        bounds = [one.slow_ns for one in self.members.values()]
+        longest = max((one for one in bounds if one is not None), default=None)
+        slow_ns = None if None in bounds else longest
+        return {self.filter: None if slow_ns is None else Terms(slow_ns=slow_ns)}
+
+    def spares(self, publisher: ClientId) -> bool:
+        """What a member is done with is a publication, too, and must not wait."""
+        return any(one.client == publisher for one in self.members.values())
+
     def put(self, stored: Stored, limits: Limits, now: int) -> list[Stored]:
         """A notification has come; what is dropped to keep a limit."""
         self._count += 1
@@ -258,9 +297,9 @@ class Group:
         self.bytes += stored.size
         dropped: list[Stored] = []
         while self.queue:
-            if len(self.queue) > limits.backlog_count:
+            if len(self.queue) > limits.backlog_count + self.spare:
                 why = QUEUE_COUNT
-            elif self.bytes > limits.backlog_bytes and len(self.queue) > 1:
+            elif self.bytes > limits.backlog_bytes + self.spare_bytes and len(self.queue) > 1:
                 why = QUEUE_BYTES
             else:
                 break
@@ -302,6 +341,7 @@ class Group:
                 self._terms, message.prefetch, message.away_ns, message.beat, now
             )
             self._untimed[message.member] = None
+        member.client, member.slow_ns = message.client, message.slow_ns
         self._hear(member, message.beat, now)
         return [(message.member, Lease(member.term, member.beat))] if self.confirmed else []
 
@@ -522,7 +562,7 @@ class Groups:
         for name, said in concerned.items():
             if name in self.groups:
                 effects += self._go_on(self.groups[name], said, now)
-        return effects
+        return effects + self._border.backpressure.take_out()
 
     def on_due(self, name: str, now: int) -> list[Effect]:
         group = self.groups.get(name)
@@ -533,7 +573,7 @@ class Groups:
             self.extend_waits(now, now)
         said = group.mind_silent(self._border.limits.group_ns, now)
         if not group.members and group.empty_ns + self._border.limits.group_ns <= now:
-            self._end(group)
+            self._end(group, now)
             return []
         return self._go_on(group, said, now)
 
@@ -575,9 +615,11 @@ class Groups:
             if group is not None and said is not None:
                 concerned.setdefault(group.id, []).extend(self._on_said(group, said, now))
             return
-        memory = self._border.memory
+        memory, pressure = self._border.memory, self._border.backpressure
         for name in self._index.find(attributes):
             group = self.groups[name]
+            if group.members and group.queue:
+                pressure.out += pressure.on_queue(group, stored, None, now)
             memory.keep(stored)
             for dropped in group.put(stored, self._border.limits, now):
                 memory.let_go(dropped)
@@ -607,7 +649,16 @@ class Groups:
             self._border.memory.let_go(stored)
         group.expired.clear()
         self._arm(group)
+        if group.episode is not None:
+            effects += self._look_at(group, now)
         return effects
+
+    def _look_at(self, group: Group, now: int) -> list[Effect]:
+        """The queue of a group that is congested may be shorter, or there may be no members any more."""
+        pressure = self._border.backpressure
+        if not group.members:
+            pressure.end(group, now)
+        return pressure.on_ack(group, now)
 
     def _arm(self, group: Group) -> None:
         due = group.next_deadline(self._border.limits.group_ns)
@@ -644,7 +695,8 @@ class Groups:
                 session.subscriptions[filter] = None
                 routing.subscribe(session.client, filter, session.place)
 
-    def _end(self, group: Group) -> None:
+    def _end(self, group: Group, now: int) -> None:
+        self._border.backpressure.end(group, now)
         routing, session = self._border.routing, self.session
         for item in group.items():
             self._border.memory.let_go(item.stored)
@@ -742,6 +794,8 @@ class SavedMember(msgspec.Struct, array_like=True):
     beat: int
     heard_ns: int
     assigned: list[SavedItem]
+    client: ClientId = ClientId("")
+    slow_ns: int | None = None
 
 
 class SavedGroup(msgspec.Struct, array_like=True):
@@ -810,6 +864,8 @@ def _saved(group: Group) -> SavedGroup:
                 one.beat,
                 one.heard_ns,
                 _saved_items(one.assigned.values()),
+                one.client,
+                one.slow_ns,
             )
             for name, one in group.members.items()
         ],
@@ -834,6 +890,7 @@ def _loaded(saved: SavedGroup) -> Group:
     group.queue.extend(_items(saved.queue))
     for one in saved.members:
         member = Member(one.term, one.prefetch, one.away_ns, one.beat, one.heard_ns)
+        member.client, member.slow_ns = one.client, one.slow_ns
         member.assigned = {item.number: item for item in _items(one.assigned)}
         group.members[one.name] = member
         group._untimed[one.name] = None

@@ -619,6 +619,10 @@ class Backlog:
         if some and (self.bytes > self._most or len(self) > self._many):
             self._mind(limits, some[-1][1])
 
+    def is_open(self, window: int) -> bool:
+        """Whether nothing waits, and what is put here goes on its way at once."""
+        return self.last == self.sent < self.acked + window
+
     def pass_on(self, stored: Stored, now: int, limits: Limits) -> Deliver:
         """As `put` and `take`, where nothing waits and the window is open: the usual case."""
         number = self.last = self.sent = self.last + 1

@@ -92,9 +92,10 @@ class Membership:
         address: str,
         prefetch: int = PREFETCH,
         away_ns: int = AWAY_NS,
+        slow_ns: int | None = None,
     ) -> None:
         self.name, self.filter, self.address = name, filter, address
-        self.prefetch, self.away_ns = prefetch, away_ns
+        self.prefetch, self.away_ns, self.slow_ns = prefetch, away_ns, slow_ns
         self.group = group_id(name, filter)
         self.wanted = Filter.where(attr(MEMBER) == address)
         self.offered = Filter.where(attr(GROUP) == self.group)
@@ -325,6 +326,7 @@ class Membership:
                     self._next_beat(now),
                     self.prefetch,
                     self.away_ns,
+                    self.slow_ns,
                 )
             )
         ]

@@ -539,6 +539,9 @@ class Enlist(Message, frozen=True, tag=86):
     beat: Number  # of this message, as the member counts
     prefetch: Annotated[int, Meta(ge=1, le=PREFETCH_MAX)]
     away_ns: Annotated[int, Meta(ge=AWAY_MIN_NS, le=INT_MAX)]
+    # For how long publishers may be slowed for the group; None: as long as its broker allows.
+    slow_ns: Number | None = None
+    client: Annotated[ClientId, Meta(max_length=NAME_MAX)] = ClientId("")  # its broker says which
 
 
 class HereAck(Message, frozen=True, tag=63):

@@ -135,11 +135,11 @@ class Replicator:
         self._locate(virtual, followed.state.location, now)
         known = expected and _is_alike(virtual, follows, followed.state)
         virtual.follows, virtual.state = follows, followed.state
-        self._begin_backlog(virtual)
+        self._begin_backlog(virtual, now)
         virtual.stream = message.epoch
         virtual.past.clear()
         virtual.held.clear()
-        self._listen(virtual)
+        self._listen(virtual, now)
         if lost:
             virtual.backlog.lose(1, lost, exact=False)
         recalls = previous != self.name and not (expected and _listened_ahead(virtual))
@@ -162,7 +162,7 @@ class Replicator:
             assert session.link is not None
             self._connect(virtual, session.link)
             virtual.epoch, virtual.stream, virtual.until = session.epoch, session.epoch, None
-            self._begin_backlog(virtual)
+            self._begin_backlog(virtual, now)
             virtual.attached = now
             virtual.came, virtual.located = (START, now), now
         if len(virtual.follows) >= FOLLOWS_MAX and template not in virtual.follows:
@@ -187,7 +187,7 @@ class Replicator:
         check_length(virtual.follows, message)
         self._locate(virtual, message.location, now)
         known, virtual.state = _is_alike(virtual, virtual.follows, message), message
-        self._listen(virtual)
+        self._listen(virtual, now)
         self._replay(virtual, _undelivered(virtual), now)
         effects = self.push(virtual, now)
         if not known:
@@ -200,14 +200,17 @@ class Replicator:
             return []
         virtual.backlog.acknowledge(message.number)
         virtual.past = {number for number in virtual.past if number > message.number}
-        return self.push(virtual, now)
+        effects = self.push(virtual, now)
+        if virtual.episode is not None:
+            effects += self.border.backpressure.on_ack(virtual, now)
+        return effects
 
-    def on_link_down(self, link: LinkId) -> None:
+    def on_link_down(self, link: LinkId, now: int) -> None:
         virtual = self._by_link.get(link)
         if virtual is not None and virtual.follows:
-            self._disconnect(virtual)
+            self._disconnect(virtual, now)
         elif virtual is not None:
-            self._remove(virtual)
+            self._remove(virtual, now)
 
     def on_left(self, client: ClientId, epoch: int, now: int) -> list[Effect]:
         """A client has left for good, or its earlier process is not the one any more."""
@@ -234,7 +237,7 @@ class Replicator:
 
     def _changed(self, virtual: Virtual, now: int) -> list[Effect]:
         """The client follows something else."""
-        self._listen(virtual)
+        self._listen(virtual, now)
         self._replay(virtual, _undelivered(virtual), now)
         return [*self.push(virtual, now), *self._tell_others(virtual, now)]
 
@@ -257,7 +260,7 @@ class Replicator:
         virtual = self.virtual.get(message.client)
         if virtual is not None and virtual.epoch < message.epoch:
             self._learn(virtual, message.broker, now)
-            self._remove(virtual)
+            self._remove(virtual, now)
 
     def _hand_over(
         self,
@@ -358,7 +361,7 @@ class Replicator:
         elif virtual.link is not None:
             if message.epoch == virtual.epoch:
                 return []
-            self._disconnect(virtual)  # it only looks alive
+            self._disconnect(virtual, now)  # it only looks alive
         if virtual.epoch < message.epoch and virtual.follows:
             self._learn(virtual, message.broker, now)
         virtual.others = message.others
@@ -372,7 +375,7 @@ class Replicator:
             virtual.backlog.put(stored, put, self.limits)
         virtual.held.clear()
         virtual.follows, virtual.state = follows, message.followed.state
-        self._listen(virtual)
+        self._listen(virtual, now)
         return []
 
     def _recall(
@@ -448,7 +451,8 @@ class Replicator:
             behind = one.number > newest.get(one.publisher, 0)
             (late if put >= virtual.attached and behind else past).append((stored, put))
         self._put_past(virtual, sorted(past, key=_when), now)
-        asked = self._asked(virtual)
+        asked = virtual.wanted()
+        self.border.backpressure.expect(virtual, len(late) + len(held), now)
         there: set[tuple[ClientId, int]] = set()
         for stored, put in in_order(sorted([*late, *held], key=_when)):
             one = stored.notification
@@ -492,10 +496,13 @@ class Replicator:
 
     def _deliver(self, virtual: Virtual, stored: Stored, now: int) -> list[Effect]:
         if virtual.recalling is None:
+            effects: list[Effect] = []
             if virtual.link is None:
                 self._make_room(virtual, stored, now)
+            elif not virtual.backlog.is_open(self.limits.window):
+                effects = self.border.backpressure.on_queue(virtual, stored, None, now)
             virtual.backlog.put(stored, now, self.limits)
-            return self.push(virtual, now)
+            return effects + self.push(virtual, now)
         virtual.held.append((stored, now))
         if len(virtual.held) > self.limits.held_count:
             return self._open(virtual, [], now, TOO_MUCH_HELD)
@@ -510,7 +517,7 @@ class Replicator:
         backlog, (count, size) = virtual.backlog, virtual.thin_at
         if len(backlog) < count and backlog.bytes + stored.size <= size:
             return
-        asked = self._asked(virtual)
+        asked = virtual.wanted()
         if any(asked.values()):
             for one, put in thinned(backlog.take_back(), asked, now, moved=False):
                 backlog.put(one, put, self.limits)
@@ -552,20 +559,16 @@ class Replicator:
         self._put_past(virtual, sorted([*left, *kept.values()], key=_when), now)
 
     def _put_past(self, virtual: Virtual, kept: list[Put], now: int) -> None:
-        asked = self._asked(virtual)
+        asked = virtual.wanted()
         once: dict[tuple[ClientId, int], Put] = {}  # else terms would count something twice
         for stored, put in kept:
             one = stored.notification
             if any(filter.matches(one.attributes) for filter in asked):
                 once.setdefault((one.publisher, one.number), (stored, put))
+        self.border.backpressure.expect(virtual, len(once), now)
         for stored, put in in_order(thinned([*once.values()], asked, now, moved=False)):
             virtual.backlog.put(stored, put, self.limits)
             virtual.past.add(virtual.backlog.last)
-
-    def _asked(self, virtual: Virtual) -> dict[Filter, Terms | None]:
-        """What the client wants where it is, and of what it missed."""
-        listened = virtual.listened.values()
-        return {one.exact: one.terms for one in listened if one.exact is not None}
 
     # Virtual clients
 
@@ -575,7 +578,8 @@ class Replicator:
         virtual = self.virtual[client] = Virtual(client, self.border.memory)
         return virtual
 
-    def _begin_backlog(self, virtual: Virtual) -> None:
+    def _begin_backlog(self, virtual: Virtual, now: int) -> None:
+        self.border.backpressure.end(virtual, now)
         virtual.backlog.clear()
         virtual.backlog = Backlog(0, self.border.memory, virtual)
 
@@ -585,16 +589,17 @@ class Replicator:
         virtual.link = link
         self._by_link[link] = virtual
 
-    def _disconnect(self, virtual: Virtual) -> None:
+    def _disconnect(self, virtual: Virtual, now: int) -> None:
         """Its client is gone, and maybe comes back: go on listening for it, and waiting for its last broker."""
         assert virtual.link is not None
+        self.border.backpressure.end(virtual, now)
         del self._by_link[virtual.link]
         virtual.link = None
 
     def _leave(self, virtual: Virtual, epoch: int, now: int) -> list[Effect]:
         """Its client follows nothing any more: nobody has to listen."""
         forgotten = self._forget_elsewhere(virtual, epoch)
-        self._remove(virtual)
+        self._remove(virtual, now)
         return forgotten
 
     def _rest(self, virtual: Virtual, now: int) -> list[Effect]:
@@ -606,8 +611,9 @@ class Replicator:
         forgotten = self._forget_elsewhere(virtual, virtual.epoch + 1)
         virtual.recalling, virtual.state = None, m.NOWHERE
         virtual.told.clear()
-        self._listen(virtual)
+        self._listen(virtual, now)
         _undelivered(virtual)
+        self.border.backpressure.end(virtual, now)
         self.border.deadlines.disarm(VIRTUAL, virtual.client)
         return [*self.push(virtual, now), *forgotten]
 
@@ -616,18 +622,19 @@ class Replicator:
         others = self._next(self.name) if self.learner is None else virtual.others
         return [Post(one, m.Forget(virtual.client, epoch)) for one in others if is_first]
 
-    def _remove(self, virtual: Virtual) -> None:
+    def _remove(self, virtual: Virtual, now: int) -> None:
         if virtual.link is not None:
             del self._by_link[virtual.link]
             virtual.link = None
+        self.border.backpressure.end(virtual, now)
         virtual.follows = {}
         virtual.backlog.clear()
         self.border.memory.forget(virtual)
-        self._listen(virtual)
+        self._listen(virtual, now)
         del self.virtual[virtual.client]
         self.border.deadlines.disarm(VIRTUAL, virtual.client)
 
-    def _listen(self, virtual: Virtual) -> None:
+    def _listen(self, virtual: Virtual, now: int) -> None:
         """Subscribe to what its subscriptions mean now, and then unsubscribe from what they meant.
 
         FilterError: that is too much, and it is a virtual client no more.
@@ -636,15 +643,17 @@ class Replicator:
         try:
             virtual.listened = self._meaning(virtual, before)
         except FilterError:
-            self._remove(virtual)
+            self._remove(virtual, now)
             raise
-        now = virtual.listened
-        for template, listened in now.items():
+        after = virtual.listened
+        for template, listened in after.items():
             if before.get(template) is not listened:
                 self.ear.add(listened, virtual.client)
         for template, listened in before.items():
-            if now.get(template) is not listened:
+            if after.get(template) is not listened:
                 self.ear.remove(listened, virtual.client)
+        if virtual.episode is not None:
+            virtual.episode.want(virtual.wanted(), self.limits.slow_publishers_ns)
 
     def _meaning(
         self, virtual: Virtual, before: Mapping[Template, Listened]
@@ -692,7 +701,7 @@ class Replicator:
             virtual.recalling = None
         if virtual.until is not None:
             if virtual.until <= now:
-                self._remove(virtual)
+                self._remove(virtual, now)
         elif virtual.renew_at <= now:
             effects += self._renew(virtual, now)
         if self.virtual.get(client) is virtual:
@@ -725,7 +734,7 @@ class Replicator:
             sessions = self.border.of(virtual.client)
             if not sessions or sessions[-1].epoch < virtual.epoch:  # it has gone on, or was ended
                 virtual.until = now + self.limits.lease_ns
-                self._listen(virtual)
+                self._listen(virtual, now)
                 return []
             away = sessions[-1].link is None
             if away and sessions[-1].away_since + self.limits.listen_ns <= now:

@@ -284,7 +284,7 @@ class Doubt(msgspec.Struct, gc=False):
 
 
 class Episode:
-    """The congestion of one client, from the high mark to the low mark: see backpressure.py."""
+    """The congestion of one reader, from the high mark to the low mark: see backpressure.py."""
 
     __slots__ = ("_bounds", "_index", "ends", "publishers", "since")
 
@@ -292,6 +292,10 @@ class Episode:
         self.since = now
         self.ends = now  # then no publisher is slowed any more
         self.publishers: dict[ClientId, None] = {}  # that were looked at
+        self.want(wanted, limit_ns)
+
+    def want(self, wanted: Wanted, limit_ns: int) -> None:
+        """From now on these subscriptions say for how long publishers are slowed."""
         self._bounds = {
             filter: limit_ns if terms is None or terms.slow_ns is None else terms.slow_ns
             for filter, terms in wanted.items()
@@ -417,6 +421,12 @@ class Session:
     def is_waiting(self) -> bool:
         """Whether it waits for what an older session of its client had, or for its filters to be in effect."""
         return self.wait is not None and not self.wait.is_open
+
+    def wanted(self) -> Wanted:
+        return self.subscriptions
+
+    def spares(self, publisher: ClientId) -> bool:
+        return False
 
     def last_of(self, publisher: ClientId) -> int:
         """The number of the last notification of a publisher that was queued, or is held."""

@@ -22,6 +22,7 @@ from wayfare.core.messages import FOLLOWED_CHARACTERS_MAX, BrokerId, ClientId, L
 from wayfare.core.pace import Pace
 from wayfare.core.places import Places
 from wayfare.core.prediction import START, Movement
+from wayfare.core.sessions import Episode, Wanted
 from wayfare.core.templates import Around, Mine, Template, parse
 from wayfare.errors import FilterError, ProtocolError
 
@@ -155,6 +156,7 @@ class Virtual:
         "backlog",
         "came",
         "client",
+        "episode",
         "epoch",
         "follows",
         "held",
@@ -205,6 +207,15 @@ class Virtual:
         self.recalling: int | None = None  # until when it waits for what was kept elsewhere
         self.asked = 0  # in which epoch it asked for that
         self.held: list[Put] = []  # what came meanwhile
+        self.episode: Episode | None = None  # publishers may be slowed for it
+
+    def wanted(self) -> Wanted:
+        """What its client wants where it is, and of what it missed."""
+        listened = self.listened.values()
+        return {one.exact: one.terms for one in listened if one.exact is not None}
+
+    def spares(self, publisher: ClientId) -> bool:
+        return False
 
     def measure(self) -> int:
         self.backlog.count()

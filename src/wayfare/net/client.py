@@ -115,7 +115,8 @@ class Client(LocalBroker):
                              remember it (their limit `past_count`) and as it is in order
         slow_publishers      for how many seconds publishers may be slowed while this client is connected
                              and does not read fast enough; then it loses the oldest (`on_lost`). 0: at
-                             once; by default, and at most: the broker's limit `slow_publishers`
+                             once; by default, and at most: the broker's limit `slow_publishers`. Of the
+                             members of a queue group, the one that allows most decides
         queue, policy        how many may wait for the application, and what happens with more:
                              wait (then nothing comes, for no subscription), drop_oldest or
                              drop_newest
@@ -138,18 +139,22 @@ class Client(LocalBroker):
                 raise UsageError(
                     "a queue group keeps everything: leave out last, younger, key, nullify, local, since"
                 )
-            if retained or slow_publishers is not None:
-                raise UsageError(
-                    "a queue group gets no current values, and slows no publishers: leave retained,"
-                    " slow_publishers"
-                )
+            if retained:
+                raise UsageError("a queue group gets no current values: leave out retained")
+            check_options(slow_publishers=slow_publishers)
             shared, away_ns = wanted_as(wanted), int(away * 1e9)
             if isinstance(shared, Template):
                 raise UsageError(
                     f"{shared} follows one client, so no group can share it: leave group"
                 )
             return self._sharing.subscription(
-                group, shared, queue, prefetch=prefetch, away_ns=away_ns, ack=ack
+                group,
+                shared,
+                queue,
+                prefetch=prefetch,
+                away_ns=away_ns,
+                slow_ns=None if slow_publishers is None else int(slow_publishers * 1e9),
+                ack=ack,
             )
         one = asked(
             wanted,

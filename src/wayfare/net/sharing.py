@@ -74,9 +74,10 @@ class Sharing:
         *,
         prefetch: int,
         away_ns: int,
+        slow_ns: int | None,
         ack: bool,
     ) -> Subscription:
-        machine = Membership(group, wanted, uuid4().hex, prefetch, away_ns)
+        machine = Membership(group, wanted, uuid4().hex, prefetch, away_ns, slow_ns)
         return SharedSubscription(Member(self, machine), wanted, queue, ack=ack)
 
     # What happens to the client

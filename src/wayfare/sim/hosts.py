@@ -765,12 +765,14 @@ class ClientHost(Host):
         *,
         prefetch: int = ms.PREFETCH,
         away_ns: int = ms.AWAY_NS,
+        slow_ns: int | None = None,
     ) -> Membership:
         """Be a member of a queue group; `world.handed` has what it gets."""
         address = f"{self.name}/{self.core.epoch}/{len(self.memberships)}"
-        one = Membership(group, as_filter(filter), address, prefetch, away_ns)
+        one = Membership(group, as_filter(filter), address, prefetch, away_ns, slow_ns)
         one.connected = self.connection is not None
         self.memberships[address] = one, 0
+        self.world.members.append((self.name, one))
         self._belong(one, one.begin())
         return one
 
@@ -822,6 +824,7 @@ class ClientHost(Host):
             elif isinstance(action, ms.Joined):
                 world.joined.setdefault(one.group, world.now)
             else:
+                world.missed.append((world.now, one.group, action.reason))
                 world.lacking[one.address] = world.lacking.get(one.address, 0) + (
                     action.count or 10**9
                 )

@@ -127,6 +127,8 @@ class World:
         self.lacking: dict[
             str, int
         ] = {}  # how many losses were reported to each member, by its address
+        self.members: list[tuple[str, Membership]] = []  # of all groups, and whose they are
+        self.missed: list[tuple[int, str, str]] = []  # losses of groups: when reported, which, why
         self.faulty = False  # faults are planned
         self.sheds = False  # brokers have too little memory, now and then
         self.stopped: set[str] = set()  # crashed brokers, for membership only
