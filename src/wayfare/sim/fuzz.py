@@ -41,6 +41,7 @@ from wayfare.sim.movement import Plan, Stay, failed_attempts, play, random_walk
 from wayfare.sim.oracle import check
 from wayfare.sim.ownership import Watch
 from wayfare.sim.quiet import check_outlived
+from wayfare.sim.sharing import unexpected_losses
 from wayfare.sim.verdict import Verdict, Violation
 from wayfare.sim.walks import Walks, in_slices
 from wayfare.sim.wills import evicted_at
@@ -249,8 +250,10 @@ class Fuzz:
         self.away_ns = 0  # the longest that a member of a queue group may be silent
         self.readers = Random(f"readers {job.seed}")  # likewise
         self.busy: set[str] = set()  # members whose applications will ask for the next one
-        may_share = not self.congested and bool(self.publishers)
-        if self.sharing.random() < 0.25 and may_share:
+        shares = self.sharing.random() < 0.25 and not self.congested
+        self.crowds = Random(f"congested groups {job.seed}")  # likewise
+        shares |= self.congested and self.crowds.random() < 0.4
+        if shares and self.publishers:
             self._plan_groups()
         if job.faults:
             names = [client.name for client in self.clients]
@@ -285,11 +288,19 @@ class Fuzz:
             self.world.agenda.at(at_ns, self._join, random.choice(groups))
         for _ in range(random.choice([0, 2, 5])):
             self.world.agenda.at(random.randrange(self.until_ns), self._quit)
+        for _ in range(self.crowds.choice([1, 3, 5]) if self.congested else 0):
+            at_ns = self.crowds.randrange(self.until_ns)
+            self.world.agenda.at(at_ns, self._burst_of_work, self.crowds.choice(groups))
 
     def _join(self, group: tuple[str, Filter]) -> None:
         random = self.sharing
         client = self._latest(random.choice(self.publishers))
-        client.join(*group, prefetch=random.choice([1, 4, 16]), away_ns=self.away_ns)
+        slow_ns = None
+        if self.congested and self.crowds.random() < 0.2:
+            slow_ns = self.crowds.choice([0, 1_000]) * MS_NS
+        client.join(
+            *group, prefetch=random.choice([1, 4, 16]), away_ns=self.away_ns, slow_ns=slow_ns
+        )
 
     def _quit(self, _: None) -> None:
         client = self._latest(self.sharing.choice(self.publishers))
@@ -500,6 +511,7 @@ class Fuzz:
             *self.watch.found,
             *(self.waits.found if self.failing else ()),
             *self._unexpected_losses(),
+            *unexpected_losses(self.world),
             *check_outlived(self.world),
         ]
         return msgspec.structs.replace(verdict, violations=(*verdict.violations, *more))
@@ -581,6 +593,16 @@ class Fuzz:
         offered, much = list(client.core.advertisements), self.flow.choice([10, 30, 60])
         for attributes in [random_attributes(self.flow) for _ in range(much)]:
             if any(filter.matches(attributes) for filter in offered):
+                client.publish(attributes)
+
+    def _burst_of_work(self, group: tuple[str, Filter]) -> None:
+        """A publisher publishes much at once that a queue group wants."""
+        random, (_, wanted) = self.crowds, group
+        client = self._latest(random.choice(self.publishers))
+        if wanted not in client.core.advertisements:
+            client.advertise(wanted)
+        for attributes in [random_attributes(random) for _ in range(random.choice([30, 100]))]:
+            if wanted.matches(attributes):
                 client.publish(attributes)
 
     def _stop_reading(self, _: None) -> None:

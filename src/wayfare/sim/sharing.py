@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from math import inf
 
-from wayfare.core.groups import coordinator
+from wayfare.core.groups import QUEUE_BYTES, QUEUE_COUNT, coordinator
 from wayfare.core.membership import RENEWALS, Membership, Work
 from wayfare.core.messages import BrokerId
 from wayfare.eventlog import Event
@@ -114,6 +115,50 @@ def _check_complete(
     if len(missing) > told and not reported:
         listed = ", ".join(f"{one.client} {one.number}" for one in missing[:5])
         yield Violation("shared", f"nobody in the queue group {group} got {listed}")
+
+
+def unexpected_losses(world: World) -> Iterator[Violation]:
+    """Whatever limit its queue has, a group loses nothing as long as its members are there and fast enough."""
+    slow = _slow_groups(world)
+    for time_ns, group, reason in world.missed:
+        if reason in (QUEUE_COUNT, QUEUE_BYTES) and slow.get(group, inf) > time_ns:
+            what = f"the queue group {group}, whose members are there, was told of a loss: {reason}"
+            yield Violation("gap", what)
+
+
+def _slow_groups(world: World) -> dict[str, int]:
+    """Groups that may lose something, and since when: a member was away for long, or something waited for too long."""
+    limit_ns = world.limits.slow_publishers_ns
+    patience_ns = min((one.away_ns for _, one in world.members), default=0) // RENEWALS
+    bounds: dict[str, int] = {}
+    groups: dict[str, dict[str, None]] = {}  # of each client
+    excuses: list[tuple[int, str]] = []
+    for name, one in world.members:
+        groups.setdefault(name, {})[one.group] = None
+        bound = limit_ns if one.slow_ns is None else one.slow_ns
+        bounds[one.group] = min(bounds.get(one.group, limit_ns), bound)
+        if one.address in world.quits:
+            excuses.append((world.quits[one.address], one.group))
+    published = {
+        (one.client, one.number): one.time_ns for one in world.events if one.kind == "published"
+    }
+    for now, _, member, work in world.handed:
+        note = work.notification
+        if now - published[note.publisher, note.number] >= bounds[member.group]:
+            excuses.append((now, member.group))
+    back: dict[str, int] = {}  # when a client was next attached
+    for event in reversed(world.events):
+        client, now = event.client or "", event.time_ns
+        if event.kind == "attached":
+            back[client] = now
+        elif event.kind == "detached" and back.get(client, world.now) - now < patience_ns:
+            continue  # it has not fallen silent
+        if event.kind in ("detached", "left", "replaced"):
+            excuses += [(now, group) for group in groups.get(client, ())]
+    since: dict[str, int] = {}
+    for now, group in excuses:
+        since[group] = min(since.get(group, now), now)
+    return since
 
 
 def check_groups_quiet(world: World) -> Iterator[Violation]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from math import inf
 from random import Random
 
 import msgspec
@@ -77,6 +78,8 @@ class Walks:
         self.faults = faults
         self.tiny = Random(f"tiny {seed}")  # of its own, so that the rest is as without it
         self.small = self.tiny.random() < 0.25  # limits, so that something is lost
+        self.flow = Random(f"bursts {seed}")  # likewise
+        self.congested = self.flow.random() < 0.25  # now and then: bursts, and walkers do not read
         names = topology.random_tree(random, random.choice([1, 2, 3, random.randint(4, 14)]))
         self.brokers = sorted({end for edge in names for end in edge}) or ["b0"]
         self.places = self._map()
@@ -131,6 +134,9 @@ class Walks:
         self._plan(self.relocates, [1, 4, 10], self._move_a_publisher)
         self.lives = Random(f"lives {seed}")  # likewise
         self._plan(self.lives, [1, 4, 10], self._end_a_life)
+        for _ in range(self.flow.choice([1, 3, 5]) if self.congested else 0):
+            self.world.agenda.at(self.flow.randrange(self.until_ns), self._burst)
+            self.world.agenda.at(self.flow.randrange(self.until_ns), self._stop_reading)
 
     # Making it up
 
@@ -172,6 +178,9 @@ class Walks:
         )
         if self.small:
             limits = msgspec.structs.replace(limits, backlog_count=self.tiny.randint(1, 5))
+        if self.congested:
+            count, window = self.flow.choice([1, 4, 10]), self.flow.choice([16, 64])
+            limits = msgspec.structs.replace(limits, backlog_count=count, window=window)
         return in_slices(limits, self.seed)
 
     def _ahead(self, relocation: str) -> Ahead:
@@ -293,6 +302,22 @@ class Walks:
     def _publish(self, _: None) -> None:
         attributes = self._notice(self.random)
         self.random.choice(self.publishers).publish(attributes)
+
+    def _burst(self, _: None) -> None:
+        """A publisher says much at once, of where a walker is."""
+        random = self.flow
+        walker, publisher = (
+            self._latest(random.choice(self.walkers)),
+            random.choice(self.publishers),
+        )
+        for notice in [self._notice(random) for _ in range(random.choice([10, 30, 100]))]:
+            notice["location"] = walker.core.following.state.location
+            publisher.publish(notice)
+
+    def _stop_reading(self, _: None) -> None:
+        """An application does not read for a while, mostly not longer than publishers wait for it."""
+        for_ns = self.flow.choice([100, 300, 300, 1_000, 1_000, 3_000, 30_000]) * MS_NS
+        self._latest(self.flow.choice(self.walkers)).stop_reading(for_ns)
 
     def _begin_to_publish(self, i: int) -> None:
         """A publisher comes, and publishes before anybody has heard of its advertisement."""
@@ -469,7 +494,7 @@ class Walks:
         world.settle()
         judge = Judge(world, self.places, self.areas)
         # Of losses of both kinds together, the oracle of one cannot say how many there may be.
-        told = self.areas if self.small else ()
+        told = self.areas if self.small or self.congested else ()
         verdict = check_deliveries(judge.ordinary, reach(world), told, judge.followed)
         found = [*verdict.violations, *judge.violations(), *check_quiet(world)]
         found += [*ghosts(world), *self.watch.found, *self._unexpected_losses()]
@@ -481,6 +506,21 @@ class Walks:
             required=verdict.required + judge.required.total(),
         )
 
+    def _slow_readers(self) -> dict[str, int]:
+        """Walkers that got something too late for their publishers to wait, and since when."""
+        published = {
+            (one.client, one.number): one.time_ns
+            for one in self.world.events
+            if one.kind == "published"
+        }
+        since: dict[str, int] = {}
+        for event in self.world.events:
+            if event.kind == "delivered":
+                late = event.time_ns - published[event.publisher, event.number or 0]
+                if late >= self.world.limits.slow_publishers_ns:
+                    since.setdefault(event.client or "", event.time_ns)
+        return since
+
     def _unexpected_losses(self) -> Iterator[Violation]:
         """Where nothing goes wrong, nobody is told of a loss.
 
@@ -489,6 +529,7 @@ class Walks:
         if self.faults or self.world.relocation == "junction":
             return
         known, within = histories(self.world.events), reach(self.world)
+        slow = self._slow_readers()
         exceeding = set[str]()  # clients that had to exceed another process after their Welcome
         for event in self.world.events:
             if event.client and event.reason == EXCEED.format(event.client):
@@ -496,11 +537,15 @@ class Walks:
             if event.kind != "lost":
                 continue
             history = known[event.client or ""]
-            *_, before, _ = [Span(0), *(s for s in history.attached if s.start <= event.time_ns)]
+            *_, before, last = [Span(0), *(s for s in history.attached if s.start <= event.time_ns)]
             # Of an attachment in vain, the client does not know whether a broker has heard: there was no time for a
             # Welcome. So the next broker cannot know what it lacks.
             in_vain = before.end - before.start < 2 * within.client_ns
-            overflow = self.small and (event.reason or "").startswith("backlog_")
+            overflow = (event.reason or "").startswith("backlog_")
+            # Who is here and reads loses nothing, whatever the limits are.
+            here_ns = event.time_ns - last.start
+            while_away = here_ns <= 2 * (within.client_ns + within.tree_ns)
+            overflow &= while_away or slow.get(event.client or "", inf) <= event.time_ns
             # What its broker followed for the former number is over, with what it kept meanwhile.
             again = event.client in exceeding and event.reason == NO_STREAM
             # A client that goes on before what was kept for it has come may be told of a loss that is none.
