@@ -4,7 +4,7 @@ import pytest
 
 from wayfare.core.backpressure import LEASE_NS, SLOWED_MAX
 from wayfare.core.broker import Broker
-from wayfare.core.effects import LinkDown, Pause, Received, Resume, Send, Stalled, Tick
+from wayfare.core.effects import LinkDown, Pause, Pressed, Received, Resume, Send, Stalled, Tick
 from wayfare.core.filters import Filter
 from wayfare.core.history import SECOND_NS, Limits
 from wayfare.core.messages import (
@@ -540,3 +540,16 @@ def test_what_was_kept_for_a_client_that_comes_is_not_lost_beyond_the_limit():
     world.settle()
     assert got(world, anna) == [*range(30)]
     assert told_of(world) == 0
+
+
+def test_near_a_limit_in_sum_who_publishes_for_a_client_that_follows_is_slowed():
+    world, _, anna = readers("follow", buffer_count=20)
+    anna.stop_reading(30 * SECOND_NS)
+    core = world.brokers["porto"].core
+    for number in range(1, 400):
+        note = Notification("tim", number, {"location": "R1", "text": "x" * 1_000})
+        core.step(Received("lisbon", note), world.now)
+    assert core.border.memory.largest() is core.replicator.virtual["anna"]
+    core.backpressure.slowed.clear()
+    core.step(Pressed(), world.now)
+    assert [*core.backpressure.slowed] == ["tim"]

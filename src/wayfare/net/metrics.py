@@ -267,14 +267,14 @@ METRICS = (
         "wayfare_congested_clients",
         "gauge",
         "",
-        "that are connected here and read too slowly: from the high mark of their backlog to the low mark",
+        "clients here, and queue groups, that read too slowly: from the high mark of their backlog to the low mark",
         _one(lambda one: one.congested_clients),
     ),
     Row(
         "wayfare_congestions_total",
         "counter",
         "",
-        "times that a client was congested",
+        "times that a client, or a queue group, was congested",
         _one(lambda one: one.congestions),
     ),
     Row(
