@@ -82,6 +82,7 @@ from wayfare.core.publishers import (
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.relocation import BEGAN_ANEW, Naive, Relocation, began
 from wayfare.core.replicator import Replicator
+from wayfare.core.retained import Key
 from wayfare.core.sessions import Doubt, Session
 from wayfare.core.shedding import Shedding
 from wayfare.core.virtual import Ahead, Virtual
@@ -890,8 +891,8 @@ class Broker:
         here = self.border.at_place(session.place) is session
         return here and wills.due_at(session) is not None
 
-    def on_retained_due(self, _: None, now: int) -> list[Effect]:
-        self.border.retained.expire(now)
+    def on_retained_due(self, key: Key, now: int) -> list[Effect]:
+        self.border.retained.expire(key, now)
         return []
 
     def on_gap(self, neighbour: BrokerId, message: m.Gap, now: int) -> list[Effect]:

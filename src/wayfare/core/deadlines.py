@@ -31,7 +31,7 @@ from heapq import heapify, heappop, heappush
     TOMBSTONE,
     UPDATE,  # a table update that was postponed
     CONFIRM,  # what a client wants to have confirmed
-    RETAINED,  # current values that were cleared
+    RETAINED,  # a key of current values: it was cleared, or its value expires
     SLOWED,  # a publisher that is slowed: its leases
     GROUP,  # a queue group: members that are silent, or none at all
     WILL,  # of a client that is away

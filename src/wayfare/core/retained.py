@@ -18,13 +18,12 @@ A value that expires leaves its key without a value, as if it had been cleared; 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from heapq import heapify, heappop, heappush
 
 import msgspec
 from msgspec.structs import replace
 
 from wayfare.core.codec import encode
-from wayfare.core.deadlines import RETAINED, SLACK, Deadlines
+from wayfare.core.deadlines import RETAINED, Deadlines
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits, Stored, size_of
 from wayfare.core.matching import FilterIndex
@@ -103,9 +102,6 @@ class Table:
         self._asks: dict[int, dict[int, Filter]] = {}
         self._asking: dict[Filter, dict[Request, None]] = {}  # the same by conjunction
         self._ends: dict[Key, int] = {}  # when values expire
-        # A heap of when values expire and when cleared keys are forgotten, and some entries that are out of date.
-        self._due: list[tuple[int, int, Key]] = []
-        self._ordered = 0
         self._accounts: dict[str, Account] = {}
         self._limits, self._deadlines = limits, deadlines
         # What this request gets of the values that were compared in advance, by their ids; None: not this one.
@@ -154,24 +150,11 @@ class Table:
 
     def _clear(self, key: Key, until: int) -> None:
         self.cleared[key] = until
-        self._look_at(key, until)
+        self._deadlines.arm(RETAINED, key, until)
 
     def _end_at(self, key: Key, at: int) -> None:
         self._ends[key] = at
-        self._look_at(key, at)
-
-    def _look_at(self, key: Key, at: int) -> None:
-        """Expire or forget a key then, unless it is set again."""
-        self._ordered += 1
-        heappush(self._due, (at, self._ordered, key))
-        if len(self._due) > 2 * (len(self._ends) + len(self.cleared)) + SLACK:
-            self._due = [one for one in self._due if self._is_due(one[2], one[0])]
-            heapify(self._due)
-        self._deadlines.arm(RETAINED, None, at)
-
-    def _is_due(self, key: Key, at: int) -> bool:
-        """Whether a key is still to be looked at then; it expires or is cleared, not both."""
-        return self._ends.get(key, self.cleared.get(key)) == at
+        self._deadlines.arm(RETAINED, key, at)
 
     def _drop(self, key: Key) -> None:
         value = self.values.pop(key)
@@ -179,6 +162,7 @@ class Table:
         size = size_of(value.notification)
         self.bytes -= size
         self.cleared.pop(key, None)
+        self._deadlines.disarm(RETAINED, key)
         account = self._accounts[value.account]
         del account.keys[key]
         account.bytes -= size
@@ -199,18 +183,18 @@ class Table:
         self._early.pop(key, None)
         self._drop(key)
 
-    def expire(self, now: int) -> None:
-        """Clear the keys whose values have expired, and forget which ones were cleared long ago."""
-        while self._due and self._due[0][0] <= now:
-            at, _, key = heappop(self._due)
-            if not self._is_due(key, at):
-                continue
-            value = self.values[key]
-            self._drop(key)
-            if not value.retain.clear:
-                self.put(replace(value, retain=replace(value.retain, clear=True)), now)
-        if self._due:
-            self._deadlines.arm(RETAINED, None, self._due[0][0])
+    def expire(self, key: Key, now: int) -> None:
+        """Clear a key whose value has expired, or forget one that was cleared long ago."""
+        until = self._ends.get(key, self.cleared.get(key))
+        if until is None:
+            return
+        if until > now:
+            self._deadlines.arm(RETAINED, key, until)
+            return
+        value = self.values[key]
+        self._drop(key)
+        if not value.retain.clear:
+            self.put(replace(value, retain=replace(value.retain, clear=True)), now)
 
     # Asking
 
