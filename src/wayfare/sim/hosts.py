@@ -757,6 +757,8 @@ class ClientHost(Host):
                 self.asked[action.request] = self.core.published, deadline, many
             else:
                 self.answers.append((self.world.now, action))
+                if self.world.answered is not None:
+                    self.world.answered(self, action)
 
     def join(
         self,
@@ -840,6 +842,11 @@ class ClientHost(Host):
     def unheard(self, effect: Unheard) -> None:
         if self.requests is not None:
             self._request(self.requests.on_no_responders(effect.publication))
+
+    def burst(self, count: int, attributes: Mapping[str, Value]) -> None:
+        """Publish the same so many times at once."""
+        for _ in range(count):
+            self.publish(attributes)
 
     def stop_reading(self, for_ns: int) -> None:
         """The application takes no notification for so long; heartbeats and the like go on."""

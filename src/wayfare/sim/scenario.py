@@ -29,13 +29,15 @@ from wayfare.core.broker import NOT_AHEAD, RELOCATIONS, check_ahead
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
 from wayfare.core.late import WANTED
-from wayfare.core.messages import Nullify, Terms
+from wayfare.core.membership import AWAY_NS, PREFETCH
+from wayfare.core.messages import Nullify, Terms, Will
 from wayfare.core.places import Places, of_edges
 from wayfare.core.predicates import Value
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.virtual import Ahead
 from wayfare.errors import ScenarioError, UsageError, WayfareError
 from wayfare.sim import topology
+from wayfare.sim.applications import Applications
 from wayfare.sim.faults import Crash, Cut, Rollback, Slow, Stall
 from wayfare.sim.links import MS_NS, LinkSpec
 from wayfare.sim.oracle import check
@@ -184,6 +186,8 @@ class Stage:
         self._world: World | None = None
         self._trace: Trace | None = None
         self._trace_clients = False
+        self._applications: Applications | None = None
+        self._wills: dict[str, Will] = {}  # of clients that have not attached yet
 
     @property
     def world(self) -> World:
@@ -196,6 +200,12 @@ class Stage:
         assert self.world
         assert self._trace is not None
         return self._trace
+
+    @property
+    def applications(self) -> Applications:
+        assert self.world
+        assert self._applications is not None
+        return self._applications
 
     def do(self, statement: str) -> None:
         word, _, rest = statement.partition(" ")
@@ -272,6 +282,7 @@ class Stage:
             world.log_messages()
         world.add_brokers(edges, alone=None if edges else next(iter(names)))
         self._world, self._trace = world, Trace(world, clients=self._trace_clients)
+        self._applications = Applications(world, self._trace)
 
     # What clients do
 
@@ -284,9 +295,16 @@ class Stage:
             self.world.client(name).attach(broker[0] if broker else None)
         elif name not in self.world.clients and len(broker) == 1:
             expires_ns = _time_ns(expires) if expires else 0
-            self.world.add_client(name, broker[0], link=link, expires_ns=expires_ns)
+            will = self._wills.pop(name, None)
+            self.world.add_client(name, broker[0], link=link, expires_ns=expires_ns, will=will)
         else:
             raise Misread
+
+    def will(self, rest: str) -> None:
+        name, will = read_will(rest)
+        if name in self.world.clients:
+            raise WayfareError(f"{name} has attached already: its will has to be said before that")
+        self._wills[name] = will
 
     def begin(self, rest: str) -> None:
         who, by_clock, clock = rest.partition(" clock ")
@@ -361,11 +379,41 @@ class Stage:
         self.world.client(name).unwatch(filter)
 
     def publish(self, rest: str) -> None:
-        rest, _, expires = rest.partition("} expires ")
+        one = read_publication(rest)
+        self.world.client(one.client).publish(
+            one.attributes, retain=one.retain, clear=one.clear, expires_ns=one.expires_ns
+        )
+
+    def burst(self, rest: str) -> None:
+        name, count, attributes = _words(rest, 3)
+        self.world.client(name).burst(_whole(count), read_attributes(attributes))
+
+    def pause(self, rest: str) -> None:
+        name, time = _words(rest, 2)
+        self.world.client(name).stop_reading(_time_ns(time))
+
+    def request(self, rest: str) -> None:
+        name, attributes, timeout_ns = read_request(rest)
+        self.world.client(name).request(attributes, timeout_ns=timeout_ns)
+
+    def reply(self, rest: str) -> None:
         name, attributes = _words(rest, 2)
-        expires_ns = _time_ns(expires) if expires else 0
-        given = read_attributes(f"{attributes}}}" if expires else attributes)
-        self.world.client(name).publish(given, expires_ns=expires_ns)
+        self.applications.reply(name, read_attributes(attributes))
+
+    def join(self, rest: str) -> None:
+        one = read_member(rest)
+        self.applications.join(
+            one.client, one.group, one.filter, one.prefetch, one.away_ns, by_hand=one.by_hand
+        )
+
+    def take(self, rest: str) -> None:
+        self.applications.take(rest)
+
+    def done(self, rest: str) -> None:
+        self.applications.done(rest)
+
+    def quit(self, rest: str) -> None:
+        self.applications.quit(rest)
 
     # What happens to the network
 
@@ -458,7 +506,19 @@ STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {
     "confirm": ("anna", Stage.confirm),
     "watch": ("ticker price > 0", Stage.watch),
     "unwatch": ("ticker price > 0", Stage.unwatch),
-    "publish": ("ticker {price: 41, road: 'A5'} [expires 10s]", Stage.publish),
+    "publish": (
+        "ticker {price: 41, road: 'A5'} [retain road+lane | clear road] [expires 10s]",
+        Stage.publish,
+    ),
+    "burst": ("ticker 20 {price: 41}", Stage.burst),
+    "pause": ("anna 2s", Stage.pause),
+    "will": ("anna {alarm: true} [after 5s]", Stage.will),
+    "request": ("anna {need: 'taxi'} [within 5s]", Stage.request),
+    "reply": ("bert {taxi: 7}", Stage.reply),
+    "join": ("anna workers price > 40 [prefetch 4] [away 2s] [by hand]", Stage.join),
+    "take": ("anna", Stage.take),
+    "done": ("anna", Stage.done),
+    "quit": ("anna", Stage.quit),
     "cut": ("porto - lisbon [for 500ms]", Stage.cut),
     "heal": ("porto - lisbon", Stage.heal),
     "crash": ("lisbon 2s", Stage.crash),
@@ -516,6 +576,63 @@ def _whole(text: str) -> int:
     if not re.fullmatch(r"\d{1,15}", text):
         raise Misread
     return int(text)
+
+
+class Publication(msgspec.Struct, frozen=True):
+    """What a `publish` says."""
+
+    client: str
+    attributes: dict[str, Value]
+    retain: tuple[str, ...]
+    clear: bool
+    expires_ns: int
+
+
+def read_publication(text: str) -> Publication:
+    name, rest = _words(text, 2)
+    match = re.fullmatch(r"(\{.*\})(?: (retain|clear) ([\w.+]+))?(?: expires (\S+))?", rest.strip())
+    if match is None:
+        raise Misread
+    keys = tuple(match[3].split("+")) if match[3] else ()
+    expires_ns = _time_ns(match[4]) if match[4] else 0
+    return Publication(name, read_attributes(match[1]), keys, match[2] == "clear", expires_ns)
+
+
+def read_will(text: str) -> tuple[str, Will]:
+    name, rest = _words(text, 2)
+    match = re.fullmatch(r"(\{.*\})(?: after (\S+))?", rest.strip())
+    if match is None:
+        raise Misread
+    return name, Will(read_attributes(match[1]), b"", _time_ns(match[2]) if match[2] else 0)
+
+
+def read_request(text: str) -> tuple[str, dict[str, Value], int]:
+    name, rest = _words(text, 2)
+    match = re.fullmatch(r"(\{.*\})(?: within (\S+))?", rest.strip())
+    if match is None:
+        raise Misread
+    return name, read_attributes(match[1]), _time_ns(match[2] or "5s")
+
+
+class Joining(msgspec.Struct, frozen=True):
+    """What a `join` says."""
+
+    client: str
+    group: str
+    filter: str
+    prefetch: int
+    away_ns: int
+    by_hand: bool
+
+
+def read_member(text: str) -> Joining:
+    name, group, rest = _words(text, 3)
+    match = re.fullmatch(r"(.+?)(?: prefetch (\d+))?(?: away (\S+))?( by hand)?", rest)
+    if match is None:
+        raise Misread
+    prefetch = _whole(match[2]) if match[2] else PREFETCH
+    away_ns = _time_ns(match[3]) if match[3] else AWAY_NS
+    return Joining(name, group, match[1], prefetch, away_ns, bool(match[4]))
 
 
 LIMITS: dict[str, tuple[str, Callable[[str], int]]] = {

@@ -49,6 +49,7 @@ from wayfare.core.messages import (
 from wayfare.core.predicates import half_surrogate
 from wayfare.core.publishers import Forecast
 from wayfare.core.relocation import Naive
+from wayfare.core.requests import Answered
 from wayfare.core.virtual import Ahead
 from wayfare.errors import UsageError
 from wayfare.eventlog import Event
@@ -114,6 +115,9 @@ class World:
         self.listeners: list[Callable[[Event], None]] = []  # of every event
         # What clients do with a request that they get.
         self.responder: Callable[[ClientHost, Notification], None] | None = None
+        self.answered: Callable[[ClientHost, Answered], None] | None = (
+            None  # ... and with an answer
+        )
         self.ended: list[tuple[int, SessionEnded]] = []  # by themselves, and when
         # When members of queue groups take what is assigned to them (None: at once), and what they do with it;
         # what they got, and were done with, and when.
