@@ -177,6 +177,19 @@ async def test_options_of_groups_are_checked():
             anna.subscribe("kind = 'job' and place in myloc", group="x")
 
 
+@live
+async def test_a_member_says_for_how_long_publishers_may_be_slowed():
+    async with (
+        tree("porto-lisbon") as net,
+        wayfare.connect(net.url("porto"), client_id="anna") as anna,
+    ):
+        await anna.subscribe(JOBS, group="workers", slow_publishers=2.5)
+        groups = [one.core.groups.groups for one in net.brokers.values()]
+        (group,) = [one for some in groups for one in some.values()]
+        (member,) = group.members.values()
+        assert (member.slow_ns, member.client) == (2_500_000_000, "anna")
+
+
 def test_without_asyncio():
     with (
         Tree(*LINE) as net,
