@@ -13,7 +13,8 @@ from wayfare.core import messages as m
 from wayfare.core.client import Client
 from wayfare.core.effects import Lost, Notify, Received
 from wayfare.core.filters import Filter
-from wayfare.core.history import NO_LOSS, Backlog, Hole, Limits, Past, Stored, thinned
+from wayfare.core.history import NO_LOSS, Backlog, Hole, Limits, Past, Stored
+from wayfare.core.thinning import thinned
 from wayfare.errors import UsageError
 from wayfare.eventlog import Event
 from wayfare.sim.current import check_fresh

@@ -16,13 +16,12 @@ from wayfare.core.history import (
     Marks,
     Stored,
     in_order_with_losses,
-    past_wanted,
     size_of,
-    thinned,
     with_loss_between,
     with_values_behind,
 )
 from wayfare.core.messages import Deliver, Gap, Notification, Nullify, Terms
+from wayfare.core.thinning import past_wanted, thinned
 from wayfare.errors import ProtocolError, UsageError
 
 ROOMY = Limits()

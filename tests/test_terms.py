@@ -11,10 +11,11 @@ from wayfare.core import handoff
 from wayfare.core.client import ACK_DELAY_NS
 from wayfare.core.effects import Ended, Lost, Notify
 from wayfare.core.filters import Filter
-from wayfare.core.history import SECOND_NS, Limits, Stored, thinned
+from wayfare.core.history import SECOND_NS, Limits, Stored
 from wayfare.core.messages import Notification, Terms
 from wayfare.core.routing import Destinations
 from wayfare.core.sessions import Old
+from wayfare.core.thinning import thinned
 from wayfare.sim import World, check
 from wayfare.sim.links import MS_NS
 

@@ -15,10 +15,12 @@ from wayfare.core.ear import Ear
 from wayfare.core.effects import Effect
 from wayfare.core.following import Following
 from wayfare.core.handoff import Handoff
+from wayfare.core.history import Kept
 from wayfare.core.messages import HereGap
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.replicator import Replicator
 from wayfare.core.templates import Template
+from wayfare.core.thinning import Thinning
 from wayfare.core.virtual import Virtual
 from wayfare.sim.fuzz import Job, fuzz
 from wayfare.sim.histories import histories
@@ -214,7 +216,7 @@ def test_the_judge_sees_what_is_not_for_this_place(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_judge_sees_that_the_past_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "past" in broken(monkeypatch, Ear, "kept", lambda *_: {})
+    assert "past" in broken(monkeypatch, Ear, "candidates", lambda *_: {})
 
 
 def test_the_judge_sees_that_the_past_is_not_marked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,18 +258,18 @@ def test_the_judge_sees_sessions_that_nobody_owns(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_judge_sees_the_past_in_disorder(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Replicator._put_past
+    real = Replicator._put_chosen
 
-    def backwards(self: Replicator, virtual: Virtual, kept: Any, now: int) -> None:
+    def backwards(self: Replicator, virtual: Virtual, *given: Any) -> None:
         number = virtual.backlog.last
-        real(self, virtual, kept, now)
+        real(self, virtual, *given)
         waiting = [one for one in virtual.backlog.waiting if one[0] > number]
         for (at, _, _), (_, stored, put) in zip(waiting, reversed(waiting), strict=True):
             for place, one in enumerate(virtual.backlog.waiting):
                 if one[0] == at:
                     virtual.backlog.waiting[place] = at, stored, put
 
-    assert "fifo" in broken(monkeypatch, Replicator, "_put_past", backwards)
+    assert "fifo" in broken(monkeypatch, Replicator, "_put_chosen", backwards)
 
 
 def test_the_judge_sees_that_a_first_publication_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +283,11 @@ def test_the_judge_sees_a_loss_that_is_none(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_judge_sees_more_of_the_past_than_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "terms" in broken(monkeypatch, replicator, "thinned", lambda kept, *_, **__: kept)
+    class WithoutTerms(Thinning[Kept]):
+        def __init__(self, kept, wanted, *given, **named) -> None:  # type: ignore[no-untyped-def]
+            super().__init__(kept, dict.fromkeys(wanted), *given, **named)
+
+    assert "terms" in broken(monkeypatch, replicator, "Thinning", WithoutTerms)
 
 
 def test_the_judge_sees_a_loss_that_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:

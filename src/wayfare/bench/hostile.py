@@ -30,8 +30,10 @@ from wayfare.core.filters import EVERYTHING, Filter
 from wayfare.core.groups import GROUPS_MAX, Done, Leave, encoded, group_id
 from wayfare.core.patterns import literals
 from wayfare.core.predicates import Like
+from wayfare.core.profiles import digest
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.reserved import GROUP, INBOX, REPLY_TO
+from wayfare.core.sessions import wanted_of
 from wayfare.core.templates import Template
 from wayfare.core.virtual import check_length, template_of
 from wayfare.errors import CodecError, FilterError, ProtocolError, UsageError
@@ -45,9 +47,11 @@ PIECES_MAX = 20  # of one pattern
 VALUES = 10_000  # current values that are kept
 HELD_COUNT = 9_000  # publications that are held back during a move
 HELD_TEXTS = 120  # ... or that many, with long texts
+KEPT_TEXTS = 40  # long texts that are kept for a client that is away
+TERMS = (m.Terms(last=100), m.Terms(last=HELD_COUNT - 1), m.Terms(key="z", younger_ns=10**18))
 SESSIONS, SESSION_FILTERS = 50, 2_000  # of clients that all want one publication
-# What frames may take in sum, and each one beyond that: then the slices that are left are like those before.
-PATIENCE_MS, FRAME_PATIENCE_MS = 5_000.0, 500.0
+# That a frame may take, and an attachment before the next frame on its link; what is left is like what was before.
+PATIENCE_MS, ATTACH_PATIENCE_MS = 5_000.0, 60_000.0
 LINK_DOWN, LINK_UP = b"down", b"up"  # in place of a frame
 SLICE_S = 0.005  # as a connection decodes
 SPAN_NS = 1_000_000
@@ -85,8 +89,9 @@ class Rig:
 
     def _share(self, link: m.LinkId, frame: bytes) -> float:
         """Feed a frame, and tick until nothing is left to do."""
+        self._finish_attaching(link)
         self.size, before = len(frame), self.held_ms
-        self.held_ms, end = 0.0, max(PATIENCE_MS, self.total_ms + FRAME_PATIENCE_MS)
+        self.held_ms, end = 0.0, self.total_ms + PATIENCE_MS
         try:
             self._step(self._event(link, frame))
             while self._has_work() and self.total_ms < end:
@@ -95,6 +100,12 @@ class Rig:
             pass  # finding that out has been measured, too
         held, self.held_ms = self.held_ms, max(before, self.held_ms)
         return held / allowed_ms(self.size)
+
+    def _finish_attaching(self, link: m.LinkId) -> None:
+        """What comes on a link would wait behind an attachment there, and would not be measured."""
+        end = self.total_ms + ATTACH_PATIENCE_MS
+        while link in self.broker.intakes.taking and self._has_work() and self.total_ms < end:
+            self._step(Tick())
 
     def _has_work(self) -> bool:
         due = self.broker.next_deadline()
@@ -645,6 +656,77 @@ def _requested(given: list[Filter], _: str = "") -> Frames:
     return frames
 
 
+def _returning(client: m.Attach, again: m.Attach, kept: Iterable[dict[str, Any]]) -> Frames:
+    """A client is away while these are published for it, and comes back."""
+    first, second = m.LinkId(f"{client.client}#1"), m.LinkId(f"{client.client}#2")
+    north = m.LinkId(NEIGHBOURS[0])
+    back = replace(again, epoch=2, welcomed=True, previous=((m.BrokerId("porto"), 1),))
+    some = [m.Notification(m.ClientId("far"), n, one) for n, one in enumerate(kept, 1)]
+    return [
+        *_framed(first, client),
+        (first, LINK_DOWN),
+        *_framed(north, *some),
+        *_framed(second, back),
+    ]
+
+
+def _kept_texts() -> Iterator[dict[str, Any]]:
+    """Long texts, in a place, of few letters."""
+    random = Random(3)
+    for _ in range(KEPT_TEXTS):
+        text = "".join(random.choices("ab", k=60_000))
+        yield {"x": text, "x0": text, "place": "here-1"}
+
+
+def _back(given: list[Filter], _: str = "", *, texts: bool = False, moves: bool = False) -> Frames:
+    """A client with terms for each subscription comes back, or attaches elsewhere."""
+    wanted = (*given, EVERYTHING)
+    terms = tuple((place, TERMS[place % len(TERMS)]) for place in range(len(wanted)))
+    attach = m.Attach(m.ClientId("alice"), 1, 0, wanted, terms=terms)
+    kept = _kept_texts() if texts else ({"x": 10**6, "x0": "abcdefgh", "y": 10**6, "z": n}
+                                        for n in range(HELD_COUNT))  # fmt: skip
+    frames = _returning(attach, attach, kept)
+    if not moves:
+        return frames
+    request = m.Request(
+        NEIGHBOURS[0],
+        attach.client,
+        3,
+        0,
+        ((m.BrokerId("porto"), 1),),
+        digest(wanted_of(wanted, terms)),
+    )
+    return [*frames[:-1], *_framed(m.LinkId(NEIGHBOURS[0]), m.Update(errands=(request,)))]
+
+
+def _back_with_texts(given: list[Filter], routing: str = "") -> Frames:
+    return _back(given[:1_000], routing, texts=True)
+
+
+def _moved_on(given: list[Filter], routing: str = "") -> Frames:
+    return _back(given, routing, moves=True)
+
+
+def _follower_back(given: list[Filter], _: str = "", *, terms: bool = True) -> Frames:
+    """A client that follows filters with terms comes back, and goes elsewhere; texts were kept for it."""
+    here, there, _elsewhere = _states(8)
+    found: dict[Template, None] = {}
+    for one in given[: m.FOLLOWS_MAX]:
+        with suppress(FilterError, ProtocolError):
+            template = template_of(f"place in myloc or ({one})")
+            check_length([*found, template], here)
+            found[template] = None
+    follows = tuple((one.text, m.Terms(last=5_000) if terms else None) for one in found)
+    followed = m.Followed(follows, here)
+    attach = m.Attach(m.ClientId("alice"), 1, 0, followed=followed)
+    frames = _returning(attach, attach, _kept_texts())
+    return [*frames, *_framed(m.LinkId("alice#2"), there, here)]
+
+
+def _follower_back_without_terms(given: list[Filter], routing: str = "") -> Frames:
+    return _follower_back(given, routing, terms=False)
+
+
 MESSAGES: dict[str, Callable[[list[Filter], str], Frames]] = {
     "attach": _attached,
     "advertise at attach": _advertised,
@@ -661,7 +743,12 @@ MESSAGES: dict[str, Callable[[list[Filter], str], Frames]] = {
     "hand over": _handed_over,
     "hand over again": _handed_over_again,
     "hand over texts": _handed_over_texts,
+    "come back": _back,
+    "come back to texts": _back_with_texts,
+    "move on": _moved_on,
     "follow at attach": _following,
+    "follower comes back": _follower_back,
+    "follower comes back without terms": _follower_back_without_terms,
     "follow": _followed,
     "ask at attach": _asked_at_attach,
     "ask": _asked,

@@ -56,6 +56,7 @@ from wayfare.core.sessions import (
     Wanted,
     wanted_of,
 )
+from wayfare.core.thinning import Thinning, Thinnings
 from wayfare.core.watches import Watches
 from wayfare.errors import ProtocolError
 
@@ -119,6 +120,7 @@ class Border:
         self.deadlines = Deadlines()  # of everything at this broker
         self.retained = Table(neighbours, limits, self.deadlines)
         self.preparations = Preparations(self.routing.destinations, limits, self.retained)
+        self.thinnings = Thinnings(limits)
         self.backpressure = Backpressure(limits, self.deadlines, self.of)
         self._slowed = self.backpressure.slowed
         self._high_count = self.backpressure.high_count
@@ -336,6 +338,7 @@ class Border:
             del self._sessions[session.client]
         self._vacate(session.place)
         self._departed_like(session).pop(session.place, None)
+        self.thinnings.stop(session.place)
         self.convergence.forget(session.place)
         self.retained.forget(session.place)
         self.deadlines.disarm(AWAY, session.place)
@@ -492,6 +495,8 @@ class Border:
     def lose_link(self, session: Session, now: int) -> None:
         assert session.link is not None
         del self.by_link[session.link]
+        self.thinnings.stop(session.place)
+        session.asks = False
         self.backpressure.on_link_down(session.client, session.link)
         self.backpressure.end(session, now)
         session.link, session.away_since = None, now
@@ -727,10 +732,40 @@ class Border:
         if times:
             self._time_backlog(session, min(times))
 
+    def put_thinned(self, session: Session, queue: list[Queued], now: int) -> None:
+        """Queue what the terms of its subscriptions leave of this: now, or when that is known."""
+        queue = self.shared(queue)
+        thinning = Thinning(queue, session.subscriptions, now, self.limits)
+        if self.thinnings.is_done(thinning):
+            self.put_shared(session, thinning.chosen())
+        else:
+            self.put_shared(session, queue)
+            self.thin(session, [(queue, thinning)])
+
+    def thin(self, session: Session, queues: list[tuple[list[Queued], Thinning[Queued]]]) -> None:
+        """Leave out what is not wanted of these, which a backlog has, before any of it is sent."""
+        if not queues:
+            return
+        (queue, thinning), *others = queues
+
+        def leave_out(now: int) -> list[Effect]:
+            session.backlog.leave_out(thinning.unwanted(queue))
+            if others:
+                self.thin(session, others)
+                return []
+            asks, session.asks = session.asks, False
+            effects = self.push(session, now)
+            if asks and session.link is not None:
+                effects.append(Send(session.link, m.CaughtUp(session.backlog.last)))
+            return effects
+
+        self.thinnings.go_on_with(session.place, thinning, leave_out)
+        self.go_on_soon()
+
     def push(self, session: Session, now: int) -> list[Effect]:
         """Send a client what may be sent now."""
         link = session.link
-        if link is None or session.wait is not None:
+        if link is None or session.wait is not None or session.place in self.thinnings:
             return []
         return [Send(link, message) for message in session.backlog.take(session.window, now)]
 

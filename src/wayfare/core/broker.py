@@ -252,10 +252,12 @@ class Broker:
         effects: list[Effect] = []
         for event, prepared in self.preparations.go_on(self._is_busy):
             self._prepared = None if isinstance(event, Held) else event
+            known = {}
             if isinstance(prepared, Comparison):
                 self.border.retained.compared = prepared.compared()
             else:
-                LONG_TEXTS.begin(prepared.known)
+                known = prepared.known
+            LONG_TEXTS.begin(known)
             try:
                 if isinstance(event, Held):
                     effects += self._accept_held(*event, now)
@@ -621,13 +623,15 @@ class Broker:
     def is_behind(self) -> bool:
         """Whether there is work that was put off, and goes on with the next tick."""
         late = self.routing.is_behind or self.watches.is_behind or self._late
-        return bool(late or self.intakes or self._queued)
+        return bool(late or self.intakes or self._queued or self.border.thinnings)
 
     def on_work_due(self, _: None, now: int) -> list[Effect]:
         """Do a slice of the work that was put off."""
         self.routing.catch_up()
         self.border.go_on()
         effects = self._apply_queued(now)
+        if self.border.thinnings:
+            effects += self.border.thinnings.go_on(now)
         if self._late:
             effects += self._perform_late(now)
         taken = self.intakes.take()
@@ -760,7 +764,7 @@ class Broker:
     def is_quiet(self) -> bool:
         """Whether nothing is half done that cannot be saved."""
         waiting = self.routing.touched or self._owed or self.paths.mail or self._queued
-        return not (waiting or self._late or self.convergence.is_due)
+        return not (waiting or self.border.thinnings or self._late or self.convergence.is_due)
 
     def save(self) -> bytes:
         assert self.is_quiet()
@@ -1254,6 +1258,8 @@ class Broker:
         effects = self.replicator.on_ack(session, message, now)
         if message.asks and session.wait is not None:
             session.wait.asks = True
+        elif message.asks and session.place in self.border.thinnings:
+            session.asks = True
         elif message.asks and session.link is not None:
             effects.append(Send(session.link, m.CaughtUp(session.backlog.last)))
         return effects

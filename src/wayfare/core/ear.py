@@ -80,16 +80,22 @@ class Ear:
 
     def kept(self, virtual: Virtual) -> dict[Id, Put]:
         """What its buffers have for a virtual client, and its client was not told, the oldest first."""
-        ids: dict[Id, None] = {}
+        found: dict[Id, Put] = {}
+        for number, wanted in self.candidates(virtual).items():
+            kept = self.store.kept[number]
+            if any(one.matches(kept.stored.notification.attributes) for one in wanted):
+                found[number] = kept.stored, kept.came
+        return found
+
+    def candidates(self, virtual: Virtual) -> dict[Id, dict[Filter, None]]:
+        """As `kept`, but it is not known yet what matches, and by each id is what it may match."""
+        found: dict[Id, dict[Filter, None]] = {}
         for listened in virtual.listened.values():
             wanted = listened.ranged if listened.exact is None else listened.exact
             for number in self._ids(listened):
                 if number >= listened.since and number not in virtual.told:
-                    kept = self.store.kept[number]
-                    if wanted.matches(kept.stored.notification.attributes):
-                        ids[number] = None
-        kept_of = self.store.kept
-        return {one: (kept_of[one].stored, kept_of[one].came) for one in sorted(ids)}
+                    found.setdefault(number, {})[wanted] = None
+        return dict(sorted(found.items()))
 
     def ids(self, virtual: Virtual) -> set[Id]:
         """What its buffers have, delivered or not."""

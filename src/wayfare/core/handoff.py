@@ -40,7 +40,6 @@ from wayfare.core.history import (
     newest,
     size_of,
     still_wanted,
-    thinned,
     together,
     with_loss_behind,
     with_loss_between,
@@ -81,7 +80,9 @@ from wayfare.core.sessions import (
     told,
     wanted_of,
 )
+from wayfare.core.thinning import Thinning, thinned
 
+Unthinned = tuple[list[Queued], Thinning[Queued]]
 Find = Callable[[Attributes], Collection[Filter]]  # the subscriptions of a session that match
 SESSIONS_MAX = 100  # of one client at one broker, while it moves fast
 SOUGHT_MAX = 100  # requests in one Announce
@@ -113,7 +114,7 @@ class Handoff(Relocation):
         if not message.previous:
             return super().on_attach(link, message, now)
         last = self._last_here(message)
-        if last is not None and not last.orphan:
+        if last is not None and not last.orphan and last.handing is None:
             if last.rolled_back:
                 last.miss_sessions()
             if last.wait is None:
@@ -462,11 +463,12 @@ class Handoff(Relocation):
             self.border.handovers.add(now - (wait.until - self._patience_ns(session, wait)))
         olds = wait.old.values()
         session.backlog.may_repeat = loss is not None or any(is_unsure(old.kept) for old in olds)
-        losses: list[Queued] = [] if loss is None else [(loss, NEVER)]
+        behind: list[Queued] = [] if loss is None else [(loss, NEVER)]
         if wait.queries:
-            losses += self._hold_past(session, wait, now)
-        queue = self._merged(session, wait, losses, now)
+            behind += self._hold_past(session, wait, now)
+        queue, unthinned = self._merged(session, wait, behind, now)
         self.border.put_shared(session, queue)
+        self.border.thin(session, unthinned)
         self.border.let_go(wait)
         for old in olds:
             session.marks.raise_to(old.marks)
@@ -492,7 +494,8 @@ class Handoff(Relocation):
             effects.append(Send(session.link, m.Published(session.published)))
         if session.link is not None and wait.echo is not None:
             effects.append(Send(session.link, wait.echo))
-        if session.link is not None and wait.asks:
+        session.asks = wait.asks and bool(unthinned)
+        if session.link is not None and wait.asks and not unthinned:
             effects.append(Send(session.link, m.CaughtUp(session.backlog.last)))
         if wait.refused:
             effects += self.border.disconnect(session, HELD_TOO_MUCH, now, again=True)
@@ -526,15 +529,26 @@ class Handoff(Relocation):
         wait.held[:0] = past
         return lost
 
-    def _merged(self, session: Session, wait: Wait, lost: list[Queued], now: int) -> list[Queued]:
-        """What older sessions had and what was held back, each once, in every publisher's order."""
+    def _merged(
+        self, session: Session, wait: Wait, lost: list[Queued], now: int
+    ) -> tuple[list[Queued], list[Unthinned]]:
+        """What older sessions had and what was held back, each once, in every publisher's order.
+
+        And what of it is still to be thinned: that takes long.
+        """
         is_last = self._is_last(session, wait)
+        unthinned: list[Unthinned] = []
         queue: list[Queued] = []
         there: set[tuple[ClientId, int, int]] = set()  # publisher, number, request
         for epoch in sorted(wait.old):
             kept = wait.old[epoch].kept
             if wait.old[epoch].known != wait.asked:
-                kept = thinned(kept, session.subscriptions, now, moved=True)
+                limits = self.border.limits
+                thinning = Thinning(kept, session.subscriptions, now, limits, moved=True)
+                if self.border.thinnings.is_done(thinning):
+                    kept = thinning.chosen()
+                else:
+                    unthinned.append((kept, thinning))
             queue += _news(kept, there, [], is_last)
         wanted = session.subscriptions
         find = _finder(wanted, self.border.routing.destinations)
@@ -559,7 +573,7 @@ class Handoff(Relocation):
             # Sorting moves what one old session kept across the losses of another one.
             loss = replace(losses[-1], count=1, exact=False)
             merged = with_loss_between([(loss, NEVER), *merged], loss)
-        return merged if counts else inexact(merged)
+        return merged if counts else inexact(merged), unthinned
 
     def _is_last(self, session: Session, wait: Wait) -> bool:
         """Whether what is not news to the old session is not news to the client."""
@@ -660,9 +674,14 @@ class Handoff(Relocation):
         return () if stop is None else (stop,)
 
     def _on_found(self, session: Session, request: Request | Fetch, now: int) -> list[Effect]:
-        wait = session.wait
+        wait, handing = session.wait, session.handing
+        if handing is not None and handing.epoch > request.epoch:
+            return self._refuse(request, now, superseded=True)
         if wait is None:
-            return self._hand_over(session, request, now)
+            effects = self._hand_over(session, request, now)
+            if handing is None or _is_repeated(handing, request):
+                return effects
+            return effects + self._refuse(handing, now, superseded=True)
         effects = self.border.disconnect(session, f"{session.client} is elsewhere now", now)
         self.border.deadlines.arm(ANSWER, session.place, wait.until)
         superseded, wait.pending = wait.pending, request
@@ -703,7 +722,30 @@ class Handoff(Relocation):
         return self._walk(request, now)
 
     def _hand_over(self, session: Session, request: Request | Fetch, now: int) -> list[Effect]:
-        """Send the session to its client's new broker, and forget it here."""
+        """Send the session to its client's new broker: now, or when it is known what of it is wanted."""
+        left, wanted = self._left_for(session, request, now)
+        border = self.border
+        thinning = Thinning(left, wanted, now, border.limits, moved=True)
+        session.handing = None
+        if border.thinnings.is_done(thinning):
+            return self._hand_over_now(session, request, thinning.chosen(), now)
+        effects = border.disconnect(session, f"{session.client} is elsewhere now", now)
+        session.handing = request
+
+        def hand_over(now: int) -> list[Effect]:
+            unwanted = thinning.unwanted(left)
+            more, _ = self._left_for(session, request, now)  # it may have got more
+            kept = [(one, put) for one, put in more if one not in unwanted]
+            return self._hand_over_now(session, request, kept, now)
+
+        border.thinnings.go_on_with(session.place, thinning, hand_over)
+        border.go_on_soon()
+        return effects
+
+    def _left_for(
+        self, session: Session, request: Request | Fetch, now: int
+    ) -> tuple[list[Queued], Wanted]:
+        """What the sender of a request may want of a session, and by which filters and terms."""
         left = left_of(session, request.delivered)
         wanted = session.subscriptions
         if digest(wanted) != request.digest:  # only the new broker knows the terms of today
@@ -716,7 +758,13 @@ class Handoff(Relocation):
                     left.append((SUBSCRIPTIONS_FORGOTTEN, NEVER))
         if not self._is_sought(session, now):
             session.sought_since = None
-        left = thinned(left, wanted, now, moved=True)
+        return left, wanted
+
+    def _hand_over_now(
+        self, session: Session, request: Request | Fetch, left: list[Queued], now: int
+    ) -> list[Effect]:
+        """Send this to the client's new broker, and forget the session here."""
+        session.handing = None
         replies = list(_replies(request, session, left, now))
         effects = self.border.end(session, now, (request.broker, request.epoch))
         for reply in replies:
@@ -883,6 +931,8 @@ class Handoff(Relocation):
         if self.border.get(session.client, session.epoch) is not session:
             return []
         effects = self.border.end(session, now)
+        if session.handing is not None:
+            effects += self._ask_on(session.handing, now)
         if session.wait is None:
             return effects
         effects += self._claim(session, session.wait.unclaimed, now)

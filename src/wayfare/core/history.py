@@ -33,7 +33,6 @@ from wayfare.core.messages import (
     Nullify,
     Publish,
     Settled,
-    Terms,
     Will,
 )
 from wayfare.errors import ProtocolError, UsageError
@@ -297,91 +296,6 @@ def together(kept: list[Kept], losses: Iterable[m.Loss]) -> list[Queued]:
         put = kept[place][1] if place < len(kept) else NEVER
         queue.insert(place, (Loss(one.count, one.why, one.exact), put))
     return queue
-
-
-def thinned(
-    kept: list[Q], wanted: Mapping[Filter, Terms | None], now: int, *, moved: bool
-) -> list[Q]:
-    """What a client wants to have of what it missed; a local subscription, nothing if it `moved`.
-
-    What has expired is of no use to anybody.
-    """
-    kept = [
-        (one, put)
-        for one, put in kept
-        if isinstance(one, Loss) or not has_expired(one.notification, put, now)
-    ]
-    if not any(wanted.values()):
-        return kept
-    index: FilterIndex[Filter] = FilterIndex()
-    for filter in wanted:
-        index.add(filter, filter)
-    matching: dict[Filter, list[int]] = {}  # which of the kept ones
-    chosen: set[int] = set()
-    for at, (one, _) in enumerate(kept):
-        if isinstance(one, Loss) or one.ask:
-            chosen.add(at)
-            continue
-        for filter in index.find(one.notification.attributes):
-            matching.setdefault(filter, []).append(at)
-    for filter, mine in matching.items():
-        terms = wanted[filter]
-        if terms is not None:
-            mine = [] if terms.local and moved else _chosen(kept, mine, terms, now)
-        chosen.update(mine)
-    return [one for at, one in enumerate(kept) if at in chosen]
-
-
-def _chosen(
-    kept: list[Q], mine: list[int], terms: Terms, now: int, *, past: bool = False
-) -> list[int]:
-    if terms.nullify is not None:
-        mine = _not_nullified(kept, mine, terms.nullify, past)
-    if terms.younger_ns is not None:
-        mine = [at for at in mine if now - kept[at][1] <= terms.younger_ns]
-    if names := terms.names:
-        # What has no such attribute is like nothing else.
-        newest = {key_of(_notification(kept[at]), names) or (at,): at for at in mine}
-        mine = sorted(newest.values())
-    if terms.last is not None:
-        mine = mine[max(0, len(mine) - terms.last) :]
-    return mine
-
-
-def _not_nullified(kept: list[Q], mine: list[int], nullify: Nullify, past: bool) -> list[int]:
-    """Without those that a later one nullifies.
-
-    The nullifying one stays, because the client may have had an earlier one; but not of the past before it subscribed.
-    """
-    groups: dict[NotificationKey | None, list[int]] = {}  # None: nothing nullifies these
-    for at in mine:
-        notification = _notification(kept[at])
-        group = key_of(notification, nullify.same)
-        nullifying = nullifies(notification, nullify)
-        if nullifying and group is not None:
-            groups.pop(group, None)
-        if not (nullifying and past):
-            groups.setdefault(group, []).append(at)
-    return sorted(at for group in groups.values() for at in group)
-
-
-def past_wanted(past: list[Kept], terms: Terms | None, now: int) -> list[Kept]:
-    """What a client wants to have of what was published before it subscribed."""
-    if terms is None:
-        return past
-    return [past[at] for at in _chosen(past, list(range(len(past))), terms, now, past=True)]
-
-
-def past_to_send(past: list[Kept], terms: Terms | None, now: int) -> list[Kept]:
-    """What a broker elsewhere has to know of this to find out what its client wants of all brokers' past.
-
-    A notification that nullifies others goes along: these may be remembered by other brokers.
-    """
-    if terms is None:
-        return past
-    if terms.nullify is not None:
-        terms = replace(terms, key=None, last=None)
-    return [past[at] for at in _chosen(past, list(range(len(past))), terms, now)]
 
 
 def nullifies(notification: Notification, nullify: Nullify) -> bool:
@@ -905,6 +819,25 @@ class Backlog:
         if lost:
             self.lose(lost, loss.why, exact=loss.exact)
         return kept
+
+    def leave_out(self, unwanted: Container[Stored]) -> None:
+        """Drop this of what was not sent: it is not lost, and others get its numbers."""
+        queue = self._with_losses(self.sent, self.waiting)
+        self.waiting.clear()
+        self.holes = [one for one in self.holes if one.last <= self.sent]
+        self.last = self.sent
+        for one, put in queue:
+            if isinstance(one, Loss):
+                self.lose(one.count, one.why, exact=one.exact)
+            elif one not in unwanted:
+                self.last += 1
+                self.waiting.append((self.last, one, put))
+            else:
+                self.bytes -= one.size
+                if self.away:
+                    self._memory.let_go(one)
+        if self._owner is not None:
+            self._memory.note(self._owner)
 
     def left(self, delivered: int) -> list[Queued] | None:
         """What comes behind this delivery, to be continued elsewhere; None if it was not made from here.

@@ -27,6 +27,7 @@ from wayfare.core.border import Border
 from wayfare.core.deadlines import SEARCH
 from wayfare.core.effects import Effect
 from wayfare.core.handoff import Handoff
+from wayfare.core.history import Queued
 from wayfare.core.messages import BrokerId, ClientId, Fetch, Request, Searched
 from wayfare.core.paths import Paths
 from wayfare.core.profiles import digest
@@ -207,9 +208,11 @@ class Junction(Handoff):
         else:
             self.border.deadlines.arm(SEARCH, key, search.until)
 
-    def _hand_over(self, session: Session, request: Request | Fetch, now: int) -> list[Effect]:
+    def _hand_over_now(
+        self, session: Session, request: Request | Fetch, left: list[Queued], now: int
+    ) -> list[Effect]:
         assert isinstance(request, Fetch)
-        effects = super()._hand_over(session, request, now)
+        effects = super()._hand_over_now(session, request, left, now)
         return effects + self._on_searched(_key(request), now)
 
     def _refuse(

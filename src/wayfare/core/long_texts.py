@@ -218,10 +218,11 @@ def _may_contain(pieces: _Pieces, literal: str, length: int) -> bool:
 class LongTexts:
     """The long texts of a notification."""
 
-    __slots__ = ("_characters", "_pinned", "known")
+    __slots__ = ("_characters", "_outer", "_pinned", "known")
 
     def __init__(self) -> None:
         self.known: dict[str, LongText] = {}
+        self._outer: list[tuple[dict[str, LongText], int, bool]] = []  # before each `begin`
         self._characters = 0
         self._pinned = False
 
@@ -244,12 +245,13 @@ class LongTexts:
             self._characters = 0
 
     def begin(self, known: dict[str, LongText]) -> None:
-        """Know this of some texts already, and remember it until the end."""
+        """Know this of some texts already, and remember it until the end; what was known before is, after it."""
+        self._outer.append((self.known, self._characters, self._pinned))
         self.known, self._pinned = known, True
         self._characters = sum(map(len, known))
 
     def end(self) -> None:
-        self._pinned = False
+        self.known, self._characters, self._pinned = self._outer.pop()
         self.forget()
 
 

@@ -39,8 +39,6 @@ from wayfare.core.history import (
     has_expired,
     in_order,
     in_order_with_losses,
-    past_to_send,
-    past_wanted,
     size_of,
     with_loss_behind,
     with_values_behind,
@@ -59,6 +57,7 @@ from wayfare.core.paths import Paths
 from wayfare.core.relocation import Relocation
 from wayfare.core.routing import LOCAL
 from wayfare.core.sessions import PastQuery, Session, Wait
+from wayfare.core.thinning import past_to_send, past_wanted
 
 QUERIES_MAX = 100  # requests of one session whose replies are still to come
 

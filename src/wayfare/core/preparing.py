@@ -64,8 +64,15 @@ class Preparation:
 
     __slots__ = ("_left", "known")
 
-    def __init__(self, attributes: Attributes, patterns: Patterns, limits: Limits) -> None:
-        self.known: dict[str, LongText] = {}
+    def __init__(
+        self,
+        attributes: Attributes,
+        patterns: Patterns,
+        limits: Limits,
+        known: dict[str, LongText] | None = None,
+    ) -> None:
+        """With what is `known` already."""
+        self.known: dict[str, LongText] = {} if known is None else known
         self._left = iter(
             [
                 (text, pattern)

@@ -18,7 +18,7 @@ from wayfare.core import messages as m
 from wayfare.core.border import Border, is_earlier
 from wayfare.core.deadlines import AWAY
 from wayfare.core.effects import EXPIRED, Effect, LinkDown, Received, Send
-from wayfare.core.history import NEVER, Loss, Queued, is_unsure, thinned, with_loss_between
+from wayfare.core.history import NEVER, Loss, Queued, is_unsure, with_loss_between
 from wayfare.core.messages import BrokerId, LinkId
 from wayfare.core.paths import Paths
 from wayfare.core.sessions import Session, Wait
@@ -245,7 +245,7 @@ class Relocation:
         border.renew(session, message, link)
         border.begin_backlog(session, message.delivered)
         session.backlog.may_repeat |= is_unsure(left)
-        border.put(session, thinned(left, session.subscriptions, now, moved=False))
+        border.put_thinned(session, left, now)
         effects.append(Send(link, m.Welcome(session.epoch, session.published)))
         return [*effects, *border.tell_unsettled(session), *border.push(session, now)]
 

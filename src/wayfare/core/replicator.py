@@ -21,10 +21,11 @@ each other directly, and every message may be lost: a virtual client without new
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from wayfare.core import messages as m
 from wayfare.core.border import OVERTAKEN, Border
+from wayfare.core.buffers import Id
 from wayfare.core.deadlines import VIRTUAL
 from wayfare.core.ear import Ear
 from wayfare.core.effects import Effect, Post, Send
@@ -37,7 +38,6 @@ from wayfare.core.history import (
     has_expired,
     in_order,
     size_of,
-    thinned,
 )
 from wayfare.core.history import Kept as Put
 from wayfare.core.messages import (
@@ -54,6 +54,7 @@ from wayfare.core.pace import Pace
 from wayfare.core.prediction import JOURNEY_NS, START
 from wayfare.core.sessions import Session
 from wayfare.core.templates import Template
+from wayfare.core.thinning import Thinning
 from wayfare.core.virtual import (
     PLACES_MAX,
     Ahead,
@@ -122,9 +123,10 @@ class Replicator:
         if virtual is None:
             virtual = self._add(message.client)
         previous = message.previous[0][0] if message.previous else self.name
+        self._put_back(virtual)
         forgotten = not expected and previous == self.name and heard != NOTHING_HEARD
         lost = NO_STREAM if forgotten else _resume(virtual, heard)
-        left = [*virtual.backlog.take_back(), *virtual.held]
+        left = virtual.backlog.take_back()
         self._connect(virtual, link)
         virtual.renew_at = self._next_renewal(virtual, now) if expected else now + self._renewal_ns
         if previous != self.name or not expected or virtual.until is not None:
@@ -138,7 +140,6 @@ class Replicator:
         self._begin_backlog(virtual, now)
         virtual.stream = message.epoch
         virtual.past.clear()
-        virtual.held.clear()
         self._listen(virtual, now)
         if lost:
             virtual.backlog.lose(1, lost, exact=False)
@@ -188,7 +189,7 @@ class Replicator:
         self._locate(virtual, message.location, now)
         known, virtual.state = _is_alike(virtual, virtual.follows, message), message
         self._listen(virtual, now)
-        self._replay(virtual, _undelivered(virtual), now)
+        self._replay(virtual, self._undelivered(virtual), now)
         effects = self.push(virtual, now)
         if not known:
             effects += self._tell_others(virtual, now)
@@ -238,7 +239,7 @@ class Replicator:
     def _changed(self, virtual: Virtual, now: int) -> list[Effect]:
         """The client follows something else."""
         self._listen(virtual, now)
-        self._replay(virtual, _undelivered(virtual), now)
+        self._replay(virtual, self._undelivered(virtual), now)
         return [*self.push(virtual, now), *self._tell_others(virtual, now)]
 
     # Between replicators
@@ -371,9 +372,7 @@ class Replicator:
         epoch, number = message.followed.heard
         if epoch and epoch == virtual.stream:
             virtual.backlog.resume(number)
-        for stored, put in virtual.held:  # it may come back before the answer, or after it
-            virtual.backlog.put(stored, put, self.limits)
-        virtual.held.clear()
+        self._put_back(virtual)  # it may come back before the answer, or after it
         virtual.follows, virtual.state = follows, message.followed.state
         self._listen(virtual, now)
         return []
@@ -398,6 +397,7 @@ class Replicator:
         losses: list[m.Loss] = []
         if virtual is not None:
             undone, losses = apart(virtual.backlog.above(_heard_here(virtual, message.heard)))
+            undone += virtual.thinning or ()
             kept = [*undone, *virtual.held, *self.ear.kept(virtual).values()]
             kept = [one for one in kept if not has_expired(one[0].notification, one[1], now)]
         began, _ = message.heard
@@ -439,8 +439,11 @@ class Replicator:
     def _open(self, virtual: Virtual, kept: list[Put], now: int, lost: str = "") -> list[Effect]:
         """It waits no longer: first what was kept, then what came meanwhile."""
         virtual.recalling = None
-        held, virtual.held = virtual.held, []
-        here = _unsent(virtual)  # kept here, and put there by a location change while it waited
+        stopped = virtual.thinning is not None
+        here = [
+            *self._stop(virtual),
+            *_unsent(virtual),
+        ]  # kept here, and put there by a location change while it waited
         if lost:
             virtual.backlog.lose(1, lost, exact=False)
         newest = {one.notification.publisher: one.notification.number for one, _ in here}
@@ -450,16 +453,8 @@ class Replicator:
             one = stored.notification
             behind = one.number > newest.get(one.publisher, 0)
             (late if put >= virtual.attached and behind else past).append((stored, put))
-        self._put_past(virtual, sorted(past, key=_when), now)
-        asked = virtual.wanted()
-        self.border.backpressure.expect(virtual, len(late) + len(held), now)
-        there: set[tuple[ClientId, int]] = set()
-        for stored, put in in_order(sorted([*late, *held], key=_when)):
-            one = stored.notification
-            key = one.publisher, one.number
-            if key not in there and any(filter.matches(one.attributes) for filter in asked):
-                there.add(key)
-                virtual.backlog.put(stored, put, self.limits)
+        candidates = self.ear.candidates(virtual) if stopped else {}
+        self._put_past(virtual, past, late, candidates, now)
         return self.push(virtual, now)
 
     # Notifications
@@ -495,7 +490,7 @@ class Replicator:
         virtual.told_max = 2 * len(virtual.told) + TOLD_MIN
 
     def _deliver(self, virtual: Virtual, stored: Stored, now: int) -> list[Effect]:
-        if virtual.recalling is None:
+        if virtual.recalling is None and virtual.thinning is None:
             effects: list[Effect] = []
             if virtual.link is None:
                 self._make_room(virtual, stored, now)
@@ -504,8 +499,12 @@ class Replicator:
             virtual.backlog.put(stored, now, self.limits)
             return effects + self.push(virtual, now)
         virtual.held.append((stored, now))
-        if len(virtual.held) > self.limits.held_count:
+        if len(virtual.held) <= self.limits.held_count:
+            return []
+        if virtual.recalling is not None:
             return self._open(virtual, [], now, TOO_MUCH_HELD)
+        del virtual.held[0]
+        virtual.overflowed += 1
         return []
 
     def _make_room(self, virtual: Virtual, stored: Stored, now: int) -> None:
@@ -517,10 +516,29 @@ class Replicator:
         backlog, (count, size) = virtual.backlog, virtual.thin_at
         if len(backlog) < count and backlog.bytes + stored.size <= size:
             return
-        asked = virtual.wanted()
-        if any(asked.values()):
-            for one, put in thinned(backlog.take_back(), asked, now, moved=False):
-                backlog.put(one, put, self.limits)
+        thinnings, asked = self.border.thinnings, virtual.wanted()
+        if not any(asked.values()):
+            self._leave_room(virtual)
+            return
+        if virtual.client in thinnings:
+            return
+        kept = [(one, put) for _, one, put in backlog.waiting]
+        thinning = Thinning(kept, asked, now, self.limits)
+
+        def make_room(_: int) -> list[Effect]:
+            backlog.leave_out(thinning.unwanted(kept))
+            self._leave_room(virtual)
+            return []
+
+        if thinnings.is_done(thinning):
+            make_room(now)
+        else:
+            thinnings.go_on_with(virtual.client, thinning, make_room)
+            self.border.go_on_soon()
+
+    def _leave_room(self, virtual: Virtual) -> None:
+        """Terms were applied to what is kept for a client that is away: when to do it again."""
+        backlog = virtual.backlog
         most, bytes_max = self.limits.backlog_count, self.limits.backlog_bytes
         virtual.thin_at = (
             max(min(2 * len(backlog) + THIN_MIN, most), len(backlog) + most // 8),
@@ -537,7 +555,8 @@ class Replicator:
         return effects
 
     def push(self, virtual: Virtual, now: int) -> list[Effect]:
-        if virtual.link is None or virtual.recalling is not None:
+        waits = virtual.recalling is not None or virtual.thinning is not None
+        if virtual.link is None or waits:
             return []
         return [
             Send(
@@ -554,21 +573,103 @@ class Replicator:
         """Deliver what is kept for where the client is now, and was not delivered."""
         again = {None, *((one.notification.publisher, one.notification.number) for one, _ in left)}
         virtual.told = {one for one in virtual.told if self.ear.key(one) not in again}
-        kept = self.ear.kept(virtual)
-        virtual.told |= kept.keys()
-        self._put_past(virtual, sorted([*left, *kept.values()], key=_when), now)
+        self._put_past(virtual, left, [], self.ear.candidates(virtual), now)
 
-    def _put_past(self, virtual: Virtual, kept: list[Put], now: int) -> None:
-        asked = virtual.wanted()
+    def _put_past(
+        self,
+        virtual: Virtual,
+        left: list[Put],
+        late: list[Put],
+        candidates: Mapping[Id, Container[Filter]],
+        now: int,
+    ) -> None:
+        """Deliver what its client wants of what is left, and of what the buffers may have; behind that, what is late.
+
+        Now, or when it is known what that is. What comes meanwhile is held.
+        """
+        buffered = self.ear.store.kept
+        some = [(buffered[one].stored, buffered[one].came) for one in candidates]
+        there = {_key(one) for one in left}
+        may_match = {
+            one[0]: wanted
+            for one, wanted in zip(some, candidates.values(), strict=True)
+            if _key(one) not in there
+        }
         once: dict[tuple[ClientId, int], Put] = {}  # else terms would count something twice
-        for stored, put in kept:
-            one = stored.notification
-            if any(filter.matches(one.attributes) for filter in asked):
-                once.setdefault((one.publisher, one.number), (stored, put))
-        self.border.backpressure.expect(virtual, len(once), now)
-        for stored, put in in_order(thinned([*once.values()], asked, now, moved=False)):
+        for one in sorted([*left, *some], key=_when):
+            once.setdefault(_key(one), one)
+        kept = [*once.values(), *late]
+        live = {stored for stored, _ in late}
+        thinning = Thinning(
+            kept,
+            virtual.wanted(),
+            now,
+            self.limits,
+            strict=True,
+            candidates=may_match,
+            live=live,
+        )
+
+        def put(now: int) -> None:
+            found = {
+                (one.notification.publisher, one.notification.number) for one in thinning.found
+            }
+            virtual.told |= {one for one in candidates if self.ear.key(one) in found}
+            chosen = thinning.chosen()
+            past = [one for one in chosen if one[0] not in live]
+            self._put_chosen(virtual, past, [one for one in chosen if one[0] in live], now)
+
+        def deliver(now: int) -> list[Effect]:
+            put(now)
+            return self.push(virtual, now)
+
+        if not kept or self.border.thinnings.is_done(thinning):
+            put(now)
+        else:
+            virtual.thinning = [*left, *late]
+            self.border.thinnings.go_on_with(virtual.client, thinning, deliver)
+            self.border.go_on_soon()
+
+    def _put_chosen(self, virtual: Virtual, past: list[Put], late: list[Put], now: int) -> None:
+        """Deliver this, and what was held; the terms are applied."""
+        backlog, limits = virtual.backlog, self.limits
+        virtual.thinning = None
+        waiting = len(past) + len(late) + len(virtual.held)
+        self.border.backpressure.expect(virtual, waiting, now)
+        for stored, put in in_order(past):
+            backlog.put(stored, put, limits)
+            virtual.past.add(backlog.last)
+        if virtual.recalling is None:
+            late = [*late, *self._take_held(virtual)]
+        once: dict[tuple[ClientId, int], Put] = {}
+        for one in in_order(sorted(late, key=_when)):
+            once.setdefault(_key(one), one)
+        for stored, put in once.values():
+            backlog.put(stored, put, limits)
+
+    def _take_held(self, virtual: Virtual) -> list[Put]:
+        """What came while it waited; what was too much is lost in front of that."""
+        held, virtual.held = virtual.held, []
+        if virtual.overflowed:
+            virtual.backlog.lose(virtual.overflowed, "held_count")
+            virtual.overflowed = 0
+        return held
+
+    def _stop(self, virtual: Virtual) -> list[Put]:
+        """Apply no terms any more to what is kept; returns what no backlog has."""
+        self.border.thinnings.stop(virtual.client)
+        left, virtual.thinning = virtual.thinning, None
+        return left or []
+
+    def _put_back(self, virtual: Virtual) -> None:
+        """What is not on its way to the client waits in its backlog again."""
+        for stored, put in [*self._stop(virtual), *self._take_held(virtual)]:
             virtual.backlog.put(stored, put, self.limits)
-            virtual.past.add(virtual.backlog.last)
+
+    def _undelivered(self, virtual: Virtual) -> list[Put]:
+        """What is not on its way to the client yet, also what came while it waited, taken back."""
+        stopped, held = self._stop(virtual), self._take_held(virtual)
+        return [*stopped, *_unsent(virtual), *held]
 
     # Virtual clients
 
@@ -595,6 +696,9 @@ class Replicator:
         self.border.backpressure.end(virtual, now)
         del self._by_link[virtual.link]
         virtual.link = None
+        held = self._take_held(virtual) if virtual.recalling is None else []
+        for stored, put in [*self._stop(virtual), *held]:
+            virtual.backlog.put(stored, put, self.limits)
 
     def _leave(self, virtual: Virtual, epoch: int, now: int) -> list[Effect]:
         """Its client follows nothing any more: nobody has to listen."""
@@ -612,7 +716,7 @@ class Replicator:
         virtual.recalling, virtual.state = None, m.NOWHERE
         virtual.told.clear()
         self._listen(virtual, now)
-        _undelivered(virtual)
+        self._undelivered(virtual)
         self.border.backpressure.end(virtual, now)
         self.border.deadlines.disarm(VIRTUAL, virtual.client)
         return [*self.push(virtual, now), *forgotten]
@@ -628,6 +732,7 @@ class Replicator:
             virtual.link = None
         self.border.backpressure.end(virtual, now)
         virtual.follows = {}
+        self._stop(virtual)
         virtual.backlog.clear()
         self.border.memory.forget(virtual)
         self._listen(virtual, now)
@@ -801,12 +906,6 @@ def _unsent(virtual: Virtual) -> list[Put]:
     return unsent
 
 
-def _undelivered(virtual: Virtual) -> list[Put]:
-    """What is not on its way to the client yet, also what came while it waits for a recall, taken back."""
-    held, virtual.held = virtual.held, []
-    return [*_unsent(virtual), *held]
-
-
 def _heard_here(virtual: Virtual, heard: tuple[int, int]) -> int:
     """Up to which delivery from here its client is known to have got everything."""
     epoch, number = heard
@@ -844,6 +943,10 @@ def _listened_ahead(virtual: Virtual) -> bool:
     return all(
         one.exact is not None and one.ranged.covers(one.exact) for one in virtual.listened.values()
     )
+
+
+def _key(kept: Put) -> tuple[ClientId, int]:
+    return kept[0].notification.publisher, kept[0].notification.number
 
 
 def _when(kept: Put) -> int:

@@ -327,6 +327,7 @@ class Session:
         "advertisements",
         "ages",
         "asked",
+        "asks",
         "away_since",
         "away_until",
         "backlog",
@@ -337,6 +338,7 @@ class Session:
         "epoch",
         "expires_ns",
         "failover_ns",
+        "handing",
         "home",
         "late",
         "leaving",
@@ -393,6 +395,11 @@ class Session:
         self.will_at = 0  # then it is published, if its client is still away
         self.published = 0  # the last publication accepted from it
         self.asked = 0  # its last request for current values that was answered
+        self.asks = (
+            False  # its client wants to know when what was kept has been thinned: see CaughtUp
+        )
+        # From where the client went on to, if the session goes there when that is known: see thinning.py.
+        self.handing: Request | Fetch | None = None
         self.backlog = Backlog(delivered, memory, self)
         self.ages = False  # whether a timer is armed for the age of the backlog
         self.marks = Marks(marks_age_ns)
@@ -487,8 +494,8 @@ class Session:
 
     def is_awaited(self) -> bool:
         """Whether somebody waits for this session while it waits."""
-        pending = self.wait is not None and self.wait.pending is not None
-        return self.link is not None or pending or self.leaving
+        pending = self.handing or (self.wait is not None and self.wait.pending)
+        return self.link is not None or pending is not None or self.leaving
 
 
 class Tombstone(msgspec.Struct, frozen=True, gc=False):

@@ -166,12 +166,14 @@ class Virtual:
         "meant",
         "noted",
         "others",
+        "overflowed",
         "past",
         "recalling",
         "renew_at",
         "state",
         "stream",
         "thin_at",
+        "thinning",
         "told",
         "told_max",
         "until",
@@ -207,6 +209,9 @@ class Virtual:
         self.recalling: int | None = None  # until when it waits for what was kept elsewhere
         self.asked = 0  # in which epoch it asked for that
         self.held: list[Put] = []  # what came meanwhile
+        self.overflowed = 0  # how many in front of that were too many, and are lost
+        # What it kept for its client, and no backlog has, while terms are applied to that; None: it is not so.
+        self.thinning: list[Put] | None = None
         self.episode: Episode | None = None  # publishers may be slowed for it
 
     def wanted(self) -> Wanted:

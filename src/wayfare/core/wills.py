@@ -42,7 +42,8 @@ def is_gone(session: Session) -> bool:
     """Whether the client of a session that has a will is away, and nobody has asked for the session."""
     if session.will is None or session.link is not None or session.leaving or session.orphan:
         return False
-    return session.wait is None or session.wait.pending is None
+    gone_on = session.handing or (session.wait is not None and session.wait.pending)
+    return not gone_on
 
 
 def due_at(session: Session) -> int | None:
