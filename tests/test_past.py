@@ -1,6 +1,8 @@
 """Subscriptions to the past: what came by before, as far as the broker remembers and as it is in order."""
 
 import asyncio
+import json
+import sys
 
 import wayfare
 from live import tree
@@ -151,3 +153,22 @@ async def test_live():
         await asyncio.sleep(0.05)
         async with bert.subscribe("x > 0"), wayfare.connect(net.url("porto")) as anna:
             assert await numbers(anna.subscribe("x > 1", since=60), 1) == [2]
+
+
+@live
+async def test_live_from_the_publishers_broker():
+    """Nobody wanted it before; the subscriber is a process of the shell."""
+    async with (
+        tree("porto-lisbon", limits=Limits(past_count=100)) as net,
+        wayfare.connect(net.url("lisbon"), client_id="tom") as tom,
+    ):
+        await tom.advertise("x > 0")
+        await settled(net)
+        for x in (1, 2):
+            await tom.publish({"x": x})
+        wanted = (net.url("porto"), "x > 0", "--since", "60", "-C", "2", "--json")
+        command = (sys.executable, "-m", "wayfare", "sub", *wanted)
+        shell = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        shown, _ = await shell.communicate()
+        assert shell.returncode == 0
+        assert [json.loads(line)["attributes"] for line in shown.splitlines()] == xs(1, 2)

@@ -240,6 +240,18 @@ def test_a_client_that_is_back_meanwhile_gets_it():
     assert lost(net) == []
 
 
+def test_what_was_delivered_before_is_acknowledged_by_coming_back():
+    net = network()
+    net.subscribe("anna", "x = 7")
+    net.settle()
+    publish(net, 7)
+    begin_to_ask(net)
+    net.cut("anna")
+    net.move("anna", "porto")
+    net.go()
+    assert len(session_of(net, "porto").backlog) == 0
+
+
 def test_who_asks_before_its_session_is_here_gets_both_in_order():
     net = network()
     net.subscribe("anna", "x = 1")

@@ -27,6 +27,7 @@ EXAMPLES = """examples:
   wayfare sub a.example,b.example "free > 0"                b, when a is gone
   wayfare sub a.example,b.example "free > 0" --late         ... and what a kept, when it is back
   wayfare sub discover:// "free > 0"                        at the nearest broker of this LAN
+  wayfare sub 127.0.0.1:7410 "free > 0" --since 3600        and what was published in the last hour
   wayfare sub 127.0.0.1:7410 "free > 0" --group workers     each goes to one member of the group
   wayfare sub 127.0.0.1:7410 "free > 0" --slow-publishers 0     lose notifications rather than delay publishers
   wayfare sub 127.0.0.1 "location in myloc" --at R12        what follows a client that is there
@@ -80,6 +81,13 @@ def add_parser(commands: Any) -> None:
         "--late",
         action="store_true",
         help="also what a broker kept that could not be reached, when it is back",
+    )
+    one.add_argument(
+        "--since",
+        type=running.seconds,
+        metavar="SECONDS",
+        default=0.0,
+        help="also what was published in the last so many seconds, as far as brokers remember it",
     )
     one.add_argument("--group", metavar="NAME", help="share notifications in this queue group")
     one.add_argument("--json", action="store_true", help="one JSON object a line")
@@ -146,6 +154,7 @@ class _Subscribing:
                 self.wanted,
                 retained=False if a.no_retained else None,
                 group=a.group,
+                since=a.since,
                 slow_publishers=a.slow_publishers,
             )
             stack.push_async_exit(some)

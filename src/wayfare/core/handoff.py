@@ -180,7 +180,8 @@ class Handoff(Relocation):
     ) -> list[Effect]:
         """The client is back where it was, and its session still waits."""
         effects = self.border.disconnect(session, f"{message.client} attached again", now)
-        if message.delivered != session.backlog.last:  # the session was rolled back to this wait
+        # Else the backlog is empty, unless the session was rolled back to this wait.
+        if wait.is_open or message.delivered != session.backlog.last:
             left = left_of(session, message.delivered)
             if wait.is_open:
                 left = thinned(left, session.subscriptions, now, moved=False)

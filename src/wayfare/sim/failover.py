@@ -36,8 +36,11 @@ class Waits:
         borders = {name: host.core.border for name, host in self._world.brokers.items()}
         session = borders[event.broker].get(client, event.epoch)
         waits = session is not None and session.wait is not None and session.link is not None
-        # The session, or one before it, may wait until the client's filters are in effect again.
+        # The session, or one before it, may wait until the client's filters are in effect again, or for the past.
         sessions = (one for border in borders.values() for one in border.of(client))
-        if waits and not any(one.wait and one.wait.returning for one in sessions):
+        excused = (
+            one.wait and (one.wait.returning or one.wait.asks_for_past()) for one in sessions
+        )
+        if waits and not any(excused):
             what = f"{event.client} still waits at {event.broker} for a broker that is down"
             self.found.append(Violation("failover", what))

@@ -5,14 +5,14 @@ A run follows from its seed and the routing strategy, so a failure is a seed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
 from random import Random
 
 import msgspec
 
 from wayfare.core.border import OVERTAKEN
-from wayfare.core.broker import MEMORY, PUBLISHER_RELOCATIONS
+from wayfare.core.broker import ALL_RELOCATIONS, MEMORY, PUBLISHER_RELOCATIONS
 from wayfare.core.effects import EXPIRED, Exceeded
 from wayfare.core.filters import Filter
 from wayfare.core.handoff import NO_ANSWER
@@ -28,7 +28,7 @@ from wayfare.core.messages import (
     Will,
 )
 from wayfare.core.predicates import Value
-from wayfare.core.relocation import NO_SESSION, OUT_OF_STEP, ROUTES_LOST
+from wayfare.core.relocation import NO_SESSION, OUT_OF_STEP, ROUTES_LOST, Naive
 from wayfare.core.reserved import mentions
 from wayfare.sim import topology
 from wayfare.sim.expiry import unexpired
@@ -41,6 +41,8 @@ from wayfare.sim.movement import Plan, Stay, failed_attempts, play, random_walk
 from wayfare.sim.oracle import check
 from wayfare.sim.ownership import Watch
 from wayfare.sim.quiet import check_outlived
+from wayfare.sim.reach import reach
+from wayfare.sim.remembered import Asked, check_remembered
 from wayfare.sim.sharing import unexpected_losses
 from wayfare.sim.verdict import Verdict, Violation
 from wayfare.sim.walks import Walks, in_slices
@@ -50,6 +52,7 @@ from wayfare.sim.world import CLIENT_LINK, World
 TOPICS = ("gas", "oil", "wind")
 NAMES = ("a", "ab", "abc", "b", "ba")
 SLOW_CLIENT_LINK = LinkSpec(latency_ns=30 * MS_NS, jitter_ns=50 * MS_NS)
+EVERYTHING = 100_000  # notifications: more than any run has
 HIGHEST = 12  # numbers are drawn from 0 to this
 # Of brokers that are suspended for twice as long: longer than all hand-offs of a client in a row.
 SUSPENDED_ANSWER_NS = 1_000_000 * MS_NS
@@ -152,6 +155,11 @@ class Fuzz:
         self.random = random = Random(job.seed)
         self.past = Random(-1 - job.seed)  # of its own, so that the rest is as without it
         self.remembering = self.past.random() < 0.2
+        self.pasts = Random(f"pasts {job.seed}")  # likewise
+        # Mostly all brokers remember equally little. Else some remember nothing, or everything; or all remember everything.
+        self.remembers = self.pasts.choice(["little", "various", "all", "all"])
+        self.asked: list[Asked] = []
+        self.required_past = 0  # publications of the past that had to come
         self.lives = Random(f"lives {job.seed}")  # likewise
         self.interest = Random(f"interest {job.seed}")  # likewise
         self.attempts = Random(f"attempts {job.seed}")  # likewise
@@ -190,7 +198,8 @@ class Fuzz:
             job.routing,
             limits=msgspec.structs.replace(
                 in_slices(self._limits_of_backlogs(), job.seed),
-                past_count=self.past.choice([5, 50]) if self.remembering else 0,
+                past_count=self._past_count(),
+                recall_ns=self._recall_ns(job),
                 sessions=self.expiry.choice([1, 2, 4]) if self.crowded else Limits().sessions,
             ),
             relocation=job.relocation,
@@ -203,7 +212,8 @@ class Fuzz:
         self.watch = Watch(self.world, Random(f"watch {job.seed}"))
         self.plan = Plan()
         self.world.forecast = self.plan.forecast(self.world)
-        self.world.add_brokers(topology.random_tree(random, size))
+        edges = topology.random_tree(random, size)
+        self.world.add_brokers(edges, own=self._own_limits(edges))
         self._shape_links()
         hop_ns = size * 60 * MS_NS
         self.until_ns = random.choice([hop_ns, 3 * hop_ns, 10 * hop_ns, 300_000 * MS_NS])
@@ -265,6 +275,27 @@ class Fuzz:
         if self.attempts.random() < 0.5:
             for _ in range(self.attempts.choice([1, 4, 10])):
                 self._attempt_in_vain()
+
+    def _past_count(self) -> int:
+        little = self.past.choice([5, 50]) if self.remembering else 0
+        return EVERYTHING if little and self.remembers == "all" else little
+
+    def _recall_ns(self, job: Job) -> int:
+        """How long sessions wait for the past; where nothing goes wrong, all replies come."""
+        usual = Limits().recall_ns
+        if not self.remembering or self.remembers == "little":
+            return usual
+        return self.pasts.choice([usual, 300 * MS_NS]) if job.faults else 3600 * 1000 * MS_NS
+
+    def _own_limits(self, edges: Sequence[tuple[str, str]]) -> dict[str, Limits]:
+        """How much each broker remembers."""
+        if not self.remembering or self.remembers != "various":
+            return {}
+        limits, counts = self.world.limits, [0, 5, 50, EVERYTHING]
+        return {
+            name: msgspec.structs.replace(limits, past_count=self.pasts.choice(counts))
+            for name in dict.fromkeys(end for edge in edges for end in edge)
+        }
 
     def _plan_requests(self) -> None:
         """Some clients send requests, and publishers reply: at once or later, several times or not at all."""
@@ -488,6 +519,9 @@ class Fuzz:
         self._attach_all()
         if self.short:  # who published more than there was room for was told to attach again
             self._attach_all()
+        if self.asked and (self.with_faults or self.rolled_back):  # a reply may have been lost
+            self.world.run_until(self.world.now + self.world.limits.recall_ns)
+            self.world.settle()
         for _ in range(3 if self.away_ns else 0):  # until what silent members had is done by others
             self.world.run_until(self.world.now + 2 * self.away_ns)
             self.world.settle()
@@ -512,9 +546,26 @@ class Fuzz:
             *(self.waits.found if self.failing else ()),
             *self._unexpected_losses(),
             *unexpected_losses(self.world),
+            *self._missing_past(),
             *check_outlived(self.world),
         ]
         return msgspec.structs.replace(verdict, violations=(*verdict.violations, *more))
+
+    def _missing_past(self) -> list[Violation]:
+        """What did not come of the past, although all brokers remember it, and nothing went wrong."""
+        if not self.remembers_all or self.with_faults or self.rolled_back:
+            return []
+        if issubclass(ALL_RELOCATIONS[self.world.relocation], Naive) or self.expiring:
+            return []
+        self.required_past, missing = check_remembered(
+            self.world.events, self.asked, reach(self.world)
+        )
+        return missing
+
+    @property
+    def remembers_all(self) -> bool:
+        """Whether all brokers remember everything."""
+        return self.remembering and self.remembers == "all"
 
     def _make_room(self) -> None:
         """Everybody can be attached in the end, wherever that is."""
@@ -541,6 +592,7 @@ class Fuzz:
         evicted = {one.client for _, one in self.world.ended if one.why != EXPIRED}
         slow = self._slow_readers() if small else {}
         begun = any(client.process for client in self.world.clients.values())
+        doubtful = set[str | None]()  # clients that lost an unknown number, for membership only
         for event in self.world.events:
             overflow = (event.reason or "").startswith("backlog_")
             if event.kind == "lost" and small and overflow:
@@ -550,7 +602,12 @@ class Fuzz:
                     what = f"{event.client}, which reads, was told of a loss: {event.reason}"
                     yield Violation("gap", what)
                 continue
-            expected = self.remembering and event.reason == FORGOTTEN_PAST
+            # Who lost an unknown number before may miss something between what it recalls.
+            unsure = event.client in doubtful
+            forgotten = not self.remembers_all or self.short or self.with_faults or unsure
+            if event.kind == "lost" and not event.count:
+                doubtful.add(event.client)
+            expected = self.remembering and forgotten and event.reason == FORGOTTEN_PAST
             expected |= self.short and event.reason == MEMORY
             expected |= event.reason == NO_SESSION and event not in early
             unsettled = self.expiring or event.client in evicted
@@ -641,6 +698,8 @@ class Fuzz:
             since_ns = self._since_ns()
             wanted, terms = random_filter(random), self._paced(random_terms(random))
             client.subscribe(wanted, terms, since_ns)
+            if since_ns:
+                self.asked.append(Asked(client.name, self.world.now, wanted, since_ns))
             if self.confirms.random() < (0.9 if self.rolled_back else 0.5):
                 client.confirm()
         elif draw < 0.20:

@@ -247,6 +247,11 @@ class Stage:
         field, read = LIMITS[what]
         self._limits = msgspec.structs.replace(self._limits, **{field: read(value)})
 
+    def remember(self, rest: str) -> None:
+        """Every broker remembers so many notifications, for clients that ask for the past."""
+        self._before_brokers()
+        self._limits = msgspec.structs.replace(self._limits, past_count=_whole(rest))
+
     def trace_all(self, rest: str) -> None:
         if rest != "all":
             raise Misread
@@ -328,8 +333,9 @@ class Stage:
         self.world.client(rest).disconnect()
 
     def subscribe(self, rest: str) -> None:
+        rest, _, past = rest.partition(" since ")
         name, filter = _words(rest, 2)
-        self.world.client(name).subscribe(filter)
+        self.world.client(name).subscribe(filter, since_ns=_time_ns(past) if past else 0)
 
     def unsubscribe(self, rest: str) -> None:
         name, filter = _words(rest, 2)
@@ -483,6 +489,7 @@ STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {
         "count 3 | bytes 1000 | age 10s | away 60s | window 64 | answer 30s | held 100",
         Stage.backlog,
     ),
+    "remember": ("100", Stage.remember),
     "trace": ("all", Stage.trace_all),
     "places": ("porto - lisbon - faro, lisbon - harbour at lisbon", Stage.places),
     "brokers": ("porto - lisbon - faro, lisbon - braga", Stage.brokers),
@@ -493,7 +500,7 @@ STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {
     "detach": ("anna", Stage.detach),
     "leave": ("anna", Stage.leave),
     "disconnect": ("anna", Stage.disconnect),
-    "subscribe": ("anna price > 40", Stage.subscribe),
+    "subscribe": ("anna price > 40 [since 10s]", Stage.subscribe),
     "unsubscribe": ("anna price > 40", Stage.unsubscribe),
     "advertise": ("ticker price > 0", Stage.advertise),
     "unadvertise": ("ticker price > 0", Stage.unadvertise),

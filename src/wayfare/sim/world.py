@@ -6,8 +6,9 @@ byte, under any hash seed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
+from types import MappingProxyType
 
 from msgspec.structs import replace
 
@@ -151,8 +152,9 @@ class World:
         edges: Sequence[tuple[str, str]],
         alone: str | None = None,
         limits: Limits | None = None,
+        own: Mapping[str, Limits] = MappingProxyType({}),
     ) -> None:
-        """All brokers and links of the tree, at once; `alone` names a single broker."""
+        """All brokers and links of the tree, at once; `alone` names a single broker. Some have limits of their `own`."""
         if self.brokers:
             raise UsageError("the brokers are there already: name the whole tree in one call")
         if edges and alone is not None:
@@ -174,7 +176,7 @@ class World:
                 BrokerId(name),
                 neighbours,
                 self.routing,
-                limits or self.limits,
+                own.get(name, limits or self.limits),
                 self.relocation,
                 self.forecast,
                 self.ahead,
