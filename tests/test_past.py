@@ -163,7 +163,6 @@ async def test_live_from_the_publishers_broker():
         wayfare.connect(net.url("lisbon"), client_id="tom") as tom,
     ):
         await tom.advertise("x > 0")
-        await settled(net)
         for x in (1, 2):
             await tom.publish({"x": x})
         wanted = (net.url("porto"), "x > 0", "--since", "60", "-C", "2", "--json")

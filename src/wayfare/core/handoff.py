@@ -28,6 +28,7 @@ from wayfare.core.deadlines import ANSWER, AWAY
 from wayfare.core.effects import Close, Effect, LinkDown, Received, Send
 from wayfare.core.filters import Filter
 from wayfare.core.history import (
+    FORGOTTEN_PAST,
     NEVER,
     Kept,
     Loss,
@@ -464,10 +465,12 @@ class Handoff(Relocation):
             self.border.handovers.add(now - (wait.until - self._patience_ns(session, wait)))
         olds = wait.old.values()
         session.backlog.may_repeat = loss is not None or any(is_unsure(old.kept) for old in olds)
-        behind: list[Queued] = [] if loss is None else [(loss, NEVER)]
-        if wait.queries:
-            behind += self._hold_past(session, wait, now)
-        queue, unthinned = self._merged(session, wait, behind, now)
+        losses: list[Queued] = [] if loss is None else [(loss, NEVER)]
+        past, lost_past = self._hold_past(session, wait, now) if wait.queries else ([], [])
+        queue, unthinned = self._merged(session, wait, [*losses, *lost_past], now)
+        if past and session.backlog.may_repeat:  # what was lost may be missing in between
+            recalled = {one for one, _ in past if isinstance(one, Stored)}
+            queue = with_loss_behind(queue, Loss(1, FORGOTTEN_PAST, exact=False), recalled)
         self.border.put_shared(session, queue)
         self.border.thin(session, unthinned)
         self.border.let_go(wait)
@@ -518,8 +521,10 @@ class Handoff(Relocation):
             return effects + self._end(session, now)
         return effects + self._seek([session], now)
 
-    def _hold_past(self, session: Session, wait: Wait, now: int) -> list[Queued]:
-        """Add what was found of the past to what is held back; the loss, if that is incomplete."""
+    def _hold_past(
+        self, session: Session, wait: Wait, now: int
+    ) -> tuple[list[Queued], list[Queued]]:
+        """Add what was found of the past to what is held back; that, and the loss if it is incomplete."""
         marks: dict[ClientId, int] = {}
         for old in wait.old.values():
             marks |= {who: max(mark, marks.get(who, 0)) for who, mark in old.marks.items()}
@@ -528,7 +533,7 @@ class Handoff(Relocation):
             assert isinstance(one, Stored)
             self.border.memory.keep(one)
         wait.held[:0] = past
-        return lost
+        return past, lost
 
     def _merged(
         self, session: Session, wait: Wait, lost: list[Queued], now: int

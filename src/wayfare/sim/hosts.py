@@ -600,6 +600,8 @@ class ClientHost(Host):
     ) -> Filter:
         """Unless it is `current`, without the current values that match."""
         wanted = as_filter(filter)
+        if since_ns:
+            self.world.recalls[self.name] = self.world.recalls.get(self.name, 0) + 1
         effects = self.core.subscribe(wanted, terms, since_ns, current=current)
         self.world.log(
             "subscribed",

@@ -432,7 +432,7 @@ def _required(
     # When the window is full, deliveries wait for an acknowledgement, as often as that may happen.
     waits = published // reach.window
     receiving_ns = 3 * reach.client_ns + waits * (2 * reach.client_ns + ACK_DELAY_NS)
-    receiving_ns += _moving_ns(client, reach)
+    receiving_ns += _moving_ns(client, reach) + reach.past_ns
 
     def settled(span: Span, spoken: History, trips: int) -> bool:
         if span.confirmed <= event.time_ns:

@@ -22,6 +22,7 @@ class Reach(msgspec.Struct, frozen=True):
     # Whether publications count from the first one on, and not only when the advertisement has settled.
     at_once: bool = True
     confirm_ns: int = DEFAULT_LIMITS.confirm_ns  # that a broker waits for confirmations
+    past_ns: int = 0  # that a session held back what came, because its client asked for the past
     expires: bool = False  # whether a session may end before its client could be welcomed
 
     @property
@@ -67,4 +68,9 @@ def reach(world: World) -> Reach:
     expires = any(one.core.expires_ns for one in world.clients.values())
     expires |= any(one.why != EXPIRED for _, one in world.ended)
     outage_ns, confirm_ns = world.outage_ns, limits.confirm_ns
-    return Reach(tree_ns, client_ns, limits.window, outage_ns, at_once, confirm_ns, expires)
+    # Publishers' brokers are asked, and then others; each request may make all that wait wait longer.
+    asked = max(world.recalls.values(), default=0)
+    past_ns = asked * min(limits.recall_ns, 4 * tree_ns)
+    return Reach(
+        tree_ns, client_ns, limits.window, outage_ns, at_once, confirm_ns, past_ns, expires
+    )

@@ -94,6 +94,7 @@ class World:
         self.routing = routing
         self.relocation = relocation
         self.limits = limits
+        self.recalls: dict[str, int] = {}  # how often each client has asked for the past
         self.broker_link = broker_link
         self.client_link = client_link
         self.outbox_max = outbox_max
