@@ -15,8 +15,9 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from wayfare.core.broker import ALL_RELOCATIONS
+from wayfare.core.broker import ALL_RELOCATIONS, RELOCATIONS
 from wayfare.core.reduction import STRATEGIES
+from wayfare.core.relocation import Naive
 from wayfare.errors import UsageError
 from wayfare.sim import fuzz
 
@@ -48,7 +49,10 @@ def add_parser(commands: Any) -> None:
         help="all (default) runs each seed under every strategy, rotate under one, taking turns",
     )
     one.add_argument(
-        "--relocation", choices=[*ALL_RELOCATIONS], default="handoff", help="default: handoff"
+        "--relocation",
+        choices=[*ALL_RELOCATIONS, "rotate"],
+        default="handoff",
+        help="default: handoff; rotate runs each seed under one of those that the oracle can judge, taking turns",
     )
     one.add_argument(
         "--mobile",
@@ -96,8 +100,21 @@ def _routings(arguments: argparse.Namespace) -> list[str]:
         return [arguments.routing]
     if arguments.mobile == "service":
         return ["flooding", "simple"]  # publications are broadcast, subscriptions propagate
-    flooding = arguments.relocation != "junction"  # which follows subscriptions
+    flooding = arguments.relocation not in ("junction", "rotate")  # junction follows subscriptions
     return [name for name, one in STRATEGIES.items() if flooding or not one.floods]
+
+
+def _relocation(arguments: argparse.Namespace, turn: int) -> str:
+    """The strategy to run under; without support, only what follows its client is as promised."""
+    if arguments.relocation != "rotate":
+        return str(arguments.relocation)
+    follows = arguments.mobile in ("walkers", "learners")
+    names = [
+        name
+        for name, one in ALL_RELOCATIONS.items()
+        if follows or (name in RELOCATIONS and not issubclass(one, Naive))
+    ]
+    return names[turn % len(names)]
 
 
 def _jobs(arguments: argparse.Namespace) -> list[fuzz.Job]:
@@ -106,7 +123,7 @@ def _jobs(arguments: argparse.Namespace) -> list[fuzz.Job]:
         fuzz.Job(
             seed,
             routing,
-            arguments.relocation,
+            _relocation(arguments, seed // len(routings)),
             arguments.faults,
             arguments.mobile,
             arguments.rollbacks,
@@ -122,6 +139,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--seeds is at least 1")
     if arguments.workers is not None and arguments.workers < 1:
         raise UsageError("--workers is at least 1")
+    if arguments.rollbacks and arguments.mobile not in fuzz.ROLLED_BACK:
+        raise UsageError(
+            f"--rollbacks does not go with --mobile {arguments.mobile}: choose"
+            f" {' or '.join(fuzz.ROLLED_BACK)}, or leave --rollbacks out"
+        )
     jobs = _jobs(arguments)
     workers = min(arguments.workers or os.cpu_count() or 1, len(jobs))
     totals = {"published": 0, "delivered": 0, "required": 0, "lost": 0, "messages": 0}

@@ -122,7 +122,9 @@ class Replicator:
         expected = virtual is not None and bool(virtual.follows)
         if virtual is None:
             virtual = self._add(message.client)
-        previous = message.previous[0][0] if message.previous else self.name
+        previous, began = message.previous[0] if message.previous else (self.name, 0)
+        if expected and virtual.stream == began:
+            previous = self.name  # its home, which delivered what it got there
         self._put_back(virtual)
         forgotten = not expected and previous == self.name and heard != NOTHING_HEARD
         lost = NO_STREAM if forgotten else _resume(virtual, heard)

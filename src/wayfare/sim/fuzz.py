@@ -81,6 +81,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 MOBILE = ("subscribers", "both", "walkers", "learners", "service")
+ROLLED_BACK = ("subscribers", "both")  # where brokers may get an old copy of their store
 
 
 class Run(msgspec.Struct, frozen=True):

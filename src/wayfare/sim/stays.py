@@ -290,6 +290,11 @@ class Judge:
         accepted = max(accepted, confirmed if accepted < confirmed else 0)
         if any(time <= at < accepted + self.reach.tree_ns for at in publisher.replaced):
             return inf
+        if not self.reach.at_once:  # then what comes before its advertisement has settled is lost
+            begun = [one.start for one in (*publisher.advertised, *publisher.attached)]
+            settled_ns = self.reach.client_ns + 3 * self.reach.tree_ns
+            if any(at and time - settled_ns < at <= accepted for at in begun):
+                return inf
         return accepted
 
     def _way_ns(self) -> int:

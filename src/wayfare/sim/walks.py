@@ -14,13 +14,14 @@ from random import Random
 
 import msgspec
 
+from wayfare.core.broker import ALL_RELOCATIONS
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
 from wayfare.core.home import Home
 from wayfare.core.messages import BrokerId, Nullify, State, Terms
 from wayfare.core.places import EVERYWHERE, Place, Places
 from wayfare.core.predicates import Value
-from wayfare.core.relocation import EXCEED
+from wayfare.core.relocation import EXCEED, Naive
 from wayfare.core.replicator import NO_STREAM, NOT_ANSWERED
 from wayfare.core.virtual import Ahead, Learning
 from wayfare.eventlog import Event
@@ -29,7 +30,7 @@ from wayfare.sim.faults import Faults, Stall
 from wayfare.sim.histories import Span, histories
 from wayfare.sim.hosts import ClientHost
 from wayfare.sim.links import MS_NS, SECOND_NS, LinkSpec
-from wayfare.sim.movement import Stay, failed_attempts, play
+from wayfare.sim.movement import Plan, Stay, failed_attempts, play
 from wayfare.sim.oracle import check_deliveries
 from wayfare.sim.ownership import Watch
 from wayfare.sim.quiet import check_quiet, ghosts
@@ -96,6 +97,8 @@ class Walks:
                 loss=random.choice([0.0, 0.1, 0.5]) if faults else 0.0,
             ),
         )
+        self.plan = Plan()
+        self.world.forecast = self.plan.forecast(self.world)
         self.world.add_brokers(names)
         self._shape_links()
         self.world.measure_links()
@@ -215,6 +218,7 @@ class Walks:
 
     def _publisher(self, i: int) -> ClientHost:
         client = self.world.add_client(f"p{i}", self.random.choice(self.brokers))
+        self.plan.add(client.name, client.home, [Stay(client.home, 0)])
         client.advertise("exists location")
         return client
 
@@ -251,6 +255,8 @@ class Walks:
         """Where it goes when; with its location known before it attaches, or a while after."""
         random, world = self.random, self.world
         now = 0
+        stays = [Stay(walker.home, now)]
+        self.plan.add(walker.name, walker.home, stays)
         dwell = random.choice([20, 200, 2000]) * MS_NS
         values: dict[str, Value] = dict(walker.core.following.state.values)
         for _ in range(STEPS):
@@ -275,6 +281,7 @@ class Walks:
                     world.agenda.at(now + away, self._be, (walker.name, state))
                 world.agenda.at(now + away, self._come, (walker.name, broker))
                 now += away
+                stays.append(Stay(broker or "", now))
                 if late:
                     world.agenda.at(now + late, self._be, (walker.name, state))
                     now += late
@@ -496,7 +503,8 @@ class Walks:
         # Of losses of both kinds together, the oracle of one cannot say how many there may be.
         told = self.areas if self.small or self.congested else ()
         verdict = check_deliveries(judge.ordinary, reach(world), told, judge.followed)
-        found = [*verdict.violations, *judge.violations(), *check_quiet(world)]
+        ordinary = [one for one in verdict.violations if one.rule not in self._unsupported()]
+        found = [*ordinary, *judge.violations(), *check_quiet(world)]
         found += [*ghosts(world), *self.watch.found, *self._unexpected_losses()]
         self.required = judge.required
         return msgspec.structs.replace(
@@ -521,12 +529,18 @@ class Walks:
                     since.setdefault(event.client or "", event.time_ns)
         return since
 
+    def _unsupported(self) -> tuple[str, ...]:
+        """The promises of ordinary subscriptions that this relocation does not make to those that move."""
+        without = issubclass(ALL_RELOCATIONS[self.world.relocation], Naive)
+        return ("complete", "once", "gap") if without else ()
+
     def _unexpected_losses(self) -> Iterator[Violation]:
         """Where nothing goes wrong, nobody is told of a loss.
 
-        But junction, which does not know what to look for, takes fright when a client is in a hurry.
+        But junction, which does not know what to look for, takes fright when a client is in a hurry; and without
+        support, its last broker has ended its session, and may wait for one of a publisher in vain.
         """
-        if self.faults or self.world.relocation == "junction":
+        if self.faults or self.world.relocation == "junction" or self._unsupported():
             return
         known, within = histories(self.world.events), reach(self.world)
         slow = self._slow_readers()
