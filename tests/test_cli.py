@@ -22,6 +22,7 @@ import pytest
 from wayfare import cli
 from wayfare.cli import demo_location, main
 from wayfare.cli.bench import BENCHES, draw
+from wayfare.core.broker import ALL_RELOCATIONS
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.virtual import Ahead
 from wayfare.eventlog import SCHEMA
@@ -145,6 +146,10 @@ def test_experiments_write_their_event_log(
         (["sim", "city", "--log", "x.csv"], "has to end in .parquet or .jsonl"),
         (["sim", "fuzz", "--seeds", "0"], "--seeds is at least 1"),
         (["sim", "fuzz", "--workers", "0"], "--workers is at least 1"),
+        (
+            ["sim", "fuzz", "--rollbacks", "--mobile", "walkers"],
+            "--rollbacks does not go with --mobile walkers",
+        ),
     ],
 )
 def test_bad_input_gets_one_clear_sentence(
@@ -265,6 +270,24 @@ def test_fuzz_rotates_through_the_strategies(
     assert [seed for seed, _ in ran] == [4, 5, 6, 7, 8, 9]
     assert {routing for _, routing in ran[:5]} == {*STRATEGIES}
     assert ran[0][1] == ran[5][1]
+
+
+@pytest.mark.parametrize(("mobile", "count"), [("walkers", len(ALL_RELOCATIONS)), ("both", 3)])
+def test_fuzz_rotates_through_the_relocations(
+    monkeypatch: pytest.MonkeyPatch, mobile: str, count: int
+) -> None:
+    jobs: list[fuzz.Job] = []
+
+    def noted(job: fuzz.Job) -> fuzz.Run:
+        jobs.append(job)
+        return fuzz.Run(job, 1, 1, 0, Verdict((), 0, 0, 0, 0))
+
+    monkeypatch.setattr(fuzz, "fuzz", noted)
+    command = ["sim", "fuzz", "--seeds", "200", "--routing", "rotate", "--relocation", "rotate"]
+    assert main([*command, "--mobile", mobile, "--workers", "1"]) == 0
+    assert len(jobs) == 200
+    assert len({job.relocation for job in jobs}) == count
+    assert not any(job.routing == "flooding" and job.relocation == "junction" for job in jobs)
 
 
 def test_fuzz_runs_every_strategy(capsys: pytest.CaptureFixture[str]) -> None:

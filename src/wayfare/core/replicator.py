@@ -524,19 +524,28 @@ class Replicator:
             return
         if virtual.client in thinnings:
             return
-        kept = [(one, put) for _, one, put in backlog.waiting]
-        thinning = Thinning(kept, asked, now, self.limits)
 
-        def make_room(_: int) -> list[Effect]:
-            backlog.leave_out(thinning.unwanted(kept))
-            self._leave_room(virtual)
+        def thin(parts: list[list[Put]], unwanted: set[Stored], now: int) -> list[Effect]:
+            if not parts:
+                backlog.leave_out(unwanted)
+                self._leave_room(virtual)
+                return []
+            thinning = Thinning(parts[0], asked, now, self.limits)
+
+            def go_on(now: int) -> list[Effect]:
+                return thin(parts[1:], unwanted | thinning.unwanted(parts[0]), now)
+
+            if thinnings.is_done(thinning):
+                return go_on(now)
+            thinnings.go_on_with(virtual.client, thinning, go_on)
+            self.border.go_on_soon()
             return []
 
-        if thinnings.is_done(thinning):
-            make_room(now)
-        else:
-            thinnings.go_on_with(virtual.client, thinning, make_room)
-            self.border.go_on_soon()
+        kept = [(one, put) for _, one, put in backlog.waiting]
+        # Those that expire by themselves: when they are gone, the others are there.
+        expiring = [one for one in kept if one[0].notification.expires_ns]
+        lasting = [one for one in kept if not one[0].notification.expires_ns]
+        thin([lasting, expiring], set(), now)
 
     def _leave_room(self, virtual: Virtual) -> None:
         """Terms were applied to what is kept for a client that is away: when to do it again."""

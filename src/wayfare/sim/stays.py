@@ -291,9 +291,9 @@ class Judge:
         if any(time <= at < accepted + self.reach.tree_ns for at in publisher.replaced):
             return inf
         if not self.reach.at_once:  # then what comes before its advertisement has settled is lost
-            begun = [one.start for one in (*publisher.advertised, *publisher.attached)]
+            offered = [one.start for one in (*publisher.advertised, *publisher.attached)]
             settled_ns = self.reach.client_ns + 3 * self.reach.tree_ns
-            if any(at and time - settled_ns < at <= accepted for at in begun):
+            if any(at and time - settled_ns < at <= accepted for at in offered):
                 return inf
         return accepted
 
@@ -319,7 +319,7 @@ class Judge:
     ) -> Iterator[Violation]:
         reports = [[one.time_ns, one.count or inf] for one in self.lost[client]]
         for key, event in sorted(self.published.items(), key=lambda one: one[1].time_ns):
-            why = self._required(client, stays, event)
+            why = None if event.expires_ns is not None else self._required(client, stays, event)
             if why is None:
                 continue
             rule, stay = why
@@ -456,6 +456,10 @@ class Judge:
         kept = zip(stay.follows, stay.meanings, self._ranged(last[-1]), strict=True)
         return any(self._is_kept(*one, event, age_ns) for one in kept)
 
+    def _is_over(self, event: Event, time: int) -> bool:
+        """Whether a publication had expired everywhere by then."""
+        return event.expires_ns is not None and self._arrived(event) + event.expires_ns <= time
+
     def _is_limited_soon(self, run: list[Stay], event: Event) -> bool:
         """Whether the client limited what it wants of the past before that could have come."""
         came, first = run[0].start + self._receiving_ns(), run[0]
@@ -494,10 +498,16 @@ class Judge:
             return False
         if terms.younger_ns == 0:
             return False
+        came = event.time_ns + age_ns
         later = [
             one.attributes or {}
             for one in self.published.values()
-            if self._arrived(one) > event.time_ns and matches(ranged, one.attributes or {})
+            if self._arrived(one) > event.time_ns
+            and matches(ranged, one.attributes or {})
+            # With a key, it has taken the place of an earlier one.
+            and (
+                terms.names or terms.nullify or not self._is_over(one, came - self._receiving_ns())
+            )
         ]
         if terms.names and sum(_is_like(one, attributes, terms.names) for one in later) > 1:
             return False

@@ -105,6 +105,8 @@ class Walks:
         self.areas: dict[str, Areas] = {}
         self.required: Counter[str] = Counter()  # how many deliveries, by the judge's rule
         self.confirms = Random(f"confirms {seed}")  # of its own, so that the rest is as without it
+        self.lifetimes = Random(f"lifetimes {seed}")  # likewise
+        self.perishing = self.lifetimes.random() < 0.2  # some publications expire
         self.publishers = [self._publisher(i) for i in range(random.randint(1, 3))]
         self.walkers = [self._walker(i) for i in range(random.randint(1, 4))]
         for _ in range(random.choice([20, 60, 120])):
@@ -140,6 +142,10 @@ class Walks:
         for _ in range(self.flow.choice([1, 3, 5]) if self.congested else 0):
             self.world.agenda.at(self.flow.randrange(self.until_ns), self._burst)
             self.world.agenda.at(self.flow.randrange(self.until_ns), self._stop_reading)
+        self.visits = Random(f"visits {seed}")  # likewise
+        if self.visits.random() < 0.3:
+            for _ in range(self.visits.choice([4, 10])):
+                self.world.agenda.at(self.visits.randrange(self.until_ns), self._visit, None)
 
     # Making it up
 
@@ -308,7 +314,46 @@ class Walks:
 
     def _publish(self, _: None) -> None:
         attributes = self._notice(self.random)
-        self.random.choice(self.publishers).publish(attributes)
+        publisher = self.random.choice(self.publishers)
+        publisher.publish(attributes, expires_ns=self._lifetime_ns())
+
+    def _lifetime_ns(self) -> int:
+        """For how long a publication is of use; 0: for ever."""
+        if not self.perishing or self.lifetimes.random() < 0.5:
+            return 0
+        return self.lifetimes.choice([1, 30, 300, 5_000]) * MS_NS
+
+    def _visit(self, _: object) -> None:
+        """A walker goes to any other broker without changing its location, of which something is said meanwhile.
+
+        Its last broker has that, and nobody else: it has to be asked, perhaps again.
+        """
+        random = self.visits
+        walker = self._latest(random.choice(self.walkers))
+        if random.random() < 0.5:
+            walker.detach()
+        else:
+            walker.disconnect(late=random.random() < 0.5)
+        for _ in range(random.choice([1, 1, 3, 20])):
+            notice = self._notice(random)
+            notice["location"] = walker.core.following.state.location
+            random.choice(self.publishers).publish(notice, expires_ns=self._lifetime_ns())
+        at_ns, there = (
+            self.world.now + random.choice([50, 500, 1500]) * MS_NS,
+            random.choice(self.brokers),
+        )
+        self.world.agenda.at(at_ns, self._come, (walker.name, there))
+        if (
+            random.random() < 0.3
+        ):  # the connection breaks before the answer is there, or shortly after
+            at_ns += random.choice([3, 10, 100]) * MS_NS
+            self.world.agenda.at(at_ns, self._go_silently, walker)
+            self.world.agenda.at(
+                at_ns + random.choice([1, 50]) * MS_NS, self._come, (walker.name, there)
+            )
+
+    def _go_silently(self, walker: ClientHost) -> None:
+        self._latest(walker).disconnect()
 
     def _burst(self, _: None) -> None:
         """A publisher says much at once, of where a walker is."""
