@@ -715,6 +715,9 @@ async def test_a_silent_one_does_not_keep_from_the_next():
     await server.wait_closed()
 
 
+CHANGES = (
+    'steps, or values in their order, by name, like {"need": 1, "mode": ["walk", "bike", "car"]}'
+)
 WRONG_OPTIONS = [
     ("will", {"x": 1}, 'a wayfare.Will({"device": "d7", "state": "gone"})'),
     ("client_id", 5, "a text of at most 256 characters"),
@@ -749,6 +752,12 @@ WRONG_OPTIONS = [
     ("store", 5, "the path of a file"),
     ("durability", "tape", "one of os, disk"),
     ("areas", {"R1": "R2"}, 'locations by location, like {"R1": ["R1", "R2"]}'),
+    ("changes", {"need": 0}, CHANGES),
+    ("changes", {"need": "x"}, CHANGES),
+    ("changes", {"mode": ["walk", 1, None]}, CHANGES),
+    ("changes", {"mo de": 1}, CHANGES),
+    ("changes", {5: 1}, CHANGES),
+    ("changes", ["need"], CHANGES),
     ("places", 5, "a map, or the path of its file"),
     ("probe", 0, "a number of seconds, at least 0.1"),
 ]

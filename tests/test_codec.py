@@ -174,6 +174,11 @@ states = st.builds(
         st.lists(st.text(max_size=5), min_size=1, max_size=2).map(tuple),
         max_size=2,
     ),
+    st.dictionaries(
+        st.text("ab", min_size=1, max_size=5),
+        st.integers(1, 9) | st.floats(0.1, 5) | st.just(("walk", "bike", 3, True)),
+        max_size=2,
+    ),
 )
 followed = st.builds(m.Followed, follows, states, pairs)
 listeners = st.lists(names, max_size=3).map(tuple)
@@ -357,8 +362,8 @@ LAYOUT = [
         ],
     ),
     (
-        m.State("R1", (1.5, 2.0), {"need": 3}, {"R1": ("R1", "R2")}),
-        [62, "R1", [1.5, 2.0], {"need": 3}, {"R1": ["R1", "R2"]}],
+        m.State("R1", (1.5, 2.0), {"need": 3}, {"R1": ("R1", "R2")}, {"need": 1, "by": ("a", 2)}),
+        [62, "R1", [1.5, 2.0], {"need": 3}, {"R1": ["R1", "R2"]}, {"need": 1, "by": ["a", 2]}],
     ),
     (m.Follow("x", m.Terms(last=5)), [60, "x", [5, None, None, False, None, None]]),
     (
@@ -372,7 +377,7 @@ LAYOUT = [
     (m.HereGap(4, "why"), [65, 4, "why", True, 0]),
     (
         m.Shadow("b1", "anna", 3, 2, 9, m.Followed((("x", None),), m.State("R1"), (3, 7))),
-        [70, "b1", "anna", 3, 2, 9, [[["x", None]], [62, "R1", None, {}, {}], [3, 7]], []],
+        [70, "b1", "anna", 3, 2, 9, [[["x", None]], [62, "R1", None, {}, {}, {}], [3, 7]], []],
     ),
     (m.Forget("anna", 3, "b1"), [71, "anna", 3, "b1"]),
     (m.Recall("b1", "anna", 3, (2, 7), True), [72, "b1", "anna", 3, [2, 7], True]),

@@ -75,6 +75,24 @@ def test_nothing_of_a_blackout_run_is_wrong(steps: str) -> None:
     assert figures.ghosts == 0
 
 
+@pytest.mark.parametrize("follow", ["my.need", "my.mode"])
+def test_a_value_that_changes_costs_no_more_than_a_location(follow: str) -> None:
+    """Four hops, and a change every 100 to 150 ms; without a declaration it goes to the publisher and back."""
+    hurry = {"dwell_ns": 100 * MS_NS}
+    place, value = changes("dwell", **hurry), changes("dwell", follow=follow, **hurry)
+    assert value.blackout_max_ms < OWN_LINK_MS
+    assert value.delivered / value.expected >= place.delivered / place.expected - 0.01
+    assert changes("0", follow=follow, **hurry).missed_share > 0.5
+    wrong = value.duplicates, value.strays, value.order_violations, value.gaps, value.ghosts
+    assert wrong == (0, 0, 0, 0, 0)
+
+
+def test_a_value_of_which_nothing_is_declared_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blackout.Parameters, "declared", lambda _: {})
+    figures = changes("dwell", follow="my.need", dwell_ns=100 * MS_NS)
+    assert figures.missed_share > 0.5
+
+
 def test_what_a_blackout_is() -> None:
     """Of the three that would reach it at b the first is missed; that of a is not for b."""
     events = [
@@ -277,6 +295,7 @@ def test_files_that_are_no_ways(tmp_path: Path, text: str | None, says: str) -> 
         (["blackout", "--hops", "0"], "hops is from 1 to 50"),
         (["blackout", "--rate", "0"], "rate is a number of publications per second"),
         (["blackout", "--changes", "0"], "changes is at least 1"),
+        (["blackout", "--follow", "my.mode", "--side", "17"], "side is at most 16 for my.mode"),
         (["location", "--minutes", "0"], "minutes is above 0"),
         (["location", "--coverage", "0"], "coverage is a share above 0"),
         (["location", "--dwell", "5"], "dwell and horizon are at least 1,000 ms"),

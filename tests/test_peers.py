@@ -78,6 +78,39 @@ async def test_what_was_said_of_a_place_is_there_on_arrival(secret):
         assert all(one.core.replicator.ear.store.kept == {} for one in net.brokers.values())
 
 
+@live
+async def test_a_value_that_changes_is_followed_by_brokers():
+    """The next one holds what it may be soon, and the virtual client there what it was last."""
+    ahead = Ahead(MAP, MAP.next_brokers, steps=1)
+    async with (
+        road(ahead=ahead) as net,
+        await a_city(net) as city,
+        wayfare.connect(net.url("porto"), client_id="car", changes={"need": 1}) as car,
+    ):
+        car.state["need"] = 3
+        async with car.subscribe("free >= my.need") as some:
+            await listened(net, "porto", "lisbon")
+            at_lisbon = net.brokers["lisbon"].core.routing.in_subs["porto"]
+            assert [str(one.filter) for one in at_lisbon] == ["free >= 2"]
+            await say(city, "R1", free=2)
+            await say(city, "R1", free=3)
+            assert (await some.get(10))["free"] == 3
+            car.state["need"] = 2
+            await car.flush()
+            await until(lambda: [str(one.filter) for one in at_lisbon] == ["free >= 1"])
+            await listened(net, "porto", "lisbon")
+            await car.detach()
+            await say(city, "R1", free=1)
+            await say(city, "R1", free=2)
+            await car.move(net.url("lisbon"))
+            one = await some.get(10)
+            assert (one["free"], one.past) == (2, True)
+            with pytest.raises(TimeoutError):
+                await some.get(0.1)
+        await listened(net)
+        assert all(one.core.replicator.ear.store.kept == {} for one in net.brokers.values())
+
+
 def test_no_broker_listens_ahead_if_sessions_stay_at_home():
     with pytest.raises(UsageError, match="so no broker can listen ahead"):
         BrokerHost("porto", {}, relocation="home", ahead=AHEAD)

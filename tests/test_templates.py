@@ -35,6 +35,8 @@ from test_syntax import (
 )
 from test_syntax import outcome as outcome_as_filter
 from wayfare.core import predicates as ps
+from wayfare.core.changes import EVERYWHERE as EVERYWHERE_STEPS
+from wayfare.core.changes import Span, reach
 from wayfare.core.conditions import CONJUNCTIONS_MAX, TERMS_MAX, Constant, attr, near
 from wayfare.core.filters import EVERYTHING, NOTHING, PATTERNS_MAX, Filter
 from wayfare.core.filters import checked as checked_filter
@@ -709,6 +711,51 @@ def test_wherever_the_client_is_within_the_slack(text, lat, lon, slack, share, w
     found = parse(text)
     (wide,) = found.widened(Mine(around=Around(lat, lon, slack)))
     assert wide.covers(found.resolve(Mine(around=there)))
+
+
+@st.composite
+def changing(draw):
+    """A state, how its values change, by how many steps, and what it may be then."""
+    mine = draw(mines)
+    values_ = dict(mine.values)
+    possible, then = {}, {}
+    for name, value in mine.values.items():
+        if draw(st.booleans()):
+            continue
+        if draw(st.booleans()):
+            steps = draw(st.sampled_from([0, 1, 3, EVERYWHERE_STEPS]))
+            step = draw(st.sampled_from([0.5, 1, 10]))
+            possible[name] = reach(step, value, steps)
+            if type(possible[name]) is Span:
+                then[name] = [value + step * draw(st.integers(-min(steps, 9), min(steps, 9)))]
+        else:
+            row = tuple(draw(st.lists(values, min_size=1, max_size=4)))
+            possible[name] = reach((value, *row), value, 2)
+        then.setdefault(name, possible[name])
+    several = {name: one for name, one in possible.items() if one != (mine.values[name],)}
+    wide = Mine(mine.locations, mine.around, values_, several)
+    found = [mine]
+    for name, some in then.items():
+        found += [
+            Mine(mine.locations, mine.around, {**one.values, name: v})
+            for one in found
+            for v in some
+        ][:20]
+    return wide, found
+
+
+@settings(max_examples=500)
+@given(templates, changing())
+def test_what_is_widened_covers_whatever_the_state_may_be_soon(node, given_):
+    mine, soon = given_
+    found = parsed(node)
+    assume(isinstance(found, Template))
+    wide = found.widened(mine)
+    assert all(len(one.conjunctions) == 1 and checked_filter(one) == one for one in wide)
+    for one in soon:
+        for part in found.parts:
+            exact = part.resolve(one)
+            assert exact == NOTHING or part.widened(mine)[0].covers(exact), (part, exact)
 
 
 @given(nodes)

@@ -20,6 +20,7 @@ BLACKOUT_EXAMPLES = """examples:
   wayfare sim blackout --steps 0                  a new subscription at each change
   wayfare sim blackout --steps 1 --hops 8         the next locations, too
   wayfare sim blackout --dwell 20 --json          in a hurry
+  wayfare sim blackout --follow my.need           a value of the state changes
 """
 
 
@@ -65,17 +66,20 @@ def add_blackout_parser(commands: Any) -> None:
         commands,
         "blackout",
         "Clients change their location in the range of one broker, and nothing is kept for them: how"
-        " long they miss what is published some hops away, by how far ahead brokers are told.",
+        " long they miss what is published some hops away, by how far ahead brokers are told. Or a value"
+        " of their state changes.",
         BLACKOUT_EXAMPLES,
     )
     steps = "how many steps ahead brokers further away are told; dwell: as many as needed, or as measured"
     option(one, "--steps", steps, usual.steps, choices=[*blackout.STEPS])
+    follow = "what changes: the location, or a number or text of the state"
+    option(one, "--follow", follow, usual.follow, choices=[*blackout.FOLLOWED])
     _routing(one, usual.routing)
     option(one, "--seed", "for all that is random in it", usual.seed, type=int)
     option(one, "--hops", "to the broker of the publisher", usual.hops, type=int)
-    option(one, "--side", "of a square of locations", usual.side, type=int)
+    option(one, "--side", "of a square of locations, or its root of values", usual.side, type=int)
     option(one, "--walkers", "clients that walk", usual.walkers, type=int)
-    option(one, "--changes", "of the location of each", usual.changes, type=int)
+    option(one, "--changes", "of the location, or value, of each", usual.changes, type=int)
     time(one, "--dwell", "that a walker stays at least", usual.dwell_ns)
     option(one, "--rate", "publications of a location, per second", f"{usual.rate:g}", type=float)
     time(one, "--link-latency", "between brokers", usual.link_latency_ns)
@@ -136,7 +140,7 @@ def _location_rows(f: location.Figures) -> tuple[str, list[tuple[str, str]]]:
 
 def _blackout_rows(f: blackout.Figures) -> tuple[str, list[tuple[str, str]]]:
     title = (
-        f"steps {f.steps}, {f.routing} routing, seed {f.seed}: {f.walkers} walkers,"
+        f"steps {f.steps}, {f.routing} routing, seed {f.seed}: {f.walkers} walkers follow {f.follow},"
         f" {f.locations} locations, {f.hops} hops"
     )
     per_delivered = or_dash(f.notifications_per_delivered, ".2f")

@@ -403,7 +403,7 @@ class Client:
         if not self.following.add(template, terms):
             return []
         self._has_followed = True
-        if template.follows_location:
+        if self.following.is_served(template):
             said = self._say(m.Follow(template.text, terms))
             self.following.served |= self.link is not None
             first = len(self.following.located()) == 1  # so nobody was told where the client is
@@ -419,7 +419,7 @@ class Client:
         meant = self.following.meant.get(template)
         if meant is None or not self.following.remove(template):
             return []
-        if template.follows_location:
+        if self.following.is_served(template):
             if self.link is not None:
                 self.following.served = bool(self.following.located())
             return self._say(m.Unfollow(template.text))
@@ -428,11 +428,12 @@ class Client:
 
     def be(self, state: m.State) -> list[Effect]:
         """The client is like this now: what it follows means something else. New comes before old."""
+        state = self.following.declared(state)
         if state == self.following.state:
             return []
         changed = self.following.be(state)
         effects: list[Effect] = []
-        stand_ins = [one for one in changed if not one.follows_location]
+        stand_ins = [one for one in changed if not self.following.is_served(one)]
         for one in stand_ins:
             if self.following.meant[one].conjunctions:
                 effects += self.subscribe(self.following.meant[one], self.following.terms.get(one))

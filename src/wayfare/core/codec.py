@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from wayfare.core import filters, late
+from wayfare.core import changes, filters, late
 from wayfare.core import messages as m
 from wayfare.core.filters import Filter
 from wayfare.core.messages import PUBLICATION_BYTES_MAX
@@ -415,6 +415,7 @@ def _check_unfollow(message: m.Unfollow) -> None:
 
 def _check_state(message: m.State) -> None:
     m.check_attributes(message.values)
+    changes.check(message.changes)
 
 
 def _check_welcome(message: m.Welcome) -> None:

@@ -1,21 +1,24 @@
 """The client's side of subscriptions that follow it: what they mean now, and what has come of them.
 
 A filter that mentions `myloc` is followed by brokers: its deliveries come as `Here`, from the virtual
-client where the client is. One that only mentions `my.<name>` is an ordinary subscription to what it
-means now, and another one when that changes.
+client where the client is. So is one that mentions a value of which it is declared how it changes. One that
+mentions only other values is an ordinary subscription to what it means now, and another one when that changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
+from wayfare.core import changes
 from wayfare.core import messages as m
 from wayfare.core.filters import Filter
 from wayfare.core.matching import FilterIndex
 from wayfare.core.messages import FOLLOWS_MAX, ClientId, Notification, State, Terms
 from wayfare.core.templates import Around, Mine, Template
 from wayfare.core.virtual import area_of, check_length
-from wayfare.errors import FilterError, ProtocolError
+from wayfare.errors import FilterError, ProtocolError, UsageError
 
 SEEN_MAX = 50_000  # notifications that are remembered, so that they do not come twice
 
@@ -38,6 +41,17 @@ class Following:
         self._index: FilterIndex[Template] = FilterIndex()
         # Brokers listen in several places, so the same may come from several of them.
         self.seen: dict[tuple[ClientId, int], None] = {}
+
+    def declare(self, how: changes.Changes) -> None:
+        """These values change like this. Before anything is followed: it decides who follows it."""
+        if self.counts:
+            raise UsageError("declare how values change before anything is followed")
+        changes.check(how)
+        self.state = replace(self.state, changes=how)
+
+    def is_served(self, template: Template) -> bool:
+        """Whether brokers follow it for the client."""
+        return template.follows_location or not template.names.isdisjoint(self.state.changes)
 
     def add(self, template: Template, terms: Terms | None) -> bool:
         """True if that is news to the broker."""
@@ -83,19 +97,24 @@ class Following:
         self.meant = meanings
         return before
 
+    def declared(self, state: State) -> State:
+        """How values change is the same in all states."""
+        how = self.state.changes
+        return state if state.changes == how else replace(state, changes=how)
+
     def _meaning(self, template: Template, state: State) -> Filter:
         around = None if state.position is None else Around(*state.position)
         return template.resolve(Mine(area_of(state), around, state.values))
 
     def located(self) -> m.Follows:
         """What brokers follow for the client."""
-        return tuple((one.text, self.terms.get(one)) for one in self.counts if one.follows_location)
+        return tuple((one.text, self.terms.get(one)) for one in self.counts if self.is_served(one))
 
     def stand_ins(self) -> dict[Filter, int]:
-        """The ordinary subscriptions of what does not mention a location, and of how many."""
+        """The ordinary subscriptions of what brokers do not follow, and of how many."""
         filters: dict[Filter, int] = {}
         for template, filter in self.meant.items():
-            if not template.follows_location:
+            if not self.is_served(template):
                 filters[filter] = filters.get(filter, 0) + 1
         return filters
 

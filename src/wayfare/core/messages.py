@@ -24,6 +24,7 @@ from typing import Annotated, NewType
 import msgspec
 from msgspec import Meta
 
+from wayfare.core.changes import Changes
 from wayfare.core.filters import Filter
 from wayfare.core.predicates import INT_MAX, INT_MIN, NAME_MAX, Like, Value
 from wayfare.errors import FilterError, InvalidNotification
@@ -390,6 +391,7 @@ class State(Message, frozen=True, tag=62):
     ) = None
     values: Attributes = {}
     areas: Areas = {}  # what `myloc` stands for at a location, unless that is the location itself
+    changes: Changes = {}  # which values brokers follow, and how they change
 
 
 NOWHERE = State()

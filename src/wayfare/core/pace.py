@@ -1,6 +1,7 @@
-"""How long clients stay at a location, and a subscription takes to a neighbour: measured by a broker itself.
+"""How long clients stay as they are, and a subscription takes to a neighbour: measured by a broker itself.
 
     stayed(for_ns)               a client of this broker has gone on to another location
+    kept(for_ns)                 a value of its state that is declared to change has changed
     on_round_trip(neighbour)     the host has measured a link
 
 Subscriptions are told further away by how far a client may go meanwhile. So of the stays a short one counts,
@@ -26,43 +27,66 @@ FINENESS = 4  # intervals of the histogram for each power of two
 class Saved(msgspec.Struct, array_like=True, frozen=True):
     stays: dict[int, int]
     hops: dict[BrokerId, int]
+    values: dict[int, int] = {}
+
+
+class Stays:
+    """How long clients stayed as they were."""
+
+    def __init__(self) -> None:
+        self.counts: dict[int, int] = {}  # by interval
+
+    def count(self, for_ns: int) -> None:
+        interval = int(FINENESS * log2(max(1, for_ns)))
+        self.counts[interval] = self.counts.get(interval, 0) + 1
+        if sum(self.counts.values()) > STAYS_MAX:
+            self.counts = {one: count // 2 for one, count in self.counts.items() if count > 1}
+
+    def usual_ns(self) -> int:
+        """Nine of ten stays are longer, or a little shorter."""
+        total = sum(self.counts.values())
+        if total < STAYS_MIN:
+            return DWELL_NS
+        left = SHORTER * total
+        for interval in sorted(self.counts):
+            left -= self.counts[interval]
+            if left < 0:
+                return int(2 ** (interval / FINENESS))
+        raise AssertionError("some stay is the longest")
 
 
 class Pace:
     """What one broker has measured."""
 
     def __init__(self) -> None:
-        self._stays: dict[int, int] = {}  # by interval
+        self._stays = Stays()  # at a location
+        self._values = Stays()  # with the same values, of those that are declared to change
         self._hops: dict[BrokerId, int] = {}
 
     def stayed(self, for_ns: int) -> None:
-        interval = int(FINENESS * log2(max(1, for_ns)))
-        self._stays[interval] = self._stays.get(interval, 0) + 1
-        if sum(self._stays.values()) > STAYS_MAX:
-            self._stays = {one: count // 2 for one, count in self._stays.items() if count > 1}
+        self._stays.count(for_ns)
+
+    def kept(self, for_ns: int) -> None:
+        self._values.count(for_ns)
 
     def on_round_trip(self, neighbour: BrokerId, round_trip_ns: int) -> None:
         self._hops[neighbour] = max(1, round_trip_ns // 2)
 
     @property
     def dwell_ns(self) -> int:
-        """Nine of ten stays are longer, or a little shorter."""
-        total = sum(self._stays.values())
-        if total < STAYS_MIN:
-            return DWELL_NS
-        left = SHORTER * total
-        for interval in sorted(self._stays):
-            left -= self._stays[interval]
-            if left < 0:
-                return int(2 ** (interval / FINENESS))
-        raise AssertionError("some stay is the longest")
+        return self._stays.usual_ns()
+
+    @property
+    def kept_ns(self) -> int:
+        return self._values.usual_ns()
 
     @property
     def hop_ns(self) -> int:
         return max(self._hops.values(), default=HOP_NS)
 
     def save(self) -> Saved:
-        return Saved(dict(self._stays), dict(self._hops))
+        return Saved(dict(self._stays.counts), dict(self._hops), dict(self._values.counts))
 
     def load(self, saved: Saved) -> None:
-        self._stays, self._hops = dict(saved.stays), dict(saved.hops)
+        self._stays.counts, self._hops = dict(saved.stays), dict(saved.hops)
+        self._values.counts = dict(saved.values)

@@ -16,13 +16,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from wayfare.core.changes import EVERYWHERE as EVERYWHERE
 from wayfare.core.messages import LOCATION_MAX, BrokerId
 from wayfare.core.predicates import distance_m
 from wayfare.core.prediction import Movement
 from wayfare.core.templates import Around
 from wayfare.errors import ModelError
 
-EVERYWHERE = 1_000_000  # steps
 LOCATIONS_MAX = 100_000
 
 Name = Annotated[str, Meta(min_length=1, max_length=LOCATION_MAX)]

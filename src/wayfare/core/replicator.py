@@ -51,6 +51,7 @@ from wayfare.core.messages import (
     Terms,
 )
 from wayfare.core.pace import Pace
+from wayfare.core.predicates import Value
 from wayfare.core.prediction import JOURNEY_NS, START
 from wayfare.core.sessions import Session
 from wayfare.core.templates import Template
@@ -133,10 +134,11 @@ class Replicator:
         virtual.renew_at = self._next_renewal(virtual, now) if expected else now + self._renewal_ns
         if previous != self.name or not expected or virtual.until is not None:
             virtual.came = (START if previous == self.name else previous), now
-            virtual.located = now
+            virtual.located = virtual.valued = now
         virtual.epoch, virtual.version, virtual.until = message.epoch, 0, None
         virtual.attached = now
         self._locate(virtual, followed.state.location, now)
+        self._value(virtual, followed.state, now)
         known = expected and _is_alike(virtual, follows, followed.state)
         virtual.follows, virtual.state = follows, followed.state
         self._begin_backlog(virtual, now)
@@ -167,7 +169,7 @@ class Replicator:
             virtual.epoch, virtual.stream, virtual.until = session.epoch, session.epoch, None
             self._begin_backlog(virtual, now)
             virtual.attached = now
-            virtual.came, virtual.located = (START, now), now
+            virtual.came, virtual.located, virtual.valued = (START, now), now, now
         if len(virtual.follows) >= FOLLOWS_MAX and template not in virtual.follows:
             raise ProtocolError(f"a client follows at most {FOLLOWS_MAX} filters")
         check_length({**virtual.follows, template: message.terms}, virtual.state)
@@ -189,6 +191,7 @@ class Replicator:
             return []
         check_length(virtual.follows, message)
         self._locate(virtual, message.location, now)
+        self._value(virtual, message, now)
         known, virtual.state = _is_alike(virtual, virtual.follows, message), message
         self._listen(virtual, now)
         self._replay(virtual, self._undelivered(virtual), now)
@@ -334,6 +337,16 @@ class Replicator:
             if virtual.state.location and now > virtual.located:
                 self.pace.stayed(now - virtual.located)
             virtual.located = now
+
+    def _value(self, virtual: Virtual, state: State, now: int) -> None:
+        """Some of the values that are declared to change, and that it follows, may be others now."""
+        names = [
+            one for one in virtual.state.changes if any(one in f.names for f in virtual.follows)
+        ]
+        if _values(virtual.state, names) != _values(state, names):
+            if now > virtual.valued:
+                self.pace.kept(now - virtual.valued)
+            virtual.valued = now
 
     def _next(self, broker: BrokerId) -> list[BrokerId]:
         return [one for one in dict.fromkeys(self.ahead.nlb(broker)) if one != self.name]
@@ -897,11 +910,14 @@ def _is_alike(virtual: Virtual, follows: Mapping[Template, Terms | None], state:
     if virtual.follows != follows or virtual.state.areas != state.areas:
         return False
     names = {name for template in follows for name in template.names}  # other values mean nothing
-    before, now = (
-        {name: (type(value) is bool, value) for name, value in one.values.items() if name in names}
-        for one in (virtual.state, state)
-    )
-    return before == now
+    return _values(virtual.state, names) == _values(state, names)
+
+
+def _values(state: State, names: Container[str]) -> dict[str, tuple[bool, Value]]:
+    """What these values are; `True` is not 1."""
+    return {
+        name: (type(value) is bool, value) for name, value in state.values.items() if name in names
+    }
 
 
 def _previous(virtual: Virtual, now: int) -> BrokerId:

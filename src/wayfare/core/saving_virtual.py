@@ -50,6 +50,7 @@ class SavedVirtual(msgspec.Struct, array_like=True):
     others: tuple[BrokerId, ...] = ()
     located: int = 0
     asked: int = 0
+    valued: int = 0
 
 
 class SavedBuffer(msgspec.Struct, array_like=True):
@@ -136,6 +137,7 @@ def _saved(virtual: Virtual, places: Places) -> SavedVirtual:
         virtual.others,
         virtual.located,
         virtual.asked,
+        virtual.valued,
     )
 
 
@@ -150,6 +152,7 @@ def _loaded(saved: SavedVirtual, stored: list[Stored], memory: Memory) -> Virtua
     virtual.recalling, virtual.thin_at = saved.recalling, saved.thin_at
     virtual.came, virtual.others, virtual.located = saved.came, saved.others, saved.located
     virtual.asked = saved.asked or (0 if saved.recalling is None else saved.epoch)
+    virtual.valued = saved.valued
     virtual.held = [(stored[place], put) for place, put in saved.held]
     for one in saved.listened:
         template = template_of(one.text)

@@ -5,8 +5,9 @@
 
 A template has conjunctions like a filter, in which predicates may be `Marked`. Two filters come of it:
 
-    resolve(mine)   what the client wants now                                      exact
-    widened(mine)   what it may want at any of several locations, for routing      covers it
+    resolve(mine)   what the client wants now                                           exact
+    widened(mine)   what it may want at several locations, or with several values,
+                    for routing                                                         covers it
 
 A marked predicate whose value is not set, or cannot be compared by its operator, is unknown, and so
 is its negation: its conjunction matches nothing. docs/filter-language.md tells users.
@@ -14,17 +15,19 @@ is its negation: its conjunction matches nothing. docs/filter-language.md tells 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
+from typing import Any
 
 import msgspec
 
 from wayfare.core import patterns, syntax
 from wayfare.core import predicates as ps
 from wayfare.core.algebra import DISTANCE_SLACK_M
+from wayfare.core.changes import Possible, Span
 from wayfare.core.conditions import Condition, Conjunction
 from wayfare.core.filters import NOTHING, Filter, known, normal, order, sized
-from wayfare.core.markers import OPERATORS, Clause, Marked, My, Myloc, markers
+from wayfare.core.markers import OPERATORS, Clause, Given, Marked, My, Myloc, markers
 from wayfare.core.predicates import KINDS, VALUES_MAX, Predicate, Value
 from wayfare.errors import FilterError
 
@@ -43,6 +46,7 @@ class Mine(msgspec.Struct, frozen=True):
     locations: tuple[Value, ...] = ()
     around: Around | None = None
     values: Mapping[str, Value] = {}
+    possible: Mapping[str, Possible] = {}  # for routing: of these values, what they may be soon
 
 
 class Template(msgspec.Struct, frozen=True, dict=True, cache_hash=True):
@@ -57,7 +61,12 @@ class Template(msgspec.Struct, frozen=True, dict=True, cache_hash=True):
     @cached_property
     def names(self) -> frozenset[str]:
         """Which values of the client's state it mentions."""
-        return frozenset(one.name for one in markers(self.clauses) if type(one) is My)
+        return frozenset(self.mentions)
+
+    @cached_property
+    def mentions(self) -> tuple[str, ...]:
+        """The same, as often as it does so."""
+        return tuple(one.name for one in markers(self.clauses) if type(one) is My)
 
     @cached_property
     def follows_location(self) -> bool:
@@ -74,7 +83,7 @@ class Template(msgspec.Struct, frozen=True, dict=True, cache_hash=True):
         located = [
             p for one in self.clauses for p in one if type(p) is Marked and p.follows_location
         ]
-        return all(p.operator == "in" for p in located)
+        return bool(located) and all(p.operator == "in" for p in located)
 
     @cached_property
     def parts(self) -> tuple[Template, ...]:
@@ -87,10 +96,11 @@ class Template(msgspec.Struct, frozen=True, dict=True, cache_hash=True):
         return Filter.of(sized([one for one in found if one is not None]))
 
     def widened(self, mine: Mine) -> tuple[Filter, ...]:
-        """For each conjunction one that covers it, whichever of the locations the client is at.
+        """For each conjunction one that covers it, wherever the client is and whatever it is like.
 
-        It may be at one, some or all of `mine.locations`, and anywhere within `mine.around.slack`. What
-        matches nothing is left out. FilterError if what does not speak of the location is too much.
+        It may be at one, some or all of `mine.locations`, anywhere within `mine.around.slack`, and have any of
+        the values that are `mine.possible`. What matches nothing is left out. FilterError if what does not change
+        is too much.
         """
         found = (_widened(clause, mine) for clause in self.clauses)
         return tuple(dict.fromkeys(one for one in found if one != NOTHING))
@@ -173,22 +183,117 @@ def _here(p: Marked, mine: Mine) -> tuple[Value, ...]:
     return mine.locations
 
 
-# Widening: what covers the exact predicate for every location that is possible
+# Widening: what covers the exact predicate for every location, and value, that is possible
 
 
 def _widened(clause: Clause, mine: Mine) -> Filter:
-    located = [p for p in clause if type(p) is Marked and p.follows_location]
-    rest = _resolved((p for p in clause if p not in located), mine)
-    wide = [q for p in located if (q := _WIDER[p.operator](p, mine)) is not None]
-    if rest is None or len(wide) < len(located):
+    open_ = [p for p in clause if type(p) is Marked and _is_open(p, mine)]
+    rest = _resolved((p for p in clause if p not in open_), mine)
+    wide = [q for p in open_ if (q := _WIDER.get(p.operator, _text)(p, mine)) is not None]
+    if rest is None or len(wide) < len(open_):
         return NOTHING
-    there: list[Predicate] = [ps.Exists(p.name) for p in located]
+    there: list[Predicate] = [ps.Exists(p.name) for p in open_]
     for way in (wide, there):
         try:
             return Filter.of(sized([(*rest, *way)]))
         except FilterError:  # that was too much: say less
             continue
     return Filter.of(sized([rest]))
+
+
+def _is_open(p: Marked, mine: Mine) -> bool:
+    """Whether what it stands for may be something else soon."""
+    return p.follows_location or any(type(v) is My and v.name in mine.possible for v in p.values)
+
+
+def _what(given: Given, mine: Mine) -> Possible | None:
+    """What one of its values may be; None: it is not set."""
+    if type(given) is not My:
+        assert type(given) is not Myloc
+        return (given,)
+    if given.name not in mine.values:
+        return None
+    return mine.possible.get(given.name, (mine.values[given.name],))
+
+
+def _in(p: Marked, mine: Mine) -> Predicate | None:
+    if p.follows_location:
+        return _inside(p, mine)
+    found = [_what(one, mine) for one in p.values]
+    if None in found:
+        return None
+    listed = [value for one in found if type(one) is tuple for value in one]
+    spans = [one for one in found if type(one) is Span]
+    try:
+        if not spans:
+            return ps.one_of(p.name, listed)
+        ends: list[Any] = [end for one in spans for end in (one.low, one.high)]
+        if None in ends or any(KINDS.get(type(value)) != "number" for value in listed):
+            return ps.Exists(p.name)
+        return ps.between(p.name, min([*ends, *listed]), max([*ends, *listed]))
+    except FilterError:  # too many, or not of one kind
+        return ps.Exists(p.name)
+
+
+def _not_in(p: Marked, mine: Mine) -> Predicate | None:
+    """Of two values each is another one than the other: only what is excluded in any case is left to say."""
+    if p.follows_location:
+        return _outside(p, mine)
+    found = [_what(one, mine) for one in p.values]
+    if None in found:
+        return None
+    always = [one[0] for one in found if type(one) is tuple and len(one) == 1]
+    if always:
+        try:
+            return ps.none_of(p.name, always)
+        except FilterError:  # not of one kind
+            return None
+    return ps.Exists(p.name)
+
+
+def _least(p: Marked, mine: Mine) -> Predicate | None:
+    return _extreme(p, mine, _low)
+
+
+def _greatest(p: Marked, mine: Mine) -> Predicate | None:
+    return _extreme(p, mine, _high)
+
+
+def _extreme(p: Marked, mine: Mine, end: Callable[[Possible], Value | None]) -> Predicate | None:
+    """Compare with the value for which it says least."""
+    possible = _what(p.values[0], mine)
+    if possible is None:
+        return None
+    value = end(possible)
+    return ps.Exists(p.name) if value is None else OPERATORS[p.operator](p.name, value)
+
+
+def _low(possible: Possible) -> Value | None:
+    """None: there is no bound, or no order."""
+    values: Any = possible
+    return possible.low if type(possible) is Span else min(values) if _ordered(values) else None
+
+
+def _high(possible: Possible) -> Value | None:
+    values: Any = possible
+    return possible.high if type(possible) is Span else max(values) if _ordered(values) else None
+
+
+def _ordered(values: tuple[Value, ...]) -> bool:
+    return {KINDS.get(type(value)) for value in values} in ({"text"}, {"number"})
+
+
+def _text(p: Marked, mine: Mine) -> Predicate | None:
+    """Any text, as patterns have no union."""
+    found = [_what(one, mine) for one in p.values]
+    for possible in found:
+        if possible is None or not any(type(value) is str for value in _values(possible)):
+            return None
+    return ps.Like(p.name, patterns.ANY)
+
+
+def _values(possible: Possible) -> tuple[Value, ...]:
+    return () if isinstance(possible, Span) else possible
 
 
 def _inside(p: Marked, mine: Mine) -> Predicate | None:
@@ -209,8 +314,19 @@ def _outside(p: Marked, mine: Mine) -> Predicate | None:
 
 def _circle(p: Marked, mine: Mine) -> Predicate | None:
     """The circle that holds, or outside which lie, all circles around points within the slack."""
+    *point, metres = p.values
+    if any(type(v) is My and v.name in mine.possible for v in point):
+        return ps.Exists(p.name)
+    if type(metres) is My and metres.name in mine.possible:
+        possible = mine.possible[metres.name]
+        widest: Any = (_low if p.operator == "not near" else _high)(possible)
+        if KINDS.get(type(widest)) != "number":
+            return ps.Exists(p.name)
+        p = Marked(p.operator, p.name, (*point, min(max(widest, 0), ps.NEAR_METRES_MAX)))
     circle = _exact(p, mine)
     if type(circle) is not ps.Near or mine.around is None or mine.around.slack == 0:
+        return circle
+    if not p.follows_location:
         return circle
     reach = mine.around.slack + DISTANCE_SLACK_M  # so that `covers` finds it
     metres = circle.metres + (-reach if circle.negated else reach)
@@ -219,4 +335,13 @@ def _circle(p: Marked, mine: Mine) -> Predicate | None:
     return ps.near(circle.lat, circle.lon, metres, negated=circle.negated)
 
 
-_WIDER = {"in": _inside, "not in": _outside, "near": _circle, "not near": _circle}
+_WIDER = {
+    "in": _in,
+    "not in": _not_in,
+    "<": _greatest,
+    "<=": _greatest,
+    ">": _least,
+    ">=": _least,
+    "near": _circle,
+    "not near": _circle,
+}

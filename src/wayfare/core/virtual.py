@@ -6,11 +6,12 @@ subscriptions means at this broker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import lru_cache
 
 import msgspec
 
+from wayfare.core import changes
 from wayfare.core import messages as m
 from wayfare.core.buffers import Id
 from wayfare.core.filters import Filter
@@ -48,7 +49,9 @@ class Ahead(msgspec.Struct, frozen=True):
     places: Places = Places()
     nlb: Callable[[BrokerId], Sequence[BrokerId]] = lambda _broker: ()
     steps: int | None = 0  # q at every broker beyond the border; None: it grows by hop, as below
-    dwell_ns: int | None = None  # that a client stays at a location; None: it is measured
+    dwell_ns: int | None = (
+        None  # that a client stays at a location, and keeps a value; None: it is measured
+    )
     hop_ns: int | None = (
         None  # that a subscription takes from broker to broker; None: it is measured
     )
@@ -77,9 +80,16 @@ class Ahead(msgspec.Struct, frozen=True):
 
     def steps_at(self, hops: int, pace: Pace = UNMEASURED) -> int:
         """q: how far a client may go while it is heard of so many hops away, and answered from there."""
+        return self._steps(hops, pace.dwell_ns, pace)
+
+    def changes_at(self, hops: int, pace: Pace = UNMEASURED) -> int:
+        """The same for a value of its state: how often it may change meanwhile."""
+        return self._steps(hops, pace.kept_ns, pace)
+
+    def _steps(self, hops: int, measured_ns: int, pace: Pace) -> int:
         if self.steps is not None:
             return self.steps
-        dwell_ns = pace.dwell_ns if self.dwell_ns is None else self.dwell_ns
+        dwell_ns = measured_ns if self.dwell_ns is None else self.dwell_ns
         hop_ns = pace.hop_ns if self.hop_ns is None else self.hop_ns
         return -(-2 * hops * hop_ns // dwell_ns)
 
@@ -118,13 +128,11 @@ class Ahead(msgspec.Struct, frozen=True):
 
     def chains(self, template: Template, state: State, pace: Pace = UNMEASURED) -> Chains:
         """What brokers further away are told: what it will mean soon, for each part of the filter."""
-        if not state.location or not self.steps_at(HOPS_MAX, pace):
+        moves = bool(state.location) and bool(self.steps_at(HOPS_MAX, pace))
+        names = template.names & state.changes.keys() & state.values.keys()
+        if not moves and not (names and self.changes_at(HOPS_MAX, pace)):
             return ()
-        levels: list[Mine] = []
-        for hops in (*range(1, CHAIN_MAX), HOPS_MAX):
-            reached = self.places.reach(state.location, self.steps_at(hops, pace))
-            around = self.places.around(reached, state.position)
-            levels.append(Mine(spread(reached, state.areas), around, state.values))
+        levels = [self._soon(state, names, hops, pace) for hops in (*range(1, CHAIN_MAX), HOPS_MAX)]
         chains = []
         for part in template.parts:
             filters = [filter for level in levels for filter in part.widened(level)]
@@ -133,6 +141,21 @@ class Ahead(msgspec.Struct, frozen=True):
             if filters:
                 chains.append(tuple(filters))
         return tuple(chains)
+
+    def _soon(self, state: State, names: Set[str], hops: int, pace: Pace) -> Mine:
+        """Where a client may be, and what these values of it may be, when so many hops away have heard of it."""
+        reached: tuple[str, ...] = ()
+        if state.location:
+            reached = self.places.reach(state.location, self.steps_at(hops, pace))
+        around = self.places.around(reached, state.position)
+        steps = self.changes_at(hops, pace)
+        possible = {
+            name: changes.reach(change, state.values[name], steps)
+            for name, change in state.changes.items()
+            if name in names
+        }
+        several = {name: one for name, one in possible.items() if one != (state.values[name],)}
+        return Mine(spread(reached, state.areas), around, state.values, several)
 
 
 class Listened(msgspec.Struct, frozen=True):
@@ -177,6 +200,7 @@ class Virtual:
         "told",
         "told_max",
         "until",
+        "valued",
         "version",
     )
 
@@ -189,6 +213,7 @@ class Virtual:
         self.attached = 0  # since when it is, or was
         # If its client is or was here: from which broker it came, and when.
         self.located = 0  # since when it is, or was, at its location
+        self.valued = 0  # since when it has, or had, the values that are declared to change
         self.came = START, 0
         # The brokers that listen ahead for it, if that is learnt: by what they were told, or told us.
         self.others: tuple[BrokerId, ...] = ()
@@ -229,13 +254,13 @@ class Virtual:
 
 @lru_cache(KNOWN)
 def template_of(text: str) -> Template:
-    """What a client follows; ProtocolError unless it mentions `myloc`."""
+    """What a client follows; ProtocolError unless it mentions `myloc` or `my.<name>`."""
     try:
         template = parse(text)
     except FilterError as error:
         raise ProtocolError(f"it follows what is no filter: {error}") from None
-    if not isinstance(template, Template) or not template.follows_location:
-        raise ProtocolError(f"it follows {text!r:.200}, which does not mention myloc")
+    if not isinstance(template, Template):
+        raise ProtocolError(f"it follows {text!r:.200}, which mentions neither myloc nor my.<name>")
     return template
 
 
@@ -246,12 +271,17 @@ def parsed(follows: m.Follows) -> dict[Template, Terms | None]:
 def check_length(follows: Iterable[Template], state: State) -> None:
     """FilterError if resolving all of them at once would take too long."""
     area = sum(map(len, area_of(state)))
-    characters = sum(len(one.text) + area * one.located for one in follows)
+    listed = {name: changes.characters(one) for name, one in state.changes.items()}
+    characters = sum(
+        len(one.text) + area * one.located + sum(listed.get(name, 0) for name in one.mentions)
+        for one in follows
+    )
     if characters > FOLLOWED_CHARACTERS_MAX:
         raise FilterError(
             f"the filters that the client follows have {characters} characters, with the locations that"
-            f" `myloc` stands for, and at most {FOLLOWED_CHARACTERS_MAX} are allowed: follow fewer or"
-            " shorter filters, or let its location stand for fewer"
+            " `myloc` stands for and the values that `my.<name>` changes to, and at most"
+            f" {FOLLOWED_CHARACTERS_MAX} are allowed: follow fewer or shorter filters, let its location"
+            " stand for fewer, or declare fewer values"
         )
 
 

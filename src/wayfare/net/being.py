@@ -14,6 +14,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from wayfare.core import changes
+from wayfare.core.changes import Change
 from wayfare.core.markers import my
 from wayfare.core.messages import (
     AREA_MAX,
@@ -30,6 +32,7 @@ from wayfare.net import maps
 
 Location = str | tuple[float, float]
 Areas = Mapping[str, Sequence[str]]
+Changes = Mapping[str, float | Sequence[Value]]
 Map = Places | str | PathLike[str]
 
 
@@ -131,6 +134,29 @@ def _checked_areas(areas: Areas | None) -> dict[str, tuple[str, ...]]:
         if not 0 < len(area) <= AREA_MAX:
             raise UsageError(f"the area of {name!r:.60} is 1 to {AREA_MAX} locations")
     return found
+
+
+def declared(given: Changes) -> dict[str, Change]:
+    """How values change, as brokers are told."""
+    found: dict[str, Change] = {}
+    for name, change in given.items():
+        if isinstance(change, Sequence):
+            found[my[name].name] = tuple(map(checked_value, change))
+        else:
+            found[my[name].name] = plain(change)
+    changes.check(found)
+    return found
+
+
+def is_changes(given: object) -> bool:
+    """Whether these are names, each with how a value changes."""
+    if not isinstance(given, Mapping):
+        return False
+    try:
+        declared(given)
+    except (FilterError, TypeError):
+        return False
+    return all(not isinstance(change, str) for change in given.values())
 
 
 def is_areas(given: object) -> bool:

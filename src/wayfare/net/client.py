@@ -307,6 +307,9 @@ def connect(
     durability      of that file: os (survives the process) or disk (survives a loss of power)
     areas           what `myloc` stands for at a location, where that is not the location itself:
                     {"R1": ["R1", "R2"]}
+    changes         how values of the state change, so that brokers listen to what they may be soon: the
+                    largest step of a number, or a list of values, each of which changes to one
+                    beside it: {"need": 1, "mode": ["walk", "bike", "car"]}
     places          a map, or the file of one (.json or .toml), that says where named locations are:
                     for `near(myloc, metres)`
     failover        seconds that live notifications wait for what is at a broker that cannot be reached; None:

@@ -224,7 +224,7 @@ KEYS = (
         "ahead.dwell",
         DURATION,
         None,
-        "by dwell: that clients stay at a location; without it, this is measured",
+        "by dwell: that clients stay at a location, or keep a value; without it, both are measured",
     ),
     Key(
         "ahead.hop",

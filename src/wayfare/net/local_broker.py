@@ -44,7 +44,7 @@ from wayfare.core.templates import Template
 from wayfare.core.values import Payload, Publishable, plain_attributes, plain_payload
 from wayfare.errors import InvalidNotification, NotConfirmed, StoreError
 from wayfare.net.addresses import Address, parse_all
-from wayfare.net.being import Being, Location
+from wayfare.net.being import Being, Location, declared
 from wayfare.net.client_store import ClientStore
 from wayfare.net.confirmations import Confirmations
 from wayfare.net.connectivity import Changes, Connectivity
@@ -91,6 +91,8 @@ class LocalBroker:
             mine.expires_ns = max(1, int(settings.expires * 1e9))
         if settings.failover is not None:
             mine.failover_ns = max(1, int(settings.failover * 1e9))
+        if settings.changes is not None:
+            mine.following.declare(declared(settings.changes))
         self._settings = settings
         self._leaves = leaves and settings.store is None
         self._life = Life(self.name)
@@ -184,7 +186,7 @@ class LocalBroker:
             self.check()
             return self
         await self._recorder.open()
-        if self._core.following.state != m.NOWHERE:
+        if self._core.following.state != self._core.following.declared(m.NOWHERE):
             self._recorder.became(self._core.following.state)
         self._life.opened = True
         try:

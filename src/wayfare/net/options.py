@@ -21,7 +21,7 @@ from wayfare.core.codec import NAME_MAX
 from wayfare.core.messages import GROUP_NAME_MAX, PREFETCH_MAX
 from wayfare.core.places import Places
 from wayfare.errors import UsageError
-from wayfare.net.being import Areas, Map, is_areas
+from wayfare.net.being import Areas, Changes, Map, is_areas, is_changes
 from wayfare.net.database import SYNCHRONOUS
 from wayfare.net.heartbeat import HEARTBEAT_S
 from wayfare.net.wills import Will
@@ -63,6 +63,7 @@ class Options(TypedDict, total=False):
     store: str | Path | None
     durability: str
     areas: Areas | None
+    changes: Changes | None
     places: Map | None
     expires: float | None
     failover: float | None
@@ -95,6 +96,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     store: str | Path | None = None
     durability: str = "os"
     areas: Areas | None = None
+    changes: Changes | None = None
     places: Map | None = None
     expires: float | None = None
     failover: float | None = FAILOVER_S
@@ -177,6 +179,10 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "store": (_path, "the path of a file"),
     "durability": (lambda value: value in SYNCHRONOUS, f"one of {', '.join(SYNCHRONOUS)}"),
     "areas": (is_areas, 'locations by location, like {"R1": ["R1", "R2"]}'),
+    "changes": (
+        is_changes,
+        'steps, or values in their order, by name, like {"need": 1, "mode": ["walk", "bike", "car"]}',
+    ),
     "places": (
         lambda value: isinstance(value, Places) or _path(value),
         "a map, or the path of its file",

@@ -110,7 +110,7 @@ class Profile:
         return self._core.wanted.get(offered)
 
     def be(self, state: m.State) -> None:
-        if state == self._core.following.state:
+        if self._core.following.declared(state) == self._core.following.state:
             return
         effects = self._core.be(state)
         self._change()

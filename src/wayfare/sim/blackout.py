@@ -1,4 +1,4 @@
-"""Clients that change their location in the range of one broker: how long they hear nothing.
+"""Clients that change their location in the range of one broker, or their state: how long they hear nothing.
 
     b0 - b1 - ... - bh     walkers at b0, whose range has all locations; a publisher at the last one
     publish                of every location, at a steady rate
@@ -9,17 +9,23 @@ A walker has to get what would reach it while it is there if everything came. Wh
 missed: the news of its new location has not reached the brokers yet from which the notifications come.
 From the change until the last one that is missed it is in the dark. Walkers say where they are over their own
 link, so its way there and back is the least.
+
+Who follows `my.need` has a number in place of a location, which changes by one at a time, as is declared; `my.mode` is
+one of as many texts.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from random import Random
 
 import msgspec
 
+from wayfare.core.changes import Changes
 from wayfare.core.messages import State
 from wayfare.core.places import EVERYWHERE, Place, Places
+from wayfare.core.predicates import VALUES_MAX, Attributes, Value
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.virtual import Ahead
 from wayfare.errors import UsageError
@@ -40,6 +46,11 @@ STEPS: dict[str, int | None] = {
     "measured": None,  # by dwell, too, which no broker is told
     "everywhere": EVERYWHERE,
 }
+FOLLOWED = {
+    "myloc": "location in myloc",
+    "my.need": "need = my.need",
+    "my.mode": "mode = my.mode",
+}
 HOPS = range(1, 51)
 SIDES = range(2, 51)
 PUBLISHER = "p"
@@ -47,10 +58,11 @@ PUBLISHER = "p"
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     steps: str = "dwell"  # STEPS: how far ahead brokers further away are told
+    follow: str = "myloc"  # FOLLOWED: what changes
     routing: str = "covering"
     seed: int = 0
     hops: int = 4  # from the broker of the walkers to that of the publisher
-    side: int = 5  # of a square of locations
+    side: int = 5  # of a square of locations; or as many values in a row as that has
     walkers: int = 1
     changes: int = 100  # of each
     dwell_ns: int = 200 * MS_NS  # that a walker stays at least; up to half of it longer
@@ -60,12 +72,18 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.steps not in STEPS:
             raise UsageError(f"unknown steps {self.steps!r}: choose one of {', '.join(STEPS)}")
+        if self.follow not in FOLLOWED:
+            raise UsageError(f"unknown {self.follow!r} to follow: one of {', '.join(FOLLOWED)}")
         if self.routing not in STRATEGIES:
             raise UsageError(f"unknown routing {self.routing!r}: one of {', '.join(STRATEGIES)}")
         if self.hops not in HOPS:
             raise UsageError(f"hops is from 1 to {HOPS[-1]}")
         if self.side not in SIDES:
             raise UsageError(f"side is from 2 to {SIDES[-1]}: who walks needs somewhere to go")
+        if self.follow == "my.mode" and self.side**2 > VALUES_MAX:
+            raise UsageError(
+                f"side is at most {int(VALUES_MAX**0.5)} for my.mode: a list is bounded"
+            )
         for name in ("walkers", "changes"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is at least 1")
@@ -76,6 +94,29 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
         if not 0.001 <= self.rate <= 1_000:
             raise UsageError("rate is a number of publications per second, from 0.001 to 1,000")
 
+    @property
+    def attribute(self) -> str:
+        """What publications are about."""
+        return "location" if self.follow == "myloc" else self.follow.removeprefix("my.")
+
+    def near(self) -> dict[Value, tuple[Value, ...]]:
+        """What a walker may be like, and what it may be like next."""
+        if self.follow == "myloc":
+            return {here: tuple(there) for here, there in grid(self.side).items()}
+        numbers = range(self.side**2)
+        if self.follow == "my.need":
+            return along(numbers)
+        return along([f"m{one}" for one in numbers])
+
+    def declared(self) -> Changes:
+        """How values change."""
+        if self.follow == "myloc":
+            return {}
+        return {self.attribute: 1 if self.follow == "my.need" else tuple(self.near())}
+
+    def state(self, like: Value) -> State:
+        return State(str(like)) if self.follow == "myloc" else State(values={self.attribute: like})
+
     def way_ns(self) -> int:
         """From the publisher to a walker."""
         return 2 * CLIENT_LINK.latency_ns + self.hops * self.link_latency_ns
@@ -85,6 +126,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """What came out."""
 
     steps: str
+    follow: str
     routing: str
     seed: int
     hops: int
@@ -125,9 +167,9 @@ class Blackout:
         self.parameters = p = parameters
         self.log = log
         self.random = Random(f"blackout {p.seed}")
-        self.near = grid(p.side)
+        self.near = p.near()
         # Without a broker: what is kept for its range would hide what this is about.
-        places = Places({name: Place(next) for name, next in self.near.items()})
+        places = Places({name: Place(next) for name, next in grid(p.side).items()})
         ahead = Ahead(places, steps=STEPS[p.steps])
         if p.steps == "dwell":
             ahead = Ahead(places, steps=None, dwell_ns=p.dwell_ns, hop_ns=p.link_latency_ns)
@@ -138,15 +180,18 @@ class Blackout:
         if log is not None:
             self.world.log_tree()
         self.publisher = self.world.add_client(PUBLISHER, topology.name(p.hops))
-        self.publisher.advertise("exists location")
+        self.publisher.advertise(f"exists {p.attribute}")
         self.walkers = [self._add_walker(i) for i in range(p.walkers)]
         self.world.settle()
         self.traffic = Traffic(self.world, logged=log is not None)
 
     def _add_walker(self, i: int) -> ClientHost:
-        walker = self.world.add_client(f"w{i}", topology.name(0), attach=False)
-        walker.follow("location in myloc")
-        walker.be(State(self.random.choice(list(self.near))))
+        p = self.parameters
+        walker = self.world.add_client(
+            f"w{i}", topology.name(0), attach=False, changes=p.declared()
+        )
+        walker.follow(FOLLOWED[p.follow])
+        walker.be(p.state(self.random.choice(list(self.near))))
         walker.attach()
         return walker
 
@@ -154,14 +199,15 @@ class Blackout:
         world, start = self.world, self.world.now
         end = max(self._walk(walker, start) for walker in self.walkers)
         every_ns = int(SECOND_NS / self.parameters.rate)
-        for location in self.near:
+        for like in self.near:
             first = start + self.random.randrange(every_ns)
             for at in range(first, end, every_ns):
-                world.agenda.at(at, self.publisher.publish, {"location": location})
+                world.agenda.at(at, self.publisher.publish, {self.parameters.attribute: like})
         world.run_until(end)
         world.settle()
         self.traffic.end()
-        found = judge(world.events, [one.name for one in self.walkers], self.parameters.way_ns())
+        names = [one.name for one in self.walkers]
+        found = judge(world.events, names, self.parameters.way_ns(), self.parameters.attribute)
         figures = self._figures(found)
         if self.log is not None:
             self.log(world.events)
@@ -169,12 +215,12 @@ class Blackout:
 
     def _walk(self, walker: ClientHost, at: int) -> int:
         """When it goes where, whatever comes; until when it stays."""
-        here = walker.core.following.state.location
+        here = like(walker.core.following.state.location, walker.core.following.state.values)
         dwell_ns = self.parameters.dwell_ns
         at += self.random.randrange(dwell_ns)
         for _ in range(self.parameters.changes):
             here = self.random.choice(self.near[here])
-            self.world.agenda.at(at, walker.be, State(here))
+            self.world.agenda.at(at, walker.be, self.parameters.state(here))
             at += self.random.randint(dwell_ns, dwell_ns + dwell_ns // 2)
         return at
 
@@ -184,6 +230,7 @@ class Blackout:
         changes = p.walkers * p.changes
         return Figures(
             steps=p.steps,
+            follow=p.follow,
             routing=p.routing,
             seed=p.seed,
             hops=p.hops,
@@ -213,6 +260,18 @@ class Blackout:
         )
 
 
+def along(values: Sequence[Value]) -> dict[Value, tuple[Value, ...]]:
+    """Values in a row, and those beside each."""
+    return {
+        one: (*values[max(0, i - 1) : i], *values[i + 1 : i + 2]) for i, one in enumerate(values)
+    }
+
+
+def like(location: str | None, values: Attributes | None) -> Value:
+    """Where a walker is, or else its only value."""
+    return location or next(iter((values or {}).values()))
+
+
 # The event log
 
 
@@ -235,11 +294,11 @@ class Walker:
 
     def __init__(self) -> None:
         self.since: list[int] = []
-        self.locations: list[str] = []
+        self.likes: list[Value] = []
         self.got: list[int] = []  # numbers, as they came
 
 
-def judge(events: list[Event], names: list[str], way_ns: int) -> Found:
+def judge(events: list[Event], names: list[str], way_ns: int, attribute: str = "location") -> Found:
     """Compare what walkers got with what would have reached them where they were."""
     out = Found()
     walkers = {name: Walker() for name in names}
@@ -252,7 +311,7 @@ def judge(events: list[Event], names: list[str], way_ns: int) -> Found:
             continue
         elif event.kind == "became":
             walker.since.append(event.time_ns)
-            walker.locations.append(event.location or "")
+            walker.likes.append(like(event.location, event.attributes))
         elif event.kind == "delivered":
             assert event.number is not None
             walker.got.append(event.number)
@@ -260,11 +319,13 @@ def judge(events: list[Event], names: list[str], way_ns: int) -> Found:
             out.gaps += 1
     out.published = len(published)
     for walker in walkers.values():
-        _judge_walker(out, walker, published, way_ns)
+        _judge_walker(out, walker, published, way_ns, attribute)
     return out
 
 
-def _judge_walker(out: Found, walker: Walker, published: dict[int, Event], way_ns: int) -> None:
+def _judge_walker(
+    out: Found, walker: Walker, published: dict[int, Event], way_ns: int, attribute: str
+) -> None:
     got = set(walker.got)
     out.delivered += len(got)
     out.duplicates += len(walker.got) - len(got)
@@ -277,7 +338,7 @@ def _judge_walker(out: Found, walker: Walker, published: dict[int, Event], way_n
         arrival = event.time_ns + way_ns
         stay = bisect_right(walker.since, arrival) - 1
         assert event.attributes is not None
-        if walker.locations[stay] != event.attributes["location"]:
+        if walker.likes[stay] != event.attributes[attribute]:
             continue
         expected.add(number)
         if number not in got:

@@ -26,6 +26,7 @@ import msgspec
 from wayfare.channel import find as find_profile
 from wayfare.core import templates
 from wayfare.core.broker import NOT_AHEAD, RELOCATIONS, check_ahead
+from wayfare.core.changes import Change
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
 from wayfare.core.late import WANTED
@@ -263,10 +264,16 @@ class Stage:
             raise WayfareError("this has to be said before the brokers are named")
 
     def places(self, rest: str) -> None:
-        """`faro - harbour` are one step apart; `harbour at lisbon` says that it is in the range of that broker."""
+        """`faro - harbour` are one step apart; `harbour at lisbon` says that it is in the range of that broker.
+
+        With `steps`, brokers further away are told more: so many steps, or changes of a value.
+        """
         self._before_brokers()
+        rest, _, steps = rest.partition(" steps ")
+        if steps and not steps.isdecimal():
+            raise Misread
         places = read_places(rest)
-        self._ahead = Ahead(places, places.next_brokers)
+        self._ahead = Ahead(places, places.next_brokers, int(steps or 0))
 
     def brokers(self, rest: str) -> None:
         self._before_brokers()
@@ -371,6 +378,19 @@ class Stage:
             client.be(msgspec.structs.replace(state, location=what[3:].strip()))
         else:
             raise Misread
+
+    def changes(self, rest: str) -> None:
+        """`anna need by 1`: it changes by at most 1; `anna mode along walk bike car`: to one beside it."""
+        name, value, how, given = _words(rest, 4)
+        following = self.world.client(name).core.following
+        changes: dict[str, Change] = dict(following.state.changes)
+        if how == "by" and given.isdecimal():
+            changes[value] = int(given)
+        elif how == "along":
+            changes[value] = tuple(given.split())
+        else:
+            raise Misread
+        following.declare(changes)
 
     def confirm(self, rest: str) -> None:
         (name,) = _words(rest, 1)
@@ -491,7 +511,7 @@ STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {
     ),
     "remember": ("100", Stage.remember),
     "trace": ("all", Stage.trace_all),
-    "places": ("porto - lisbon - faro, lisbon - harbour at lisbon", Stage.places),
+    "places": ("porto - lisbon - faro, lisbon - harbour at lisbon [steps 1]", Stage.places),
     "brokers": ("porto - lisbon - faro, lisbon - braga", Stage.brokers),
     "failover": ("anna 2s", Stage.failover),
     "late": ("anna", Stage.late),
@@ -509,6 +529,7 @@ STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {
         Stage.follow,
     ),
     "unfollow": ("anna location in myloc", Stage.unfollow),
+    "changes": ("anna need by 1 | anna mode along walk bike car", Stage.changes),
     "be": ("anna at porto | {need: 3}", Stage.be),
     "confirm": ("anna", Stage.confirm),
     "watch": ("ticker price > 0", Stage.watch),

@@ -19,6 +19,7 @@ from wayfare.core.broker import (
     Broker,
     check_strategies,
 )
+from wayfare.core.changes import Changes
 from wayfare.core.client import DIGEST_FROM, OUTBOX_MAX, Client
 from wayfare.core.codec import NAME_MAX, encode
 from wayfare.core.effects import (
@@ -229,12 +230,13 @@ class World:
         failover_ns: int = 0,
         late: bool = False,
         will: Will | None = None,
+        changes: Changes | None = None,
     ) -> ClientHost:
         """A client at that broker, over a link of its own kind if one is given.
 
         Its session ends when it has been away for `expires_ns`; 0: for as long as the brokers allow. For a
         broker that cannot be reached it waits for `failover_ns`; likewise. With `late`, it wants what that has kept
-        when it is back.
+        when it is back. Values of its state change as `changes` says.
         """
         _check_name(name)
         if name in self.clients or name in self.brokers:
@@ -242,6 +244,7 @@ class World:
         client = self._add_process(name, broker, link or self.client_link, expires_ns)
         client.core.failover_ns = failover_ns
         client.core.late = WANTED if late else COUNTED
+        client.core.following.declare(changes or {})
         if will is not None:
             client.make_will(will)
         if attach:
@@ -260,6 +263,7 @@ class World:
         latest = old.core.epoch + LIFE
         self.clients[name].process = old.process + 1
         new.failover_ns, new.late = old.core.failover_ns, old.core.late
+        new.following.declare(old.core.following.state.changes)
         new.begin(latest if clock is None else clock, old.process + 1)
         new.published = old.core.published + LIFE
         if clock is not None:
