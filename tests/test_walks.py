@@ -192,6 +192,20 @@ def test_random_walks_follow_twice_the_same_and_nothing_at_all() -> None:
     assert none > 5
 
 
+def test_random_walks_follow_values_that_change() -> None:
+    """Not their location, but what they declared; and it changes, as declared or otherwise."""
+    found = [walks for walks in thirty() if walks.declared]
+    came = [
+        event
+        for walks in found
+        for event in walks.world.events
+        if event.kind == "delivered" and event.follows is not None
+        if not event.follows.follows_location
+    ]
+    assert len(found) > 5
+    assert len(came) > 50
+
+
 OFFLINE_PUBLISHERS = [
     (1020124, "flooding"),
     (1020190, "covering"),

@@ -15,6 +15,7 @@ from random import Random
 import msgspec
 
 from wayfare.core.broker import ALL_RELOCATIONS
+from wayfare.core.changes import Changes
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
 from wayfare.core.home import Home
@@ -49,6 +50,13 @@ TEMPLATES = (
 ORDINARY = ("topic = 'fuel' and level > 6", "level = 3", "topic = 'parking'")
 STEPS = 20  # of one walker
 TOPICS = ("parking", "fuel", "flood")
+# Of clients that declare how their state changes.
+CONTEXT = (
+    "level >= my.need",
+    "level = my.need",
+    "topic = my.topic and level < my.need",
+    "location in myloc and topic = my.topic",
+)
 
 
 FEW_UNITS = (1, 20, 100, 500)
@@ -107,6 +115,8 @@ class Walks:
         self.confirms = Random(f"confirms {seed}")  # of its own, so that the rest is as without it
         self.lifetimes = Random(f"lifetimes {seed}")  # likewise
         self.perishing = self.lifetimes.random() < 0.2  # some publications expire
+        self.declares = Random(f"declares {seed}")  # likewise
+        self.declared = self._changes()
         self.publishers = [self._publisher(i) for i in range(random.randint(1, 3))]
         self.walkers = [self._walker(i) for i in range(random.randint(1, 4))]
         for _ in range(random.choice([20, 60, 120])):
@@ -137,6 +147,10 @@ class Walks:
         self._plan(self.speaks, [5, 20, 60], self._speak)
         self.relocates = Random(f"relocates {seed}")  # likewise
         self._plan(self.relocates, [1, 4, 10], self._move_a_publisher)
+        if self.declared:
+            for _ in range(self.declares.choice([10, 40, 120])):
+                at_ns = self.declares.randrange(self.until_ns)
+                self.world.agenda.at(at_ns, self._change_a_value)
         self.lives = Random(f"lives {seed}")  # likewise
         self._plan(self.lives, [1, 4, 10], self._end_a_life)
         for _ in range(self.flow.choice([1, 3, 5]) if self.congested else 0):
@@ -232,10 +246,17 @@ class Walks:
         random, name = self.random, f"w{i}"
         self.areas[name] = self._areas()
         at = random.choice(list(self.places.places))
-        walker = self.world.add_client(name, self.places.places[at].broker or "", attach=False)
-        walker.be(self._state(name, at, {"need": random.randint(0, 9)}))
+        walker = self.world.add_client(
+            name, self.places.places[at].broker or "", attach=False, changes=self.declared
+        )
+        values: dict[str, Value] = {"need": random.randint(0, 9)}
+        if self.declared:
+            values["topic"] = self.declares.choice(TOPICS)
+        walker.be(self._state(name, at, values))
         for text in random.sample(TEMPLATES, random.choice([1, 1, 2])):
             walker.follow(text)
+        if self.declared:
+            walker.follow(self.declares.choice(CONTEXT))
         if random.random() < 0.4:
             walker.subscribe(random.choice(ORDINARY))
             if self.confirms.random() < 0.5:
@@ -243,6 +264,12 @@ class Walks:
         walker.attach()
         self._walk(walker, at)
         return walker
+
+    def _changes(self) -> Changes:
+        """How values change, in a third of the runs."""
+        if self.declares.random() < 0.66:
+            return {}
+        return {"need": self.declares.choice([0.5, 1, 3]), "topic": TOPICS}
 
     def _areas(self) -> Areas:
         random, names = self.random, list(self.places.places)
@@ -293,13 +320,33 @@ class Walks:
                     now += late
             at = there
 
+    def _change_a_value(self, _: None) -> None:
+        """A value of a walker changes as it is declared, or for once otherwise."""
+        random = self.declares
+        walker = self._latest(random.choice(self.walkers))
+        state = walker.core.following.state
+        values = dict(state.values)
+        if random.random() < 0.3:
+            at = TOPICS.index(str(values["topic"])) + random.choice([-1, 1])
+            values["topic"] = TOPICS[min(max(at, 0), len(TOPICS) - 1)]
+        elif random.random() < 0.9:
+            step = self.declared["need"]
+            assert isinstance(step, int | float)
+            values["need"] = float(values["need"]) + random.choice([-step, step])
+        else:
+            values["need"] = random.randint(0, 9)
+        walker.be(msgspec.structs.replace(state, values=values))
+
     def _latest(self, walker: ClientHost) -> ClientHost:
         """The process that has the walker's name now."""
         return self.world.clients[walker.name]
 
     def _be(self, given: tuple[str, State]) -> None:
         name, state = given
-        self.world.clients[name].be(state)
+        walker = self.world.clients[name]
+        if self.declared:  # its values change at times of their own
+            state = msgspec.structs.replace(state, values=walker.core.following.state.values)
+        walker.be(state)
 
     def _come(self, given: tuple[str, str]) -> None:
         name, broker = given
