@@ -315,8 +315,9 @@ def test_a_message_survives_the_wire(kind, data):
     assert repr(again) == repr(message)  # 1, 1.0 and True are equal, but not the same
 
 
-NOTE = m.Notification("ticker", 7, {"x": 1}, b"!", 1_790_000_000_000_000_000, 9)
-NOTE_ON_WIRE = [1, "ticker", 7, {"x": 1}, b"!", 1_790_000_000_000_000_000, 9]
+AREA = m.Area(("R1", "R2"))
+NOTE = m.Notification("ticker", 7, {"x": 1}, b"!", 1_790_000_000_000_000_000, 9, AREA)
+NOTE_ON_WIRE = [1, "ticker", 7, {"x": 1}, b"!", 1_790_000_000_000_000_000, 9, [["R1", "R2"], None]]
 
 LAYOUT = [
     (HELLO, [0, 1, "porto"]),
@@ -341,6 +342,7 @@ LAYOUT = [
             failover_ns=9,
             will=m.Will({"x": 1}, b"!", 5, m.Retain(("x",))),
             late=2,
+            state=m.State("R1"),
         ),
         [
             *(10, "anna", 3, 9, [[ON_WIRE]], [[[[]]], [[]]], [["faro", 2], ["porto", 1]], True),
@@ -359,6 +361,7 @@ LAYOUT = [
             ),
             [{"x": 1}, b"!", 5, [["x"], False]],
             2,
+            [62, "R1", None, {}, {}],
         ],
     ),
     (
@@ -394,10 +397,13 @@ LAYOUT = [
     (m.Unsubscribe(X), [13, [ON_WIRE]]),
     (m.Advertise(X, watch=True), [14, [ON_WIRE], True]),
     (m.Unadvertise(X), [15, [ON_WIRE]]),
-    (m.Publish(7, {"x": 1}, b"!", 5, expires_ns=9), [16, 7, {"x": 1}, b"!", 5, None, 9]),
+    (
+        m.Publish(7, {"x": 1}, b"!", 5, None, 9, m.Area((), (1.5, 2.0, 5.0))),
+        [16, 7, {"x": 1}, b"!", 5, None, 9, [[], [1.5, 2.0, 5.0]]],
+    ),
     (
         m.Publish(7, {"x": 1}, retain=m.Retain(("x",), True)),
-        [16, 7, {"x": 1}, b"", 0, [["x"], True], 0],
+        [16, 7, {"x": 1}, b"", 0, [["x"], True], 0, None],
     ),
     (
         m.Retained(NOTE, m.Retain(("x",)), 4, "city", 3),
@@ -454,7 +460,7 @@ LAYOUT = [
     (m.Peer(), [74]),
     (
         m.Uncertain(m.Notification("tom", 3, {"x": 1}), 2),
-        [2, [1, "tom", 3, {"x": 1}, b"", 0, 0], 2],
+        [2, [1, "tom", 3, {"x": 1}, b"", 0, 0, None], 2],
     ),
     (m.Announce(("porto", "faro")), [31, ["porto", "faro"], [], [], []]),
     (
@@ -667,7 +673,7 @@ def test_a_reader_may_take_one_message_at_a_time_and_allow_more_behind_it():
     long = m.Publish(1, {}, bytes(200))
     assert decoder.feed(encode(HELLO) + encode(m.Ack(1)) + encode(long)) == [HELLO]
     assert decoder.feed(b"") == [m.Ack(1)]
-    with pytest.raises(CodecError, match="a frame of 209 bytes; at most 100 are allowed"):
+    with pytest.raises(CodecError, match="a frame of 210 bytes; at most 100 are allowed"):
         decoder.feed(b"")
     decoder.frame_max, decoder.singly = FRAME_MAX, False
     assert decoder.feed(encode(m.Ack(2))) == [long, m.Ack(2)]

@@ -1,13 +1,13 @@
 """The one schema of what happened, live and simulated: one row per fact, append-only.
 
-    published      client, number, epoch, attributes; expires_ns
+    published      client, number, epoch, attributes; expires_ns, area
     delivered      client, publisher, number, delivery, epoch, attributes; reason "past", "current", "late"
     lost           client, count, reason            (a Gap reached the application)
     settled        client, count, entries           (how many a Gap of unknown size was, by publisher)
     subscribed, unsubscribed, advertised, unadvertised     client, filter
     confirmed      client, filter, since_ns         (a subscription of then is in effect in the whole tree)
     followed, unfollowed                            client, follows
-    became         client, location, attributes     (where it is, and what it is like)
+    became         client, location, attributes     (where it is, and what it is like); area (its position)
     attached, detached, left, replaced              client, broker, epoch
     chosen         client, broker, reason           (live: it moves there, because it is nearer)
     sent           sender, receiver, message, inner, size, count  (a message was put on a link)
@@ -35,6 +35,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wayfare.core.filters import Filter
+from wayfare.core.messages import Area
 from wayfare.core.predicates import Value
 from wayfare.core.templates import Template
 from wayfare.errors import UsageError
@@ -68,6 +69,7 @@ class Event(msgspec.Struct, gc=False, omit_defaults=True):
     location: str | None = None
     follows: Template | None = None
     expires_ns: int | None = None  # after which a publication is of no use
+    area: Area | None = None  # where a publication is of use; of a position, a circle of 0 m
 
 
 SCHEMA = pa.schema(
@@ -96,6 +98,7 @@ SCHEMA = pa.schema(
         pa.field("location", pa.string()),
         pa.field("follows", pa.string()),
         pa.field("expires_ns", pa.int64()),
+        pa.field("area", pa.string()),
     ]
 )
 
@@ -116,7 +119,16 @@ def row(event: Event, run: str) -> dict[str, Any]:
     for name in ("attributes", "entries", "path"):
         if out[name] is not None:
             out[name] = json.dumps(out[name], sort_keys=True)
+    if event.area is not None:
+        out["area"] = _area_text(event.area)
     return out
+
+
+def _area_text(area: Area) -> str:
+    if area.circle is None:
+        return json.dumps({"locations": area.locations})
+    lat, lon, metres = area.circle
+    return json.dumps({"lat": lat, "lon": lon, "metres": metres})
 
 
 def fields(event: Event, run: str) -> dict[str, Any]:

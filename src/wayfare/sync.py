@@ -23,7 +23,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 
 from wayfare.core.filters import Filter
 from wayfare.core.membership import AWAY_NS, PREFETCH
-from wayfare.core.messages import Terms
+from wayfare.core.messages import Area, Terms
 from wayfare.core.predicates import Value
 from wayfare.core.templates import Template
 from wayfare.core.values import Payload, Publishable
@@ -399,11 +399,12 @@ class Client:
         confirm: bool = False,
         retain: str | Sequence[str] = (),
         expires: float | None = None,
+        area: Area | str | Sequence[str] | Sequence[float] | None = None,
     ) -> int:
         """Publish once, now or as soon as there is a broker. Returns the number of the publication."""
         return self._background.call(
             lambda: self._live.publish(
-                attributes, payload, confirm=confirm, retain=retain, expires=expires
+                attributes, payload, confirm=confirm, retain=retain, expires=expires, area=area
             )
         )
 

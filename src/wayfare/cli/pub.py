@@ -11,7 +11,9 @@ from itertools import count, islice
 from typing import Any
 
 from wayfare.cli import identity, notation, running
+from wayfare.core.areas import area_of
 from wayfare.core.filters import Filter
+from wayfare.core.messages import Area
 from wayfare.core.predicates import Value
 from wayfare.errors import UsageError
 from wayfare.net.client import connect
@@ -26,6 +28,8 @@ EXAMPLES = """examples:
   wayfare pub 127.0.0.1:7410 road=A1 free=3 --retain road   the current value of this road
   wayfare pub 127.0.0.1:7410 road=A1 --retain road --clear  it has none any more
   wayfare pub 127.0.0.1:7410 alarm=fire --lifetime 60       of no use after a minute
+  wayfare pub 127.0.0.1:7410 alarm=fire --area R1,R2        of use at these locations only
+  wayfare pub 127.0.0.1:7410 alarm=fire --near 52.52,13.38,500    ... within 500 m of there
   wayfare sub a.example "free > 0" --json | wayfare pub b.example --json
 
 Values are numbers, true or false, and else texts; a text that looks like a number, or is NaN or inf,
@@ -73,6 +77,15 @@ def add_parser(commands: Any) -> None:
         metavar="SECONDS",
         help="how long it is of use: later nobody gets it, and no loss is reported (default: for ever)",
     )
+    area = one.add_mutually_exclusive_group()
+    area.add_argument(
+        "--area",
+        metavar="LOCATIONS",
+        help="of use at these locations only, with commas between them: clients elsewhere do not get it",
+    )
+    area.add_argument(
+        "--near", metavar="LAT,LON,METRES", help="of use in this circle only, likewise"
+    )
     one.add_argument("--advertise", metavar="FILTER", help="this, instead of what is published")
     one.add_argument(
         "--quench", action="store_true", help="publish only while somebody is interested"
@@ -94,14 +107,30 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if a.clear and a.lifetime is not None:
         raise UsageError("--clear leaves nothing that could expire: leave out --lifetime")
+    if a.clear and (a.area or a.near):
+        raise UsageError("--clear leaves nothing that could be of use: leave out --area and --near")
     if a.clear and not a.retain:
         raise UsageError("--clear needs the key: give --retain NAME, once or several times")
     offered = offered_as(a.advertise) if a.advertise else None
     given = notation.attributes_of(" ".join(a.attributes))
     what = _lines() if a.json else _repeated((given, os.fsencode(a.payload)), a.count, a.every)
+    area = _area(a)
     running.start_log("error")
     for_ever = a.every is not None and a.count is None
-    return running.run(_publish(a, what, offered), lambda: 0 if for_ever else 1)
+    return running.run(_publish(a, what, offered, area), lambda: 0 if for_ever else 1)
+
+
+def _area(a: argparse.Namespace) -> Area | None:
+    if a.area is not None:
+        return area_of([one.strip() for one in a.area.split(",")])
+    if a.near is None:
+        return None
+    try:
+        return area_of([float(one) for one in a.near.split(",")])
+    except ValueError:
+        raise UsageError(
+            f"--near is a latitude, a longitude and metres, like 52.52,13.38,500, not {a.near!r:.60}"
+        ) from None
 
 
 async def _repeated(
@@ -123,7 +152,10 @@ async def _lines() -> AsyncIterator[Publication]:
 
 
 async def _publish(
-    a: argparse.Namespace, what: AsyncIterator[Publication], offered: Filter | None
+    a: argparse.Namespace,
+    what: AsyncIterator[Publication],
+    offered: Filter | None,
+    area: Area | None,
 ) -> int:
     announced: dict[Filter, Offer] = {}
     similar = notation.alike if a.json else notation.exactly
@@ -145,7 +177,8 @@ async def _publish(
                     running.tell(f"nobody is interested in {filter}: waiting")
                     await announced[filter].until_wanted()
                     running.tell(f"somebody is interested in {filter}: publishing")
-                say = client.clear if a.clear else partial(client.publish, expires=a.lifetime)
+                publish = partial(client.publish, expires=a.lifetime, area=area)
+                say = client.clear if a.clear else publish
                 async with asyncio.timeout(a.timeout):
                     await say(attributes, payload, retain=a.retain, confirm=not a.json)
                 published += 1

@@ -42,6 +42,7 @@ from wayfare.core.late import LATE
 from wayfare.core.matching import FilterIndex
 from wayfare.core.memory import Memory
 from wayfare.core.messages import OVER_NS, UNSETTLED_MAX, BrokerId, ClientId, LinkId, Notification
+from wayfare.core.places import Places
 from wayfare.core.preparing import Preparations
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.reserved import REPLY_TO
@@ -97,6 +98,7 @@ class Border:
         self._remembers = limits.past_count > 0
         # When links last began from nothing: what the broker there remembered may be lost.
         self.cut: dict[BrokerId, int] = {}
+        self.places = Places()  # the map, if the broker has one
         self._flooding = False  # what is routed now goes to all brokers
         self.by_link: dict[LinkId, Session] = {}
         self.costs = Costs(self.subscriptions_of)
@@ -320,8 +322,15 @@ class Border:
         offered = message.advertisements
         watched = [offered[place] for place in message.watched]
         session.will = message.will
+        followed = message.followed
+        self.locate(session, (message.state or m.NOWHERE) if followed is None else followed.state)
         wanted = wanted_of(message.subscriptions, message.terms)
         self.set_profile(session, wanted, offered, watched)
+
+    def locate(self, session: Session, state: m.State) -> None:
+        """The client of a session is there, as far as it matters which notifications are of use to it."""
+        located = self.places.located(state)
+        session.state = m.State(located.location, located.position)
 
     def _window(self, message: m.Attach) -> int:
         """A client may have more on its way to it, but no more than is kept for it anyway."""
@@ -660,7 +669,10 @@ class Border:
             connection, backlog = session.link, session.backlog
             if connection is None:
                 backlog.put(self.share(stored), now, limits)
-            elif backlog.last == backlog.sent < backlog.acked + session.window:
+            elif (
+                backlog.last == backlog.sent < backlog.acked + session.window
+                and notification.area is None
+            ):
                 deliver = backlog.pass_on(stored, now, limits)
                 effects.append(Send(connection, deliver))
             else:
@@ -767,7 +779,10 @@ class Border:
         link = session.link
         if link is None or session.wait is not None or session.place in self.thinnings:
             return []
-        return [Send(link, message) for message in session.backlog.take(session.window, now)]
+        return [
+            Send(link, message)
+            for message in session.backlog.take(session.window, now, session.state)
+        ]
 
     def tell_unsettled(self, session: Session) -> list[Effect]:
         """Have a client note what it gets, in front of that: what it lost may be settled later."""
@@ -797,6 +812,7 @@ class Border:
             message.payload,
             message.published_ns,
             expires_ns,
+            message.area,
         )
         doubt, since = session.doubt, 0
         if doubt is not None and doubt.until > now:

@@ -167,6 +167,7 @@ class Broker:
             self.relocation = strategy(self.border, self.paths)
         self.pasts = PastRequests(self.border, self.paths, self.relocation)
         self.profiles = Profiles(self.border, self.paths)
+        self.border.places = ahead.places
         self.replicator = Replicator(name, self.border, ahead)
         self._heard = self.replicator.ear.heard  # what is there for virtual clients
         self.groups = Groups(name, self.border)
@@ -1252,6 +1253,7 @@ class Broker:
         return self._convene(m.Convene(there, message), now)
 
     def on_state(self, session: Session, message: m.State, now: int) -> list[Effect]:
+        self.border.locate(session, message)
         return self.replicator.on_state(session, message, now)
 
     def on_here_ack(self, session: Session, message: m.HereAck, now: int) -> list[Effect]:

@@ -18,6 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from wayfare.core import messages as m
+from wayfare.core.areas import is_outside
 from wayfare.core.effects import (
     Close,
     Confirmed,
@@ -334,7 +335,13 @@ class Client:
             failover_ns=self.failover_ns,
             will=self.will,
             late=self.late,
+            state=self._unfollowed_place(),
         )
+
+    def _unfollowed_place(self) -> m.State | None:
+        """Where it is, for a broker that does not need this for what it follows; None: it has not said so."""
+        place = self.following.place()
+        return None if self.following.located() or place == m.NOWHERE else place
 
     def _asking(self) -> tuple[tuple[int, int], ...]:
         """The requests for current values that nobody may have heard, and the places of their subscriptions."""
@@ -431,6 +438,7 @@ class Client:
         state = self.following.declared(state)
         if state == self.following.state:
             return []
+        place = self.following.place()
         changed = self.following.be(state)
         effects: list[Effect] = []
         stand_ins = [one for one in changed if not self.following.is_served(one)]
@@ -439,7 +447,10 @@ class Client:
                 effects += self.subscribe(self.following.meant[one], self.following.terms.get(one))
         for one in stand_ins:
             effects += self.unsubscribe(changed[one])
-        return [*effects, *(self._say(state) if self.following.located() else [])]
+        if self.following.located():
+            return [*effects, *self._say(state)]
+        there = self.following.place()
+        return [*effects, *(self._say(there) if there != place else [])]
 
     def subscribe(
         self,
@@ -575,12 +586,16 @@ class Client:
         published_ns: int = 0,
         retain: m.Retain | None = None,
         expires_ns: int = 0,
+        area: m.Area | None = None,
     ) -> list[Effect]:
         """Publish once, now or at the next attachment. The time is for subscribers; 0: unknown.
 
-        With `expires_ns`, it is of no use after this time: brokers forget it then.
+        With `expires_ns`, it is of no use after this time: brokers forget it then. With an `area`, it is of no use to
+        clients that are known to be outside: they do not get it.
         """
         self.check_publication(attributes, payload)
+        if area is not None:
+            m.check_area(area)
         if retain is not None:
             m.check_retain(retain, attributes)
         if self.is_unnumbered():
@@ -592,7 +607,7 @@ class Client:
             )
         self.published += 1
         publish = m.Publish(
-            self.published, dict(attributes), payload, published_ns, retain, expires_ns
+            self.published, dict(attributes), payload, published_ns, retain, expires_ns, area
         )
         self._keep(publish)
         return self._say(publish)
@@ -676,6 +691,8 @@ class Client:
                 notification = message.notification
                 subscriptions: Sequence[Filter | Template]
                 subscriptions = self._wanted.find(notification.attributes)
+                if notification.area is not None and self._is_outside(notification.area):
+                    subscriptions = ()
                 if subscriptions and self._has_followed:
                     subscriptions = self._with_followed(notification, subscriptions)
                 effects: list[Effect] = []
@@ -703,6 +720,10 @@ class Client:
                     effects += self._mind_ack(now)
                 return [*passed, *effects] if passed is not effects else effects
         return EVENTS[type(event)](self, event, now)
+
+    def _is_outside(self, area: m.Area) -> bool:
+        """Whether it is known to be outside: it may have gone there since its broker sent this."""
+        return is_outside(area, self.following.state)
 
     def _note_came(self, message: Deliver) -> None:
         """Remember that this came as it was published: it may come as a current value, too."""
@@ -962,6 +983,8 @@ class Client:
             filter, since = self._asked[ask]
             came = self._came.get((notification.publisher, notification.number), 0)
             wanted = [filter] if came <= since else []
+        if notification.area is not None and self._is_outside(notification.area):
+            wanted = []
         if self._unanswered.pop(ask, None) is not None:
             self._note_for_a_while()
         if self._marks is not None:
@@ -984,6 +1007,8 @@ class Client:
         notification = message.notification
         key = notification.publisher, notification.number, LATE
         subscriptions: Sequence[Filter | Template] = self._wanted.find(notification.attributes)
+        if notification.area is not None and self._is_outside(notification.area):
+            subscriptions = ()
         if subscriptions and self._has_followed:
             subscriptions = self._with_followed(notification, subscriptions)
         told: list[Effect] = []
@@ -1065,6 +1090,8 @@ class Client:
         return [*effects, *self._mind_here_ack(now)]
 
     def _hand_out_followed(self, notification: m.Notification, past: bool) -> list[Effect]:
+        if notification.area is not None and self._is_outside(notification.area):
+            return []
         templates = self.following.find(notification)
         if templates and self.following.is_news(notification):
             return [Notify(notification, templates, past)]

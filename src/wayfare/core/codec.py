@@ -296,6 +296,8 @@ def _publications(message: m.AnyMessage) -> Iterator[m.Publish | m.Notification]
 
 def _check_notification(message: m.Notification) -> None:
     _check_name(message.publisher)
+    if message.area is not None:
+        m.check_area(message.area)
 
 
 def _check_uncertain(message: m.Uncertain) -> None:
@@ -304,6 +306,8 @@ def _check_uncertain(message: m.Uncertain) -> None:
 
 
 def _check_publish(message: m.Publish) -> None:
+    if message.area is not None:
+        m.check_area(message.area)
     if message.retain is not None:
         m.check_retain(message.retain, message.attributes)
 
@@ -335,6 +339,8 @@ def _check_attach(message: m.Attach) -> None:
         _require(0 <= place < len(message.subscriptions), "current values of no subscription")
     if message.followed is not None:
         _check_followed(message.followed)
+    if message.state is not None:
+        _check_state(message.state)
     _require(not message.client.endswith(m.WILL_SUFFIX), "a name that only wills have")
     if message.will is not None:
         m.check_will(message.will, message.client)

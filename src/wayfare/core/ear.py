@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import cast
 
+from wayfare.core.areas import is_outside, touches
 from wayfare.core.border import Border
 from wayfare.core.buffers import Buffer, Id, Store
 from wayfare.core.deadlines import BUFFER
@@ -16,7 +17,7 @@ from wayfare.core.filters import Filter
 from wayfare.core.history import Kept as Put
 from wayfare.core.history import Stored
 from wayfare.core.matching import FilterIndex
-from wayfare.core.messages import ClientId, Notification, Terms
+from wayfare.core.messages import BrokerId, ClientId, Notification, Terms
 from wayfare.core.sessions import Session
 from wayfare.core.virtual import Chains, Listened, Virtual
 
@@ -38,6 +39,7 @@ class Ear:
 
     def __init__(self, name: ClientId, border: Border) -> None:
         self.store = Store(border.memory)
+        self._broker = BrokerId(name.removeprefix("~"))
         self.session = border.listen(name)
         self.heard = _held(self.session)  # what the broker has for virtual clients
         self._border = border
@@ -54,7 +56,10 @@ class Ear:
     def sort(self, stored: Stored, came: int, now: int) -> tuple[Id | None, list[ClientId]]:
         """Keep a notification for who waits: under which id, and who gets it now."""
         found = self._index.find(stored.notification.attributes)
+        area = stored.notification.area
         buffers = [buffer for one in found for buffer in one.buffers.values()]
+        if area is not None and not touches(area, self._broker, self._border.places):
+            buffers = []  # whoever comes here is outside
         number: Id | None = None
         if buffers:
             number = self.store.put(stored, came)
@@ -90,11 +95,14 @@ class Ear:
     def candidates(self, virtual: Virtual) -> dict[Id, dict[Filter, None]]:
         """As `kept`, but it is not known yet what matches, and by each id is what it may match."""
         found: dict[Id, dict[Filter, None]] = {}
+        here = self._border.places.located(virtual.state)
         for listened in virtual.listened.values():
             wanted = listened.ranged if listened.exact is None else listened.exact
             for number in self._ids(listened):
                 if number >= listened.since and number not in virtual.told:
-                    found.setdefault(number, {})[wanted] = None
+                    area = self.store.kept[number].stored.notification.area
+                    if area is None or not is_outside(area, here):
+                        found.setdefault(number, {})[wanted] = None
         return dict(sorted(found.items()))
 
     def ids(self, virtual: Virtual) -> set[Id]:

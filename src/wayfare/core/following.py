@@ -106,6 +106,10 @@ class Following:
         around = None if state.position is None else Around(*state.position)
         return template.resolve(Mine(area_of(state), around, state.values))
 
+    def place(self) -> State:
+        """Where the client is, without what else it is like."""
+        return State(self.state.location, self.state.position)
+
     def located(self) -> m.Follows:
         """What brokers follow for the client."""
         return tuple((one.text, self.terms.get(one)) for one in self.counts if self.is_served(one))

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from wayfare.core import late
 from wayfare.core import messages as m
+from wayfare.core.areas import is_outside
 from wayfare.core.filters import Filter
 from wayfare.core.matching import FilterIndex
 from wayfare.core.memory import BODY_BYTES, ENTRY_BYTES, Consumer, Memory
@@ -33,6 +34,7 @@ from wayfare.core.messages import (
     Nullify,
     Publish,
     Settled,
+    State,
     Will,
 )
 from wayfare.errors import ProtocolError, UsageError
@@ -112,6 +114,8 @@ def size_of(notification: Notification | Publish | Will) -> int:
     size = len(notification.payload)
     for value in notification.attributes.values():
         size += ATTRIBUTE_BYTES + len(value) if type(value) is str else ATTRIBUTE_BYTES
+    if not isinstance(notification, Will) and notification.area is not None:
+        size += ATTRIBUTE_BYTES + sum(len(one) for one in notification.area.locations)
     return size
 
 
@@ -448,6 +452,15 @@ class Hole(msgspec.Struct, frozen=True, gc=False):
         return self.expired == self.last - self.first + 1
 
 
+def _pass_over(out: list[Deliver | Current | Late | Settled | Gap], number: int) -> None:
+    """The client does not get this number, and misses nothing."""
+    before = out[-1] if out else None
+    if isinstance(before, Gap):
+        out[-1] = replace(before, number=number, expired=before.expired + 1)
+    else:
+        out.append(Gap(number, NO_LOSS, True, 1))
+
+
 def _first(hole: Hole) -> int:
     return hole.first
 
@@ -718,8 +731,13 @@ class Backlog:
         self.bytes = 0
         self.count()
 
-    def take(self, window: int, now: int) -> list[Deliver | Current | Late | Settled | Gap]:
-        """What may be sent now; where something is gone, what says so."""
+    def take(
+        self, window: int, now: int, state: State = m.NOWHERE
+    ) -> list[Deliver | Current | Late | Settled | Gap]:
+        """What may be sent now to a client of this state; where something is gone, what says so.
+
+        What is of use elsewhere is kept until its number is acknowledged: the client may come back from there.
+        """
         out: list[Deliver | Current | Late | Settled | Gap] = []
         waiting, unacked = self.waiting, self.unacked
         if self._expires_at <= now:
@@ -732,6 +750,10 @@ class Backlog:
                 unacked.append(item)
                 stored = item[1]
                 notification = stored.notification
+                if notification.area is not None and is_outside(notification.area, state):
+                    _pass_over(out, item[0])
+                    self.sent = item[0]
+                    continue
                 if notification.expires_ns:
                     left = max(1, item[2] + notification.expires_ns - now)
                     notification = replace(notification, expires_ns=left)

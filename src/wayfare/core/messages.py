@@ -26,7 +26,7 @@ from msgspec import Meta
 
 from wayfare.core.changes import Changes
 from wayfare.core.filters import Filter
-from wayfare.core.predicates import INT_MAX, INT_MIN, NAME_MAX, Like, Value
+from wayfare.core.predicates import INT_MAX, INT_MIN, NAME_MAX, NEAR_METRES_MAX, Like, Value
 from wayfare.errors import FilterError, InvalidNotification
 
 BrokerId = NewType("BrokerId", str)
@@ -62,6 +62,8 @@ WILL_SUFFIX = (
 WILL_BYTES_MAX = 64 * 1024  # of payload and texts of a will
 RETAIN_NAMES_MAX = 8  # attributes that are the key of a retained publication
 VALUES_MAX = 1_000  # current values in one Values
+LOCATION_MAX = 256  # characters of a location's name
+AREA_MAX = 256  # locations of an area, or for which one location stands
 
 # The decoder checks lengths before it looks at what is in there.
 Filters = Annotated[tuple[Filter, ...], Meta(max_length=FILTERS_MAX)]
@@ -77,6 +79,17 @@ Attributes = Annotated[
     ],
     Meta(max_length=ATTRIBUTES_MAX),
 ]
+Location = Annotated[str, Meta(max_length=LOCATION_MAX)]
+Latitude = Annotated[float, Meta(ge=-90, le=90)]
+Longitude = Annotated[float, Meta(ge=-180, le=180)]
+Metres = Annotated[float, Meta(ge=0, le=NEAR_METRES_MAX)]
+
+
+class Area(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where a notification is of use: at these locations, or else in this circle."""
+
+    locations: Annotated[tuple[Location, ...], Meta(max_length=AREA_MAX)] = ()
+    circle: tuple[Latitude, Longitude, Metres] | None = None
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -160,6 +173,7 @@ class Notification(Message, frozen=True, tag=1):
     payload: bytes = b""
     published_ns: Number = 0  # by the publisher's clock, since 1970; 0: unknown
     expires_ns: Number = 0  # after which it is of no use, counted from its arrival; 0: never
+    area: Area | None = None  # where it is of use; None: everywhere
 
 
 class Uncertain(Message, frozen=True, tag=2):
@@ -258,6 +272,31 @@ def check_attributes(attributes: Mapping[str, Value]) -> None:
             raise InvalidNotification(
                 f"{name} is a {type(value).__name__}; attributes are str, int, float or bool"
             )
+
+
+def check_area(area: Area) -> None:
+    """Raise InvalidNotification unless this is an area: some locations, or a circle."""
+    if bool(area.locations) == (area.circle is not None):
+        raise InvalidNotification("an area is either some locations, or a circle")
+    if not 0 <= len(area.locations) <= AREA_MAX:
+        raise InvalidNotification(f"an area has at most {AREA_MAX} locations")
+    for name in area.locations:
+        if type(name) is not str or not 0 < len(name) <= LOCATION_MAX or _SURROGATE.search(name):
+            raise InvalidNotification(
+                f"a location of an area is a text of 1 to {LOCATION_MAX} characters: {name!r:.60}"
+            )
+    if area.circle is not None and not _is_circle(area.circle):
+        raise InvalidNotification(
+            f"a circle is a latitude, a longitude and metres, like (52.52, 13.38, 500): {area.circle!r:.60}"
+        )
+
+
+def _is_circle(circle: tuple[float, float, float]) -> bool:
+    limits = (-90, 90), (-180, 180), (0, NEAR_METRES_MAX)
+    return len(circle) == 3 and all(
+        type(number) in (int, float) and least <= number <= most
+        for number, (least, most) in zip(circle, limits, strict=True)
+    )
 
 
 def check_publication(attributes: Mapping[str, Value], payload: bytes) -> None:
@@ -368,14 +407,11 @@ Places = Annotated[tuple[int, ...], Meta(max_length=FILTERS_MAX)]  # of filters 
 
 # Subscriptions that follow the client
 
-LOCATION_MAX = 256  # characters of a location's name
 FOLLOWS_MAX = 100  # location-dependent subscriptions of one client
 LISTENERS_MAX = 32  # brokers that listen ahead for one client, if that is learnt
 FOLLOWED_CHARACTERS_MAX = 10_000  # of all of them: each change of state resolves them at once
 AREAS_MAX = 1_000  # locations that stand for more than themselves
-AREA_MAX = 256  # locations that one of them stands for
 
-Location = Annotated[str, Meta(max_length=LOCATION_MAX)]
 Areas = Annotated[
     dict[Location, Annotated[tuple[Location, ...], Meta(min_length=1, max_length=AREA_MAX)]],
     Meta(max_length=AREAS_MAX),
@@ -386,9 +422,7 @@ class State(Message, frozen=True, tag=62):
     """What a client is like now: what `myloc` and `my.<name>` stand for in what it follows."""
 
     location: Location = ""  # nowhere
-    position: (
-        tuple[Annotated[float, Meta(ge=-90, le=90)], Annotated[float, Meta(ge=-180, le=180)]] | None
-    ) = None
+    position: tuple[Latitude, Longitude] | None = None
     values: Attributes = {}
     areas: Areas = {}  # what `myloc` stands for at a location, unless that is the location itself
     changes: Changes = {}  # which values brokers follow, and how they change
@@ -437,6 +471,7 @@ class Attach(Message, frozen=True, tag=10):
     failover_ns: Number = 0
     will: Will | None = None
     late: Number = 0  # what it wants of what such a broker sends when it is back: see late.py
+    state: State | None = None  # where it is, if it has said so and follows nothing
 
 
 class Detach(Message, frozen=True, tag=11):
@@ -478,6 +513,7 @@ class Publish(Message, frozen=True, tag=16):
     published_ns: Number = 0  # by the publisher's clock, since 1970; 0: unknown
     retain: Retain | None = None
     expires_ns: Number = 0  # after which it is of no use; 0: never
+    area: Area | None = None  # where it is of use; None: everywhere
 
 
 MISSING_MAX = 1_000  # neighbours that an Echo names
@@ -612,7 +648,9 @@ class Gap(Message, frozen=True, tag=22):
     number: Number
     reason: str
     exact: bool = True  # False: nobody knows how many notifications that were
-    expired: Number = 0  # of these, so many had expired: they are not lost
+    expired: Number = (
+        0  # of these, so many had expired, or were of use elsewhere: they are not lost
+    )
 
 
 class Published(Message, frozen=True, tag=23):

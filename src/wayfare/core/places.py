@@ -15,9 +15,10 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from wayfare.core.changes import EVERYWHERE as EVERYWHERE
-from wayfare.core.messages import LOCATION_MAX, BrokerId
+from wayfare.core.messages import LOCATION_MAX, BrokerId, Latitude, Longitude, State
 from wayfare.core.predicates import distance_m
 from wayfare.core.prediction import Movement
 from wayfare.core.templates import Around
@@ -26,8 +27,6 @@ from wayfare.errors import ModelError
 LOCATIONS_MAX = 100_000
 
 Name = Annotated[str, Meta(min_length=1, max_length=LOCATION_MAX)]
-Latitude = Annotated[float, Meta(ge=-90, le=90)]
-Longitude = Annotated[float, Meta(ge=-180, le=180)]
 
 
 class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -93,6 +92,13 @@ class Places:
             return None
         lat, lon = centre or known[0]
         return Around(lat, lon, max((distance_m(lat, lon, *one) for one in known), default=0.0))
+
+    def located(self, state: State) -> State:
+        """The same with the position of its location, if the client has said none."""
+        place = self.places.get(state.location)
+        if state.position is not None or place is None or place.position is None:
+            return state
+        return replace(state, position=place.position)
 
     def locations(self, broker: BrokerId) -> tuple[str, ...]:
         """What is in the range of a broker."""

@@ -582,6 +582,7 @@ class Replicator:
         waits = virtual.recalling is not None or virtual.thinning is not None
         if virtual.link is None or waits:
             return []
+        here = self.border.places.located(virtual.state)
         return [
             Send(
                 virtual.link,
@@ -589,7 +590,7 @@ class Replicator:
                 if isinstance(one, m.Gap)
                 else m.Here(one.number, one.notification, one.number in virtual.past),
             )
-            for one in virtual.backlog.take(self.limits.window, now)
+            for one in virtual.backlog.take(self.limits.window, now, here)
             if not isinstance(one, m.Settled)  # nothing comes late here
         ]
 

@@ -34,6 +34,7 @@ from wayfare.core.intake import Intake
 from wayfare.core.late import REPORT
 from wayfare.core.memory import Consumer, Memory
 from wayfare.core.messages import (
+    NOWHERE,
     Attach,
     BrokerId,
     ClientId,
@@ -46,6 +47,7 @@ from wayfare.core.messages import (
     Notification,
     Publish,
     Request,
+    State,
     Terms,
     Unclaimed,
     Update,
@@ -161,6 +163,7 @@ class SavedSession(msgspec.Struct, array_like=True):
     unsettled: list[int] = []
     earliest: int = 0  # 0: an earlier version, which did not know it
     exceeds: bool = False
+    state: State = NOWHERE
 
 
 class SavedAsking(msgspec.Struct, array_like=True):
@@ -432,6 +435,7 @@ def _saved_session(session: Session, places: Places) -> SavedSession:
         list(session.unsettled),
         session.earliest,
         doubt is not None and doubt.exceeds,
+        session.state,
     )
 
 
@@ -555,6 +559,7 @@ def _load_session(border: Border, saved: SavedSession, stored: list[Stored]) -> 
     session.above, session.life = saved.above, saved.life
     session.failover_ns, session.late = saved.failover_ns, saved.late
     session.unsettled = dict.fromkeys(saved.unsettled)
+    session.state = saved.state
     if saved.sought and saved.sought_since is None:
         session.sought_since = border.since
     session.doubt = None if saved.doubt is None else Doubt(*saved.doubt, saved.exceeds)

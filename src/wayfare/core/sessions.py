@@ -43,6 +43,7 @@ from wayfare.core.memory import (
     Memory,
 )
 from wayfare.core.messages import (
+    NOWHERE,
     BrokerId,
     ClientId,
     Echo,
@@ -354,6 +355,7 @@ class Session:
         "published",
         "rolled_back",
         "sought_since",
+        "state",
         "subscriptions",
         "unlike",
         "unsettled",
@@ -391,6 +393,7 @@ class Session:
         self.advertisements: dict[Filter, None] = {}
         # Advertisements of it that it watches, and whether it was told that somebody wants them.
         self.watched: dict[Filter, bool | None] = {}
+        self.state = NOWHERE  # where its client is, if it has said so
         self.will: Will | None = None  # None: its client has none, or it was published
         self.will_at = 0  # then it is published, if its client is still away
         self.published = 0  # the last publication accepted from it

@@ -190,6 +190,7 @@ class Counterpart(LocalBroker):
         *,
         clear: bool = False,
         expires: Any = None,
+        area: Any = None,
     ) -> None:
         """Publish; what has the number of an earlier publication is that one, said again."""
         await self._life.until(self._may_publish)
@@ -209,7 +210,7 @@ class Counterpart(LocalBroker):
             if clear:
                 await self.clear(attributes, payload, retain=retain)
             else:
-                await self.publish(attributes, payload, retain=retain, expires=expires)
+                await self.publish(attributes, payload, retain=retain, expires=expires, area=area)
         except BaseException:
             self._core.published = last
             raise

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from wayfare.core import client as core
 from wayfare.core import messages as m
+from wayfare.core.areas import area_of
 from wayfare.core.effects import (
     Confirmed,
     Effect,
@@ -37,7 +38,7 @@ from wayfare.core.effects import (
     Unheard,
 )
 from wayfare.core.filters import Filter
-from wayfare.core.messages import ClientId
+from wayfare.core.messages import Area, ClientId
 from wayfare.core.predicates import Value
 from wayfare.core.reserved import check_unreserved
 from wayfare.core.templates import Template
@@ -327,6 +328,7 @@ class LocalBroker:
         confirm: bool = False,
         retain: str | Sequence[str] = (),
         expires: float | None = None,
+        area: Area | str | Sequence[str] | Sequence[float] | None = None,
     ) -> int:
         """Publish once, now or as soon as there is a broker. Returns the number of the publication.
 
@@ -335,7 +337,9 @@ class LocalBroker:
         With `retain`, the names of some attributes, it is the current value of the key that these attributes
         with their values are: later subscribers get it first, until another publication replaces it.
 
-        With `expires`, it is of no use after so many seconds: nobody gets it then, and nobody misses it.
+        With `expires`, it is of no use after so many seconds: nobody gets it then, and nobody misses it. With `area`,
+        it is of use there only, at some locations or in a circle (latitude, longitude, metres): clients that are known to be
+        elsewhere do not get it, and do not miss it.
 
         Waits while too many are not acknowledged, or not even read; if that is cancelled, nothing was
         published. With `confirm`, waits until a broker has it; if that is cancelled, it will be there.
@@ -344,7 +348,8 @@ class LocalBroker:
         check_unreserved(plain)
         check_options(expires=expires)
         lifetime_ns = 0 if expires is None else max(m.OVER_NS + 1, int(expires * 1e9))
-        number = await self._publish(plain, content, retained_by(retain), lifetime_ns)
+        where = None if area is None else area_of(area)
+        number = await self._publish(plain, content, retained_by(retain), lifetime_ns, where)
         return await self._once_taken(number, confirm)
 
     async def clear(
@@ -378,16 +383,17 @@ class LocalBroker:
         content: bytes,
         retain: m.Retain | None = None,
         expires_ns: int = 0,
+        area: Area | None = None,
     ) -> int:
         await self._life.until(self._may_publish)
         self._life.check()
-        effects = self._core.publish(plain, content, time.time_ns(), retain, expires_ns)
+        effects = self._core.publish(plain, content, time.time_ns(), retain, expires_ns, area)
         if self._keeping is not None:
             self._keeping.publish()
             self._keep()
             self.check()
         number = self._core.published
-        self._recorder.published(number, self._core.epoch, plain, retain, expires_ns)
+        self._recorder.published(number, self._core.epoch, plain, retain, expires_ns, area)
         self._conversation.perform(effects)
         return number
 

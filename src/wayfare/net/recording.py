@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from wayfare.core.effects import Notify
 from wayfare.core.filters import Filter
-from wayfare.core.messages import Retain, State
+from wayfare.core.messages import Area, Retain, State
 from wayfare.core.predicates import Value
 from wayfare.core.templates import Template
 from wayfare.eventlog import Event, JsonLinesWriter, ParquetWriter, writer
@@ -78,6 +78,7 @@ class Recorder(Unrecorded):
         path: list[str] | None = None,
         entries: dict[str, int] | None = None,
         expires_ns: int | None = None,
+        area: Area | None = None,
     ) -> None:
         self._put(
             Event(
@@ -98,6 +99,7 @@ class Recorder(Unrecorded):
                 path=path,
                 entries=entries,
                 expires_ns=expires_ns,
+                area=area,
             )
         )
 
@@ -108,7 +110,8 @@ class Recorder(Unrecorded):
             self.fact(kind, filter=wanted, reason=reason, count=ask or None)
 
     def became(self, state: State) -> None:
-        self.fact("became", location=state.location, attributes=dict(state.values))
+        at = None if state.position is None else Area((), (*state.position, 0.0))
+        self.fact("became", location=state.location, attributes=dict(state.values), area=at)
 
     def published(
         self,
@@ -117,6 +120,7 @@ class Recorder(Unrecorded):
         attributes: Mapping[str, Value],
         retain: Retain | None = None,
         expires_ns: int = 0,
+        area: Area | None = None,
     ) -> None:
         self.fact(
             "published",
@@ -126,6 +130,7 @@ class Recorder(Unrecorded):
             reason="clear" if retain is not None and retain.clear else None,
             path=None if retain is None else list(retain.names),
             expires_ns=expires_ns or None,
+            area=area,
         )
 
     def delivered(self, effect: Notify, delivery: int, epoch: int) -> None:

@@ -462,10 +462,11 @@ class Device:
         if type(clear) is not bool:
             raise UsageError(f"clear is true or false, not {clear!r:.60}")
         payload, number = payloads.found(facts), facts.get("number")
-        retain, expires = facts.get("retain", ()), facts.get("expires")
-        if clear and expires is not None:
-            raise UsageError("clear leaves nothing that could expire: leave expires")
-        await self.mine.say(attributes, payload, number, retain, clear=clear, expires=expires)
+        retain = facts.get("retain", ())
+        more = {"expires": facts.get("expires"), "area": facts.get("area")}
+        if clear and any(one is not None for one in more.values()):
+            raise UsageError("clear leaves nothing that could expire: leave expires, and area")
+        await self.mine.say(attributes, payload, number, retain, clear=clear, **more)
 
     async def on_location(self, there: Any, facts: Facts) -> None:
         self.mine.location = tuple(there) if isinstance(there, list) else there
@@ -508,7 +509,8 @@ WORDS = {
     "advertise": Word(Device.on_advertise),
     "unadvertise": Word(Device.on_unadvertise),
     "publish": Word(
-        Device.on_publish, ("number", "payload", "payload_base64", "retain", "clear", "expires")
+        Device.on_publish,
+        ("number", "payload", "payload_base64", "retain", "clear", "expires", "area"),
     ),
     "location": Word(Device.on_location),
     "state": Word(Device.on_state),

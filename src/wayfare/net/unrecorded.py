@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from wayfare.core.effects import Notify
 from wayfare.core.filters import Filter
-from wayfare.core.messages import Retain, State
+from wayfare.core.messages import Area, Retain, State
 from wayfare.core.predicates import Value
 from wayfare.core.templates import Template
 
@@ -51,6 +51,7 @@ class Unrecorded:
         attributes: Mapping[str, Value],
         retain: Retain | None = None,
         expires_ns: int = 0,
+        area: Area | None = None,
     ) -> None: ...
 
     def delivered(self, effect: Notify, delivery: int, epoch: int) -> None: ...

@@ -170,7 +170,8 @@ def with_window(facts: DataFrame) -> DataFrame:
 def published(facts: DataFrame) -> DataFrame:
     """Every publication: run, publisher, number, at_ns, attributes, index, measured.
 
-    Those that expire have no attributes: nobody is expected to get them, and nobody has to miss them.
+    Those that expire, or are of use in an area only, have no attributes: nobody is expected to get them, and nobody has
+    to miss them.
     """
     stay = Window.partitionBy("run", "client", "epoch")
     index = F.col("number") - F.min("number").over(stay)
@@ -179,7 +180,7 @@ def published(facts: DataFrame) -> DataFrame:
         F.col("client").alias("publisher"),
         "number",
         F.col("time_ns").alias("at_ns"),
-        F.expr("if(expires_ns is null, attributes, null)").alias("attributes"),
+        F.expr("if(expires_ns is null and area is null, attributes, null)").alias("attributes"),
         F.when(index < PROBES_MAX, index).alias("index"),
         "measured",
     )

@@ -50,7 +50,7 @@ RUNNING = """
     delay_p50_ms double, delay_p90_ms double, delay_p99_ms double, delay_max_ms double,
     attachments bigint, last_ns bigint"""
 KINDS = "kind in ('published', 'delivered', 'subscribed', 'unsubscribed', 'attached', 'left')"
-OPEN = "run time_ns kind client publisher number delivery epoch filter attributes reason expires_ns"
+OPEN = "run time_ns kind client publisher number delivery epoch filter attributes reason expires_ns area"
 ROWS = StructType([EVENTS[name] for name in OPEN.split()])
 KEYS = ("run", "open", "delay_us")
 

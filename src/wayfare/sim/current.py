@@ -22,6 +22,7 @@ from wayfare.core.filters import Filter
 from wayfare.eventlog import Event
 from wayfare.sim.histories import History, matches
 from wayfare.sim.reach import Reach
+from wayfare.sim.relevance import check_inside
 from wayfare.sim.verdict import Violation
 
 Id = tuple[str, int]  # publisher and number
@@ -152,6 +153,8 @@ class Judge:
             yield Violation("wanted", f"{what} with other attributes")
         elif published.event.expires_ns is not None:
             yield from check_fresh(published.event, event, self._clients, self._reach)
+        if published is not None and published.event.area is not None:
+            yield from check_inside(published.event, event, self._clients[event.client or ""])
         if not any(
             one.start <= event.time_ns <= one.end and matches(one.filter, event.attributes)
             for one in asked
@@ -200,6 +203,7 @@ class Judge:
         if not settled or not all(
             not one.clear
             and one.event.expires_ns is None
+            and one.event.area is None
             and matches(ask.filter, one.event.attributes or {})
             for one in candidates
         ):

@@ -22,8 +22,10 @@ from wayfare.core.membership import Membership, Work
 from wayfare.core.messages import (
     PROFILE_CHARACTERS_MAX,
     SLOWS,
+    Area,
     Notification,
     Retain,
+    State,
     Terms,
     Will,
 )
@@ -53,6 +55,7 @@ TOPICS = ("gas", "oil", "wind")
 NAMES = ("a", "ab", "abc", "b", "ba")
 SLOW_CLIENT_LINK = LinkSpec(latency_ns=30 * MS_NS, jitter_ns=50 * MS_NS)
 EVERYTHING = 100_000  # notifications: more than any run has
+SITES = {"here": (0.0, 0.0), "there": (0.0, 0.01), "far": (0.1, 0.0)}  # and where on earth
 HIGHEST = 12  # numbers are drawn from 0 to this
 # Of brokers that are suspended for twice as long: longer than all hand-offs of a client in a row.
 SUSPENDED_ANSWER_NS = 1_000_000 * MS_NS
@@ -176,6 +179,8 @@ class Fuzz:
         self.clocks = Random(f"clocks {job.seed}")
         self.lifetimes = Random(f"lifetimes {job.seed}")  # likewise
         self.perishing = self.lifetimes.random() < 0.3  # some publications expire
+        self.relevance = Random(f"relevance {job.seed}")  # likewise
+        self.relevant = self.relevance.random() < 0.2  # some publications are of use somewhere only
         self.flow = Random(f"flow {job.seed}")  # likewise
         # Now and then: bursts, and readers that do not read.
         self.congested = self.flow.random() < 0.3
@@ -234,6 +239,8 @@ class Fuzz:
         ]
         self.movers = {one.name for one in self.clients if random.random() < 0.6}
         self._make_wills(job)
+        if self.relevant:
+            self._place_clients()
         publishers = self.clients
         if job.mobile == "subscribers":  # who moves only subscribes, who stays may do everything
             publishers = [one for one in publishers if one.name not in self.movers]
@@ -794,9 +801,39 @@ class Fuzz:
         if names and random.random() < self.retaining:
             keys = random.choice([names[:1], names[:1], names])
             clear = random.random() < 0.1
-            client.publish(attributes, retain=keys, clear=clear, expires_ns=self._lifetime_ns())
+            lifetime_ns, area = self._lifetime_ns(), self._area()
+            client.publish(attributes, retain=keys, clear=clear, expires_ns=lifetime_ns, area=area)
         else:
-            client.publish(attributes, expires_ns=self._lifetime_ns())
+            client.publish(attributes, expires_ns=self._lifetime_ns(), area=self._area())
+
+    def _place_clients(self) -> None:
+        """Some clients say where they are, and go somewhere else now and then."""
+        random = self.relevance
+        for client in self.clients:
+            if random.random() < 0.7:
+                client.be(self._somewhere())
+        for _ in range(random.choice([2, 10, 40])):
+            self.world.agenda.at(random.randrange(self.until_ns), self._be_elsewhere)
+
+    def _be_elsewhere(self, _: None) -> None:
+        self._latest(self.relevance.choice(self.clients)).be(self._somewhere())
+
+    def _somewhere(self) -> State:
+        """A location, its position, both or neither."""
+        random = self.relevance
+        name = random.choice(list(SITES))
+        known, placed = random.random() < 0.8, random.random() < 0.6
+        return State(name if known else "", SITES[name] if placed else None)
+
+    def _area(self) -> Area | None:
+        """Where a publication is of use; None: everywhere."""
+        random = self.relevance
+        if not self.relevant or random.random() < 0.4:
+            return None
+        names = random.sample(list(SITES), k=random.choice([1, 1, 2]))
+        if random.random() < 0.6:
+            return Area(tuple(names))
+        return Area((), (*SITES[names[0]], random.choice([0.0, 1_500.0, 15_000.0])))
 
     def _lifetime_ns(self) -> int:
         """For how long a publication is of use; 0: for ever."""

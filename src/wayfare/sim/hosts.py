@@ -45,6 +45,7 @@ from wayfare.core.filters import Filter
 from wayfare.core.membership import Membership
 from wayfare.core.messages import (
     Ack,
+    Area,
     Attach,
     BrokerId,
     Current,
@@ -646,7 +647,11 @@ class ClientHost(Host):
         """The client is like this from now on."""
         effects = self.core.be(state)
         self.world.log(
-            "became", client=self.name, location=state.location, attributes=dict(state.values)
+            "became",
+            client=self.name,
+            location=state.location,
+            attributes=dict(state.values),
+            area=None if state.position is None else Area((), (*state.position, 0.0)),
         )
         self.perform(effects)
 
@@ -677,6 +682,7 @@ class ClientHost(Host):
         retain: str | Sequence[str] = (),
         clear: bool = False,
         expires_ns: int = 0,
+        area: Area | None = None,
     ) -> None:
         """Publish; with `retain`, as the current value of the key that these attributes are."""
         if self.core.is_unnumbered():
@@ -687,13 +693,14 @@ class ClientHost(Host):
                 retain=retain,
                 clear=clear,
                 expires_ns=expires_ns,
+                area=area,
             )
             self._unpublished.append((dict(attributes), again))
             return
         names = (retain,) if isinstance(retain, str) else tuple(retain)
         kept = Retain(names, clear) if names else None
         published_ns = max(1, self.world.now) if expires_ns else 0
-        effects = self.core.publish(attributes, payload, published_ns, kept, expires_ns)
+        effects = self.core.publish(attributes, payload, published_ns, kept, expires_ns, area)
         self.world.log(
             "published",
             client=self.name,
@@ -703,6 +710,7 @@ class ClientHost(Host):
             reason="clear" if clear else None,
             path=list(names) or None,
             expires_ns=expires_ns or None,
+            area=area,
         )
         self.perform(effects)
 

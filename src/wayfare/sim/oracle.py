@@ -31,6 +31,7 @@ from wayfare.sim.gap_places import Stream
 from wayfare.sim.histories import History, Span, histories, matches
 from wayfare.sim.quiet import check_quiet
 from wayfare.sim.reach import Reach, reach
+from wayfare.sim.relevance import check_inside, was_elsewhere
 from wayfare.sim.sharing import check_groups
 from wayfare.sim.verdict import Verdict, Violation
 from wayfare.sim.wills import check_wills
@@ -167,6 +168,8 @@ def check_deliveries(
             source = None if wrong else clients[event.publisher].published[event.number]
             if source is not None and source.expires_ns is not None:
                 violations += check_fresh(source, event, clients, reach)
+            if source is not None and source.area is not None:
+                violations += check_inside(source, event, clients[event.client])
             stream = streams[event.client][-1]
             if event.reason == "late":
                 violations += _check_late(event, late, stream)
@@ -444,9 +447,16 @@ def _required(
         return contact + trips * reach.tree_ns <= event.time_ns
 
     expires = inf if event.expires_ns is None else event.time_ns + event.expires_ns
+
+    def is_of_use(received: float) -> bool:
+        """Brokers know a while later where a client is."""
+        since = event.time_ns - reach.client_ns
+        elsewhere = event.area is not None and was_elsewhere(event.area, client, since, received)
+        return received < expires and not elsewhere
+
     if not any(
         settled(span, client, 1)
-        and client.contact(arrived + reach.outage_ns, receiving_ns, span.end) < expires
+        and is_of_use(client.contact(arrived + reach.outage_ns, receiving_ns, span.end))
         for span in wanting
     ):
         return False

@@ -31,7 +31,7 @@ from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
 from wayfare.core.late import WANTED
 from wayfare.core.membership import AWAY_NS, PREFETCH
-from wayfare.core.messages import Nullify, Terms, Will
+from wayfare.core.messages import Area, Nullify, Terms, Will
 from wayfare.core.places import Places, of_edges
 from wayfare.core.predicates import Value
 from wayfare.core.reduction import STRATEGIES
@@ -407,7 +407,11 @@ class Stage:
     def publish(self, rest: str) -> None:
         one = read_publication(rest)
         self.world.client(one.client).publish(
-            one.attributes, retain=one.retain, clear=one.clear, expires_ns=one.expires_ns
+            one.attributes,
+            retain=one.retain,
+            clear=one.clear,
+            expires_ns=one.expires_ns,
+            area=one.area,
         )
 
     def burst(self, rest: str) -> None:
@@ -535,7 +539,7 @@ STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {
     "watch": ("ticker price > 0", Stage.watch),
     "unwatch": ("ticker price > 0", Stage.unwatch),
     "publish": (
-        "ticker {price: 41, road: 'A5'} [retain road+lane | clear road] [expires 10s]",
+        "ticker {price: 41, road: 'A5'} [retain road+lane | clear road] [in faro lisbon] [expires 10s]",
         Stage.publish,
     ),
     "burst": ("ticker 20 {price: 41}", Stage.burst),
@@ -614,16 +618,21 @@ class Publication(msgspec.Struct, frozen=True):
     retain: tuple[str, ...]
     clear: bool
     expires_ns: int
+    area: Area | None = None
 
 
 def read_publication(text: str) -> Publication:
     name, rest = _words(text, 2)
-    match = re.fullmatch(r"(\{.*\})(?: (retain|clear) ([\w.+]+))?(?: expires (\S+))?", rest.strip())
+    match = re.fullmatch(
+        r"(\{.*\})(?: (retain|clear) ([\w.+]+))?(?: in ((?!expires )\S+(?: (?!expires )\S+)*))?(?: expires (\S+))?",
+        rest.strip(),
+    )
     if match is None:
         raise Misread
     keys = tuple(match[3].split("+")) if match[3] else ()
-    expires_ns = _time_ns(match[4]) if match[4] else 0
-    return Publication(name, read_attributes(match[1]), keys, match[2] == "clear", expires_ns)
+    area = Area(tuple(match[4].split())) if match[4] else None
+    expires_ns = _time_ns(match[5]) if match[5] else 0
+    return Publication(name, read_attributes(match[1]), keys, match[2] == "clear", expires_ns, area)
 
 
 def read_will(text: str) -> tuple[str, Will]:

@@ -35,13 +35,14 @@ from wayfare.eventlog import Event
 from wayfare.sim.histories import histories, matches
 from wayfare.sim.links import SECOND_NS
 from wayfare.sim.reach import reach
+from wayfare.sim.relevance import is_elsewhere
 from wayfare.sim.verdict import Violation
 from wayfare.sim.world import World
 
 Areas = Mapping[str, tuple[str, ...]]
 Key = tuple[str, int]  # publisher, number
 T = TypeVar("T")
-FOLLOWING = ("became", "followed", "unfollowed")  # nothing to the oracle of ordinary subscriptions
+FOLLOWING = ("followed", "unfollowed")  # nothing to the oracle of ordinary subscriptions
 
 
 class Followed(msgspec.Struct, frozen=True):
@@ -230,6 +231,8 @@ class Judge:
                 continue
             if not any(matches(exact, event.attributes) for exact in stay.meanings):
                 yield Violation("wanted", f"{what}, which is not for {stay.state.location}")
+            if _is_elsewhere(stay, published):
+                yield Violation("wanted", f"{what}, which is of use elsewhere")
             if (stay.process, key) in seen:
                 yield Violation("once", f"{what} twice")
             seen.add((stay.process, key))
@@ -338,7 +341,7 @@ class Judge:
         sent: set[tuple[str, int]] = (
             set()
         )  # by these brokers, perhaps, and dropped: its client had gone on
-        for first, run in self._runs(stays, event.attributes or {}):
+        for first, run in self._runs(stays, event):
             if self._has_time(run, self._arrived(event)):
                 settled = max(run[0].start, self._advertised_ns())
                 if any(_is_limited(one, event.attributes or {}) for one in run):
@@ -362,14 +365,16 @@ class Judge:
                 sent.add((run[0].broker, run[0].life))
         return None
 
-    def _runs(self, stays: list[Stay], attributes: Attributes) -> Iterator[tuple[int, list[Stay]]]:
+    def _runs(self, stays: list[Stay], event: Event) -> Iterator[tuple[int, list[Stay]]]:
         """While a client wants this at one broker without a seam, even if its connection breaks; from which stay on.
 
         A run begins with an attachment of which its broker has heard.
         """
         run: list[Stay] = []
+        attributes = event.attributes or {}
         for at, stay in enumerate(stays):
             wanted = any(matches(exact, attributes) for exact in stay.meanings)
+            wanted &= not _is_elsewhere(stay, event)
             elsewhere = run and (stay.broker, stay.life) != (run[0].broker, run[0].life)
             anew = run and stay.attachment != run[-1].attachment
             # Who comes back gets what it missed as far as it wants that.
@@ -519,6 +524,12 @@ class Judge:
         if terms.last is not None:
             return sum(matches(exact, one) for one in later) <= terms.last
         return len(later) <= limits.buffer_count
+
+
+def _is_elsewhere(stay: Stay, published: Event) -> bool:
+    """Whether a publication is of no use where a client stays."""
+    state, area = stay.state, published.area
+    return area is not None and is_elsewhere(area, state.location, state.position)
 
 
 def _is_reported(published: Event, reports: list[list[float]]) -> bool:

@@ -65,6 +65,7 @@ def _attach(attach: m.Attach) -> str:
         ),
         *(["digest"] if attach.digest else []),
         *([f"expires {attach.expires_ns / 1e9:g} s"] if attach.expires_ns else []),
+        *([_state(attach.state)] if attach.state is not None and attach.state.location else []),
         *(f"follows {text}" for text, _ in (attach.followed.follows if attach.followed else ())),
     ]
     return f"Attach({', '.join(held)})"
@@ -113,7 +114,15 @@ def _publish(publish: m.Publish) -> str:
     retain = publish.retain
     word = "" if retain is None else ", clear " if retain.clear else ", retain "
     key = "" if retain is None else ", ".join(retain.names)
-    return f"Publish({publish.number} {attributes_text(publish.attributes)}{word}{key})"
+    where = "" if publish.area is None else f" in {_area(publish.area)}"
+    return f"Publish({publish.number} {attributes_text(publish.attributes)}{where}{word}{key})"
+
+
+def _area(area: m.Area) -> str:
+    if area.circle is None:
+        return " ".join(area.locations)
+    lat, lon, metres = area.circle
+    return f"{metres:g} m around {lat:g}, {lon:g}"
 
 
 def _retained(value: m.Retained) -> str:

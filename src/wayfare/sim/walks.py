@@ -19,7 +19,7 @@ from wayfare.core.changes import Changes
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
 from wayfare.core.home import Home
-from wayfare.core.messages import BrokerId, Nullify, State, Terms
+from wayfare.core.messages import Area, BrokerId, Nullify, State, Terms
 from wayfare.core.places import EVERYWHERE, Place, Places
 from wayfare.core.predicates import Value
 from wayfare.core.relocation import EXCEED, Naive
@@ -117,6 +117,8 @@ class Walks:
         self.perishing = self.lifetimes.random() < 0.2  # some publications expire
         self.declares = Random(f"declares {seed}")  # likewise
         self.declared = self._changes()
+        self.relevance = Random(f"relevance {seed}")  # likewise
+        self.relevant = self.relevance.random() < 0.3  # some notices are of use somewhere only
         self.publishers = [self._publisher(i) for i in range(random.randint(1, 3))]
         self.walkers = [self._walker(i) for i in range(random.randint(1, 4))]
         for _ in range(random.choice([20, 60, 120])):
@@ -362,7 +364,7 @@ class Walks:
     def _publish(self, _: None) -> None:
         attributes = self._notice(self.random)
         publisher = self.random.choice(self.publishers)
-        publisher.publish(attributes, expires_ns=self._lifetime_ns())
+        publisher.publish(attributes, expires_ns=self._lifetime_ns(), area=self._area(attributes))
 
     def _lifetime_ns(self) -> int:
         """For how long a publication is of use; 0: for ever."""
@@ -424,7 +426,8 @@ class Walks:
         client = self.world.add_client(f"q{i}", random.choice(self.brokers))
         client.advertise("exists location")
         for _ in range(random.choice([1, 3])):
-            client.publish(self._notice(random))
+            notice = self._notice(random)
+            client.publish(notice, area=self._area(notice))
         if random.random() < 0.3 and not self.faults:  # a goodbye may be lost
             client.detach(leave=True)
 
@@ -439,6 +442,20 @@ class Walks:
         if position is not None and random.random() < 0.5:
             attributes["lat"], attributes["lon"] = position
         return attributes
+
+    def _area(self, notice: dict[str, Value]) -> Area | None:
+        """Where a notice is of use: mostly about where it speaks of. None: everywhere."""
+        random = self.relevance
+        if not self.relevant or random.random() < 0.4:
+            return None
+        names, there = list(self.places.places), str(notice["location"])
+        around = there if there and random.random() < 0.7 else random.choice(names)
+        if random.random() < 0.6:
+            others = random.sample(names, k=min(random.choice([0, 1, 3]), len(names)))
+            return Area(tuple(dict.fromkeys([around, *others])))
+        position = self.places.places[around].position
+        assert position is not None
+        return Area((), (*position, random.choice([0.0, 800.0, 3_000.0])))
 
     def _stalls(self, random: Random) -> Faults:
         """Now and then one broker is stopped for a while."""
@@ -529,7 +546,7 @@ class Walks:
         notice = self._notice(random)
         if random.random() < 0.7:
             notice["location"] = walker.core.following.state.location
-        walker.publish(notice)
+        walker.publish(notice, area=self._area(notice))
 
     def _move_a_publisher(self, _: None) -> None:
         """A publisher goes to another broker, or comes back to its own."""
