@@ -578,6 +578,18 @@ def test_what_brokers_learn_begins_with_a_map_or_a_mined_model(tmp_path):
         in_file(tmp_path, 'relocation = "home"\nahead = { nlb = "learnt" }')
 
 
+def test_the_next_brokers_of_a_mined_model_are_those_of_its_contexts(tmp_path):
+    moves = [Moves("", "", "a", "b", 70), Moves("", "x", "a", "c", 30)]
+    (tmp_path / "model.json").write_bytes(encode_model(Movement(moves)))
+    site = in_file(tmp_path, 'ahead = { movement = "model.json", coverage = 0.8 }')
+    known = network.host(site.name, site.neighbours, site.settings).core.replicator.learner
+    for _ in range(100):
+        known.went("x", "car", "d", False)
+    assert (known.expected("", "car"), known.expected("x", "car")) == (["b"], ["c"])
+    mapped = in_file(tmp_path, 'ahead = { places = "map.json" }', map_json=MAP)
+    assert ahead_of(mapped).learning is None
+
+
 @pytest.mark.parametrize(
     ("written", "meaning"), [(0, 0), (3, 3), ('"everywhere"', EVERYWHERE), ('"by dwell"', None)]
 )

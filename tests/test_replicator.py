@@ -31,6 +31,7 @@ from wayfare.core.messages import (
     Welcome,
 )
 from wayfare.core.places import EVERYWHERE, Place, Places, of_edges
+from wayfare.core.prediction import Movement, Moves
 from wayfare.core.replicator import (
     NO_STREAM,
     NOT_ANSWERED,
@@ -1387,6 +1388,36 @@ def test_a_client_that_stays_long_begins_another_journey() -> None:
     drive(world, "b1")
     world.run_until(world.now + 700 * SECOND_NS)
     assert listening(world) == ["b0", "b1"]
+
+
+@pytest.mark.parametrize(("client", "expected"), [("lorry", ["b2", "b3"]), ("bus", ["b1", "b2"])])
+def test_a_mined_model_foretells_by_where_a_client_came_from_and_who_it_is(
+    client: str, expected: list[str]
+) -> None:
+    """First order would have b1 and b3 listen for whoever is at b2."""
+    b1, b2, b3 = (BrokerId(name) for name in ("b1", "b2", "b3"))
+    moves = [
+        Moves(ClientId("bus"), b1, b2, b1, 500),
+        Moves(ClientId("lorry"), b1, b2, b3, 500),
+        Moves(ClientId("lorry"), b3, b2, b1, 500),
+    ]
+    places = of_edges(ROAD)
+    learning = Learning(0.9, Movement(moves), learns=False)
+    world = World(ahead=Ahead(places, places.next_brokers, learning=learning))
+    world.add_brokers(ROAD)
+    mover = world.add_client(client, "b1")
+    mover.follow("location in myloc")
+
+    def go(*places: str) -> list[str]:
+        for place in places:
+            mover.be(State(place))
+            mover.attach(place)
+            world.settle()
+        return listening(world, client)
+
+    assert go("b1", "b2") == expected
+    assert go("b3", "b2") == ["b1", "b2"]
+    assert not list(check_quiet(world))
 
 
 def test_what_was_learnt_survives_a_restart_and_goes_on_alike() -> None:

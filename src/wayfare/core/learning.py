@@ -149,6 +149,27 @@ class Learner:
         self._seen.setdefault((EVERYBODY, None), {})
 
 
+class Mined:
+    """In place of a learner: what a mined model foretells at one broker, and nothing is counted."""
+
+    def __init__(self, movement: Movement, broker: BrokerId, least: float) -> None:
+        self._movement, self._broker, self._least = movement, broker, least
+
+    def expected(self, previous: BrokerId, client: ClientId) -> list[BrokerId]:
+        """As a learner says it, by the contexts of the model."""
+        likely = self._movement.likely(self._broker, previous, client)
+        return [to for to, share in likely if share >= self._least][:LISTENERS_MAX]
+
+    def went(self, previous: BrokerId, client: ClientId, to: BrokerId, foreseen: bool) -> None:
+        """The model stays as it is."""
+
+    def save(self) -> None:
+        """The model is in its file."""
+
+    def load(self, saved: Saved) -> None:
+        """What was learnt earlier does not count."""
+
+
 def _halve(counts: Counts) -> None:
     """Make room for what is counted from now on, which so counts more than what was counted long ago."""
     while sum(counts.values()) > COUNT_MAX:

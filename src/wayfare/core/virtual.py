@@ -17,7 +17,7 @@ from wayfare.core.buffers import Id
 from wayfare.core.filters import Filter
 from wayfare.core.history import Backlog
 from wayfare.core.history import Kept as Put
-from wayfare.core.learning import COVERAGE, Learner
+from wayfare.core.learning import COVERAGE, Learner, Mined
 from wayfare.core.memory import SESSION_BYTES, Memory
 from wayfare.core.messages import FOLLOWED_CHARACTERS_MAX, BrokerId, ClientId, LinkId, State, Terms
 from wayfare.core.pace import Pace
@@ -37,10 +37,11 @@ UNMEASURED = Pace()
 
 
 class Learning(msgspec.Struct, frozen=True):
-    """How brokers learn by themselves where their clients go."""
+    """How brokers foresee where a client goes, by who it is and where it came from."""
 
     coverage: float = COVERAGE  # share of the arrivals that are to be expected
     movement: Movement | None = None  # a mined model to begin with; None: with `nlb`
+    learns: bool = True  # False: only what was mined counts
 
 
 class Ahead(msgspec.Struct, frozen=True):
@@ -62,11 +63,13 @@ class Ahead(msgspec.Struct, frozen=True):
         """Whether it matters how long messages between brokers take."""
         return self.steps is None and self.hop_ns is None
 
-    def learner(self, broker: BrokerId) -> Learner | None:
-        """What this broker knows at first; None: it is not to learn."""
+    def learner(self, broker: BrokerId) -> Learner | Mined | None:
+        """What this broker knows at first; None: its next brokers are the same for all clients."""
         if self.learning is None:
             return None
         coverage, movement = self.learning.coverage, self.learning.movement
+        if movement is not None and not self.learning.learns:
+            return Mined(movement, broker, movement.least_share(coverage))
         learner = Learner(coverage)
         if movement is None:
             learner.begin_near(self.nlb(broker))

@@ -81,7 +81,9 @@ def ahead_of(said: configured.Ahead, everybody: Callable[[], Iterable[str]]) -> 
         "none": lambda _: (),
         "all": lambda here: [BrokerId(one) for one in everybody() if one != here],
     }
-    learning = Learning(said.coverage, movement) if said.nlb == "learnt" else None
+    learning = None
+    if said.nlb == "learnt" or (said.nlb == "next" and movement is not None):
+        learning = Learning(said.coverage, movement, learns=said.nlb == "learnt")
     return Ahead(places, nlb[said.nlb], said.steps, said.dwell_ns, said.hop_ns, learning)
 
 

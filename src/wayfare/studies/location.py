@@ -106,7 +106,7 @@ def _cheaper(what: str, metric: str) -> Check:
 ARRIVAL: dict[str, Any] = {
     "kind": "location",
     "by": "nlb",
-    "compared": ("none", "mined", "neighbours", "all"),
+    "compared": ("none", "learnt", "mined", "neighbours", "all"),
     "metrics": (SHARE, MESSAGES, VIRTUAL, KEPT, PEAK, IDS, POSTED, CONTROL, NOTIFICATIONS, ENTRIES),
 }
 MEMORY = _cheaper("kept notifications", "kept_mean")
