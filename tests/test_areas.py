@@ -403,3 +403,8 @@ async def test_live_clients_get_what_is_of_use_where_they_are():
 def test_an_area_that_makes_no_sense_is_refused_before_anybody_is_called(options, said, capsys):
     assert cli.main(["pub", "127.0.0.1:1", "x=1", *options]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_what_was_passed_over_is_not_brought_back_by_a_location_change():
+    """Found at random, in the judge: its location stood for that of the notice, but was outside the area."""
+    assert fuzz(Job(81047, "identity", mobile="learners")).verdict.violations == ()

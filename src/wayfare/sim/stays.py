@@ -355,6 +355,7 @@ class Judge:
                     (run[0].broker, run[0].life) not in sent
                     and self._was_expected(client, stays[:first], run[0], event)
                     and not self._is_limited_soon(run, event)
+                    and not _was_passed_over(stays[:first], run[0], event)
                 ):
                     return "past", run[0]
                 if self._has_to_be_recalled(
@@ -530,6 +531,16 @@ def _is_elsewhere(stay: Stay, published: Event) -> bool:
     """Whether a publication is of no use where a client stays."""
     state, area = stay.state, published.area
     return area is not None and is_elsewhere(area, state.location, state.position)
+
+
+def _was_passed_over(before: list[Stay], stay: Stay, published: Event) -> bool:
+    """Whether this broker may have handed it over before, as of use elsewhere: a location change does not bring it back."""
+    return any(
+        (one.broker, one.life) == (stay.broker, stay.life)
+        and _is_elsewhere(one, published)
+        and any(matches(exact, published.attributes or {}) for exact in one.meanings)
+        for one in before
+    )
 
 
 def _is_reported(published: Event, reports: list[list[float]]) -> bool:
