@@ -294,7 +294,8 @@ def test_help_has_every_statement_and_the_help_is_right():
     optional = optional.replace("[", "")
     played(f"brokers porto - lisbon\n{plain}{optional}\n{plain}")
     for word in ("subscribe", "unsubscribe", "detach", "note", "wait", "settle"):
-        played(f"brokers porto - lisbon\nattach anna porto\n{examples[word]}")
+        statement = examples[word].partition("[")[0]
+        played(f"brokers porto - lisbon\nattach anna porto\n{statement}")
     for word in ("cut", "heal", "slow", "crash", "show"):
         statement = examples[word].replace("[", "").replace("]", "")
         played(f"brokers porto - lisbon\n{statement}\nwait 3s\nheal porto - lisbon")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from wayfare.core import messages as m
 from wayfare.core.border import Border
-from wayfare.core.effects import Close, Effect, LinkDown, Received, Send
+from wayfare.core.effects import Close, Effect, LinkDown, Pause, Received, Resume, Send
 from wayfare.core.messages import BrokerId, LinkId, Tunnel
 from wayfare.core.paths import Paths
 from wayfare.core.relocation import Relocation
@@ -21,6 +21,10 @@ from wayfare.errors import ProtocolError
 def tunnelled(visited: BrokerId, link: LinkId) -> LinkId:
     """What the home broker calls a connection elsewhere: no host gives such a name to one of its own."""
     return LinkId(f"\0{visited}\0{link}")
+
+
+def is_tunnel(link: LinkId) -> bool:
+    return link.startswith("\0")
 
 
 class Home(Relocation):
@@ -70,9 +74,14 @@ class Home(Relocation):
     # At home
 
     def outward(self, effects: list[Effect]) -> list[Effect]:
-        """What is for a client elsewhere goes through the tunnel."""
+        """What is for a client elsewhere goes through the tunnel.
+
+        But its connection is not here: a publisher elsewhere cannot be paused, or resumed.
+        """
         out: list[Effect] = []
         for effect in effects:
+            if isinstance(effect, Pause | Resume) and is_tunnel(effect.link):
+                continue
             there = self._away.get(effect.link) if isinstance(effect, Send | Close) else None
             if there is None:
                 out.append(effect)
