@@ -851,3 +851,8 @@ def test_a_session_of_another_process_that_is_sought_ends_and_is_not_handed_over
         one.link for one in effects if isinstance(one, Close)
     ]
     assert not any(one.errands for one in sent if isinstance(one, Update))
+
+
+def test_a_client_may_subscribe_while_terms_are_applied_to_what_it_missed():
+    """Found at random: the broker crashed when the subscriptions changed between two slices."""
+    assert fuzz(Job(8100010, "flooding", faults=True, mobile="both")).verdict.violations == ()

@@ -100,6 +100,8 @@ class Border:
         self.cut: dict[BrokerId, int] = {}
         self.places = Places()  # the map, if the broker has one
         self._flooding = False  # what is routed now goes to all brokers
+        # Sessions that retained publications may reach before others, by place: until when, and why.
+        self._incomplete: dict[int, tuple[int, str]] = {}
         self.by_link: dict[LinkId, Session] = {}
         self.costs = Costs(self.subscriptions_of)
         self.tombstones: dict[ClientId, Tombstone] = {}
@@ -303,6 +305,7 @@ class Border:
     def unseat(self, session: Session) -> None:
         """It has subscribed to nothing any more."""
         del self._by_place[session.place]
+        self._incomplete.pop(session.place, None)
 
     def renew(self, session: Session, message: m.Attach, link: LinkId) -> None:
         """The same client again, at a later epoch: what the session has is still good."""
@@ -374,6 +377,7 @@ class Border:
 
     def _vacate(self, place: int) -> None:
         """The session of this place is no more; what still goes there goes to nobody."""
+        self._incomplete.pop(place, None)
         if self.intakes.is_removing(place):
             self._by_place[place] = self._ended
         else:
@@ -940,13 +944,35 @@ class Border:
             self._doubt(notification, value.since)
         effects: list[Effect] = [Send(link, value) for link in self._links if link != came_from]
         self._flooding = True
+        before = self._incomplete_sessions(now)
         routed = self.route(notification, came_from, now)
+        for session, last in before:
+            if session.backlog.last > last:  # others behind this one may be missing
+                session.backlog.lose(1, self._incomplete[session.place][1], exact=False)
+                routed += self.push(session, now)
         self._flooding = False
         return effects + [
             effect
             for effect in routed
             if not (type(effect) is Send and effect.message is notification)
         ]
+
+    def expect_incomplete(self, session: Session, why: str, now: int) -> None:
+        """A session waits no longer for its old broker, and its filters may not be in effect everywhere yet.
+
+        Retained publications reach it all the same, as they go to all brokers. What is between them may be missing.
+        """
+        self._incomplete[session.place] = now + self.limits.delay_ns, why
+
+    def _incomplete_sessions(self, now: int) -> list[tuple[Session, int]]:
+        """Those sessions, and how much each got."""
+        if not self._incomplete:
+            return []
+        for place, (until, _) in list(self._incomplete.items()):
+            if until <= now:
+                del self._incomplete[place]
+        sessions = map(self._by_place.__getitem__, self._incomplete)
+        return [(one, one.backlog.last) for one in sessions]
 
     def _doubt(self, notification: Notification, since: int) -> None:
         """Report to the clients that got nothing of its publisher since then that something may be missing."""

@@ -443,6 +443,7 @@ class Handoff(Relocation):
                 if (one.notification.publisher, one.notification.number) in wait.flooded
             }
             wait.held = with_loss_behind(wait.held, loss, flooded)
+        self.border.expect_incomplete(session, why, now)
         return self._release(session, now, loss)
 
     def _release(self, session: Session, now: int, loss: Loss | None = None) -> list[Effect]:

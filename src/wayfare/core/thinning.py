@@ -90,7 +90,8 @@ class Thinning(Generic[Q]):
             for one, put in kept
             if isinstance(one, Loss) or not has_expired(one.notification, put, now)
         ]
-        self._wanted, self._now, self._limits = wanted, now, limits
+        self._wanted = dict(wanted)  # the client may subscribe to something else meanwhile
+        self._now, self._limits = now, limits
         self._moved, self._strict = moved, strict
         self._candidates, self._live = candidates or {}, live
         self._index: FilterIndex[Filter] = FilterIndex()
