@@ -182,7 +182,7 @@ def test_a_member_hands_out_while_its_lease_holds():
     assert one.take(100 + AWAY - 1) == (Work((1, 5), note(5), 0), [])
     assert one.take(100 + AWAY - 1) == (None, [])
     assert one.done((1, 5)) and told(one.flush(9_200)) == Done("a", 1, (5,), 2)
-    assert one.next_deadline() == 100 + AWAY or one.next_deadline() is None
+    assert one.next_deadline() == 9_200 + AWAY // 3, "it may wait, and is not answered"
 
 
 def test_a_member_asks_first_when_its_lease_is_over():
@@ -274,10 +274,10 @@ def test_what_is_done_is_said_again_until_the_coordinator_answers():
     assert one.done((1, 5)) and told(one.flush(310)) == Done("a", 1, (5,), 2), "lost on its way"
     check_done, _ = one.on_lost(400)
     assert told([check_done]) == Done("a", 1, (5,), 3, has=(6,))
-    assert one.tick(400 + AWAY // 3) == [] and one.next_deadline() is None, "it is on its way"
+    assert one.tick(400 + AWAY // 3) == [Enrol(enlist("a"))], "it is on its way, and may wait"
     check_done, _ = one.on_lost(5000)
     assert told([check_done]) == Done("a", 1, (5,), 5, has=(6,)), "lost, too"
-    one.on_notified(came(Lease(1, 5)), 5100)
+    one.on_notified(came(Lease(1, 6)), 5100)
     assert told(one.tick(one.next_deadline())) == Done("a", 1, (), 7), "it was answered"
 
 
@@ -310,14 +310,45 @@ def test_renewals_do_not_pile_up_while_the_coordinator_cannot_be_reached():
     one.on_notified(came(Assign(1, 5, note(5), 0, 1)), 300)
     one.take(300)
     assert told(one.tick(one.next_deadline())) == Done("a", 1, (), 2)
-    later = 300 + AWAY // 3 + AWAY // 3
-    assert one.tick(later) == [] and one.next_deadline() is None
+    again = [one.tick(one.next_deadline()) for _ in range(3)]
+    keep_alive = Enrol(enlist("a"))
+    assert again == [[keep_alive], [keep_alive], []] and one.next_deadline() is None
     one.on_disconnected()
     assert one.on_connected(20_000) == [] and one.next_deadline() is None
     assert one.on_notified(came(Poll(1, 1)), 20_001) == []
     one.on_notified(came(Lease(1, 2)), 90_000)
     assert one.next_deadline() == 90_000, "the lease is over since long"
     assert told(one.tick(90_000)) == Done("a", 1, (), 3)
+
+
+def test_a_member_whose_publications_wait_enlists_again_without_extending_its_lease():
+    one = member()
+    one.on_notified(came(Lease(1, 1)), 300)
+    one.on_notified(came(Assign(1, 5, note(5), 0, 1)), 300)
+    one.take(300)
+    one.done((1, 5))
+    assert told(one.flush(400)) == Done("a", 1, (5,), 2), "this is not answered, and it may wait"
+    for _ in range(10):
+        now = one.next_deadline()
+        assert one.tick(now) == [Enrol(enlist("a"))]
+        assert one.on_notified(came(Lease(1, 1)), now) == []
+    one.on_notified(came(Assign(1, 6, note(6), 0, 1)), now + 2)
+    assert one.take(now + 3) == (None, []), "it has asked for a longer lease"
+    assert one.on_notified(came(Lease(1, one._beat)), now + 4) == [Ready()]
+    assert one._unheard_ns is None and one.take(now + 5)[0] is not None
+
+
+def test_a_coordinator_knows_that_a_member_is_there_whose_publications_wait():
+    group = g.Group("workers", F, 0)
+    group.enlist(enlist("a"), 0)
+    group.confirm()
+    group.put(stored(5), LIMITS, 1)
+    ((_, assigned),) = group.assign(1)
+    for now in range(AWAY // 3, 3 * AWAY, AWAY // 3):
+        assert group.enlist(enlist("a"), now) == [("a", Lease(1, 1))]
+        assert group.mind_silent(AWAY, now) == []
+    done = Done("a", 1, (assigned.number,), 2)
+    assert [one.notification for one in group.on_done(done, 3 * AWAY)[1]] == [note(5)]
 
 
 def test_a_loss_is_told():

@@ -856,3 +856,18 @@ def test_a_session_of_another_process_that_is_sought_ends_and_is_not_handed_over
 def test_a_client_may_subscribe_while_terms_are_applied_to_what_it_missed():
     """Found at random: the broker crashed when the subscriptions changed between two slices."""
     assert fuzz(Job(8100010, "flooding", faults=True, mobile="both")).verdict.violations == ()
+
+
+def test_a_member_that_is_slowed_as_a_publisher_stays_a_member():
+    """Found at random: what it told its coordinator waited with its publications, for longer than it may be silent."""
+    assert fuzz(Job(51000043, "covering", faults=True)).verdict.violations == ()
+
+
+@pytest.mark.parametrize(
+    ("seed", "routing", "mobile"),
+    [(60000033, "covering", "subscribers"), (60000170, "flooding", "both")],
+)
+def test_a_group_loses_only_while_a_member_does_not_take_what_it_has(seed, routing, mobile):
+    """Found at random: the judge saw that an application was slow only once it had taken the notification."""
+    job = Job(seed, routing, faults=True, mobile=mobile)
+    assert fuzz(job).verdict.violations == ()

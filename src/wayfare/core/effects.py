@@ -24,9 +24,12 @@ from wayfare.core.filters import Filter
 from wayfare.core.grants import Grants
 from wayfare.core.late import LATE
 from wayfare.core.messages import (
+    Ack,
     AnyMessage,
     BrokerId,
     ClientId,
+    Enlist,
+    HereAck,
     LinkId,
     Notification,
     Peers,
@@ -246,10 +249,16 @@ class Unheard(msgspec.Struct, frozen=True, gc=False):
 class Pause(msgspec.Struct, frozen=True, gc=False):
     """Take no publications from this connection of a client until `Resume`.
 
-    They wait there, and so does what comes behind them; but acknowledgements are received as ever.
+    They wait there, and so does what comes behind them, unless it `passes_pauses`: acknowledgements are
+    received as ever, and so are members of queue groups that say that they are there.
     """
 
     link: LinkId
+
+
+def passes_pauses(message: AnyMessage) -> bool:
+    """Whether a host steps this at once, however much waits in a connection that is paused."""
+    return type(message) in (HereAck, Enlist) or (type(message) is Ack and message.probe is None)
 
 
 class Resume(msgspec.Struct, frozen=True, gc=False):

@@ -7,6 +7,10 @@
 
 What is assigned waits here until the application takes it, however late that is: it gets a notification only while
 the lease holds; else the lease is renewed first. What waits when the member is expelled is void.
+
+What a member tells the coordinator are publications, and those wait while the client is slowed for other readers. So
+that it is not expelled meanwhile, a member that gets no answer enlists once more: that is no publication, and passes
+them. It has said nothing new by that: neither the lease begins anew, nor is anything answered that still waits.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from wayfare.core.groups import (
     Assign,
     Done,
     Expelled,
+    Lease,
     Leave,
     Missed,
     Poll,
@@ -125,6 +130,10 @@ class Membership:
         )
         self._asked_ns: int | None = None  # when something was last sent that is answered
         self._due: int | None = None  # when to enlist, or to renew, again
+        self._answered = 0  # the last beat that the coordinator has heard
+        # Since when the coordinator may not hear what is said to it; None: it has heard all.
+        self._unheard_ns: int | None = None
+        self._unanswered_ns = 0  # ... and since when it has answered nothing at all
 
     def begin(self) -> list[Action]:
         return [Listen(self.wanted, self.offered)]
@@ -163,6 +172,7 @@ class Membership:
             self.joined = True
             actions.append(Joined())
         self._extend(said.beat)
+        self._on_heard(said.beat, now, enlisted=isinstance(said, Lease))
         if self._checked is not None and said.beat >= self._checked:
             self._checked = None
         if self._pending is not None and said.beat >= self._pending:
@@ -248,7 +258,7 @@ class Membership:
             return []
         if not self.term:
             return self._enrol(now)
-        return self._renew(now)
+        return [*self._keep_alive(now), *self._renew(now)]
 
     def tick(self, now: int) -> list[Action]:
         if self._due is None or now < self._due or self.left:
@@ -256,9 +266,10 @@ class Membership:
         self._due = None
         if not self.term:
             return self._enrol(now)
+        actions = self._keep_alive(now)
         if self._has_something() or self._checked is not None:
-            return self._renew(now)
-        return []
+            actions += self._renew(now)
+        return actions
 
     def next_deadline(self) -> int | None:
         return self._due
@@ -277,7 +288,7 @@ class Membership:
         self.hand.clear()
         self._seen.clear()
         self._done.clear()
-        self._checked = self._pending = None
+        self._checked = self._pending = self._unheard_ns = None
         self._lease_until = 0
 
     def _extend(self, beat: int) -> None:
@@ -317,19 +328,36 @@ class Membership:
             return []
         self._arm(now, self.away_ns)
         self._asked_ns = now
-        return [
-            Enrol(
-                Enlist(
-                    self.name,
-                    self.filter,
-                    self.address,
-                    self._next_beat(now),
-                    self.prefetch,
-                    self.away_ns,
-                    self.slow_ns,
-                )
-            )
-        ]
+        return [self._enlist(self._next_beat(now))]
+
+    def _enlist(self, beat: int) -> Enrol:
+        waits = (self.prefetch, self.away_ns, self.slow_ns)
+        return Enrol(Enlist(self.name, self.filter, self.address, beat, *waits))
+
+    def _keep_alive(self, now: int) -> list[Action]:
+        """Enlist once more if nothing that was said has been heard for a while.
+
+        A coordinator that has answered nothing for as long as this member may be silent cannot be reached: then
+        that would pile up.
+        """
+        if self._unheard_ns is None or not self.connected:
+            return []
+        if now - self._unanswered_ns >= self.away_ns:
+            return []
+        due = self._unheard_ns + self.away_ns // RENEWALS
+        if now < due:
+            self._arm(now, due - now)
+            return []
+        self._unheard_ns = now
+        self._arm(now)
+        return [self._enlist(self._answered)]
+
+    def _on_heard(self, beat: int, now: int, *, enlisted: bool) -> None:
+        """The coordinator has heard this, and answered; with `enlisted`, maybe what passed what it has not heard."""
+        if enlisted or beat > self._answered:
+            self._unanswered_ns = now
+            self._unheard_ns = None if beat >= self._beat else now
+        self._answered = max(self._answered, beat)
 
     def _renew(self, now: int) -> list[Action]:
         """Renew the lease, unless the last renewal is still on its way: while the coordinator cannot be reached, they would pile up."""
@@ -352,8 +380,11 @@ class Membership:
             self._asked_ns, self._pending = now, beat
         self._done.clear()
         self._due = None
-        if self._has_something() or check:
-            self._arm(now)
+        if self._unheard_ns is None:
+            self._unheard_ns = self._unanswered_ns = now
+        self._arm(now)
+        if (due := self._unheard_ns + self.away_ns // RENEWALS) > now:
+            self._arm(now, due - now)
         done = Done(self.address, self.term, numbers, beat, has, self._missed)
         return [Tell({GROUP: self.group}, encoded(done))]
 

@@ -3,8 +3,9 @@
 a client says too much    it is not read for a while
 a neighbour is slow       nobody else is read: clients, and neighbours that are not behind themselves
 a neighbour is away       publishers are not read; clients that only subscribe, or move, go on
-the core pauses a client  its publications wait here, and what comes behind them; acknowledgements go on. If too many
-                          wait, or memory is short, it is not read: no client of ours sends more than its outbox holds
+the core pauses a client  its publications wait here, and what comes behind them; acknowledgements go on, and so do
+                          members of queue groups that say that they are there. If too many wait, or memory is short,
+                          it is not read: no client of ours sends more than its outbox holds
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from wayfare.core.client import OUTBOX_MAX
+from wayfare.core.effects import passes_pauses
 from wayfare.core.history import size_of
 from wayfare.core.memory import BODY_BYTES
-from wayfare.core.messages import Ack, AnyMessage, BrokerId, HereAck, Publish
+from wayfare.core.messages import AnyMessage, BrokerId, Publish
 from wayfare.net.connection import Connection
 from wayfare.net.limits import Rate
 from wayfare.net.links import Link
@@ -128,9 +130,7 @@ class Pauses:
             return messages
         now: list[AnyMessage] = []
         for message in messages:
-            if (isinstance(message, Ack) and message.probe is None) or isinstance(message, HereAck):
-                now.append(message)
-            elif held.messages or type(message) is Publish:
+            if (held.messages or type(message) is Publish) and not passes_pauses(message):
                 held.messages.append(message)
                 held.bytes += _bytes(message)
             else:

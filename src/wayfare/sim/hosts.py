@@ -40,11 +40,11 @@ from wayfare.core.effects import (
     Tick,
     Unheard,
     WillPublished,
+    passes_pauses,
 )
 from wayfare.core.filters import Filter
 from wayfare.core.membership import Membership
 from wayfare.core.messages import (
-    Ack,
     Area,
     Attach,
     BrokerId,
@@ -52,7 +52,6 @@ from wayfare.core.messages import (
     Deliver,
     Gap,
     Here,
-    HereAck,
     HereGap,
     Late,
     LinkId,
@@ -382,8 +381,7 @@ class BrokerHost(Host):
             self.paused.pop(event.link, None)  # what waited may have paused it again
             return False
         paused, message = self.paused[event.link], event.message
-        at_once = (type(message) is Ack and message.probe is None) or type(message) is HereAck
-        if at_once or not (paused.messages or type(message) is Publish):
+        if passes_pauses(message) or not (paused.messages or type(message) is Publish):
             return False
         paused.messages.append((event, self.agenda.now))
         return True
@@ -828,6 +826,8 @@ class ClientHost(Host):
             elif isinstance(action, ms.Tell):
                 self.publish(action.attributes, action.payload)
             elif isinstance(action, ms.Ready):
+                for number in one.held:
+                    world.assigned.setdefault((one.address, (one.term, number)), world.now)
                 if world.reader is None:
                     while self.take(one):
                         pass

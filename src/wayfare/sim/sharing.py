@@ -144,8 +144,15 @@ def _slow_groups(world: World) -> dict[str, int]:
     }
     for now, _, member, work in world.handed:
         note = work.notification
-        if now - published[note.publisher, note.number] >= bounds[member.group]:
-            excuses.append((now, member.group))
+        slow_ns = published[note.publisher, note.number] + bounds[member.group]
+        if now >= slow_ns:
+            excuses.append((slow_ns, member.group))
+    taken = {(member.address, work.number): now for now, _, member, work in world.handed}
+    group_of = {one.address: one.group for _, one in world.members}
+    for assigned, now in world.assigned.items():
+        group = group_of[assigned[0]]
+        if taken.get(assigned, inf) - now >= bounds[group]:
+            excuses.append((now + bounds[group], group))
     back: dict[str, int] = {}  # when a client was next attached
     for event in reversed(world.events):
         client, now = event.client or "", event.time_ns

@@ -127,6 +127,8 @@ class World:
         self.reader: Callable[[ClientHost, Membership], None] | None = None
         self.worker: Callable[[ClientHost, Membership, Work], None] | None = None
         self.handed: list[tuple[int, str, Membership, Work]] = []
+        # When something was first ready for a member: by its address, and the number that `handed` has.
+        self.assigned: dict[tuple[str, tuple[int, int]], int] = {}
         self.rolled_back: set[str] = set()  # brokers whose stores went back, or were lost
         self.done: list[tuple[int, Membership, tuple[int, int]]] = []
         self.joined: dict[str, int] = {}  # groups, and since when they are in effect
