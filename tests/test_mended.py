@@ -871,3 +871,9 @@ def test_a_group_loses_only_while_a_member_does_not_take_what_it_has(seed, routi
     """Found at random: the judge saw that an application was slow only once it had taken the notification."""
     job = Job(seed, routing, faults=True, mobile=mobile)
     assert fuzz(job).verdict.violations == ()
+
+
+def test_a_broker_that_was_not_told_to_listen_ahead_keeps_nothing():
+    """Found at random: a message between replicators was lost, and the judge required the past all the same."""
+    job = Job(70000901, "simple", faults=True, mobile="walkers")
+    assert fuzz(job).verdict.violations == ()

@@ -418,6 +418,8 @@ class Judge:
             return False  # a recall is under way, and does not know where in the range the client is now
         there = BrokerId(last[0].broker) if last else here
         if here != there and self._listens(client, last, here) and _is_same([*last, *ours]):
+            if not self._has_heard(client, last, here, event.time_ns):
+                return False
             if last[-1].end - last[0].start >= 2 * self.reach.client_ns:
                 set_up = last[0].attached + self._direct_ns()
         elif len(ours) == 1 or not _is_same(ours):
@@ -480,6 +482,11 @@ class Judge:
         """Whether this broker was to listen ahead while the client was where it was last."""
         epoch, there = last[0].attachment, BrokerId(last[0].broker)
         return self.world.listens_for(ClientId(client), epoch, there, here)
+
+    def _has_heard(self, client: str, last: list[Stay], here: BrokerId, time: int) -> bool:
+        """Whether this broker knew that when something that was published at a time came there."""
+        heard, epoch = self.world.listening.has_heard, last[0].attachment
+        return heard(ClientId(client), epoch, here, time, self.reach.tree_ns)
 
     def _ranged(self, stay: Stay) -> Iterator[Filter]:
         """What virtual clients listen to where this client stays, for each filter that it follows."""

@@ -41,10 +41,8 @@ from wayfare.core.messages import (
     AnyMessage,
     BrokerId,
     ClientId,
-    Forget,
     LinkId,
     Notification,
-    Shadow,
     Tunnel,
     Will,
 )
@@ -59,6 +57,7 @@ from wayfare.sim import topology
 from wayfare.sim.faults import Crash, Cut, Disconnect, Faults, Rollback, Slow, Stall
 from wayfare.sim.hosts import RETRY_NS, BrokerHost, ClientHost, Connection, Paused
 from wayfare.sim.links import MS_NS, Action, Agenda, LinkSpec, Pipe
+from wayfare.sim.listening import Listening
 
 BROKER_LINK = LinkSpec(latency_ns=10 * MS_NS)
 CLIENT_LINK = LinkSpec(latency_ns=2 * MS_NS)
@@ -106,8 +105,7 @@ class World:
         self.ahead = ahead
         self.direct_link = direct_link
         self.posted = 0  # messages between replicators
-        # By client and epoch: the brokers that were asked to listen ahead, all the time.
-        self.listening: dict[tuple[ClientId, int], dict[BrokerId, None]] = {}
+        self.listening = Listening(self.limits.lease_ns)
         self.brokers: dict[str, BrokerHost] = {}
         self.clients: dict[str, ClientHost] = {}
         self.edges: topology.Edges = []
@@ -345,9 +343,10 @@ class World:
         self.posted += 1
         for watcher in self.watchers:
             watcher(sender, effect.broker, effect.message)
-        self._note_listening(effect)
+        self.listening.on_posted(effect.broker, effect.message)
         spec, random = self.direct_link, self.random
         if effect.broker not in self.brokers or (spec.loss and random.random() < spec.loss):
+            self.listening.on_lost(effect.broker, effect.message, self.now)
             return
         late_ns = random.randrange(spec.jitter_ns + 1) if spec.jitter_ns else 0
         arrival = self.now + spec.latency_ns + late_ns
@@ -362,27 +361,19 @@ class World:
                 host = self.brokers[BrokerId(end)]
                 host.perform(host.step(Measured(LinkId(other), round_trip_ns), self.now))
 
-    def _note_listening(self, posted: Post) -> None:
-        message = posted.message
-        if isinstance(message, Shadow):
-            others = self.listening.setdefault(
-                (message.client, message.epoch), dict.fromkeys(message.others)
-            )
-            for one in [one for one in others if one not in message.others]:
-                del others[one]
-        elif isinstance(message, Forget) and not message.broker:
-            self.listening.get((message.client, message.epoch - 1), {}).pop(posted.broker, None)
-
     def listens_for(self, client: ClientId, epoch: int, there: BrokerId, here: BrokerId) -> bool:
         """Whether a broker was to listen ahead for a client all the time of an attachment to another one."""
         if self.ahead.learning is None:
             return here in self.ahead.nlb(there)
-        return here in self.listening.get((client, epoch), {})
+        return self.listening.was_asked(client, epoch, here)
 
     def _deliver_post(self, posted: tuple[BrokerId, Post]) -> None:
         sender, effect = posted
-        if effect.broker not in self.stopped and sender not in self.stopped:
-            self.brokers[effect.broker].receive(Posted(sender, effect.message))
+        if effect.broker in self.stopped or sender in self.stopped:
+            self.listening.on_lost(effect.broker, effect.message, self.now)
+            return
+        self.listening.on_arrived(effect.broker, effect.message, self.now)
+        self.brokers[effect.broker].receive(Posted(sender, effect.message))
 
     # Faults
 
