@@ -103,6 +103,26 @@ def test_who_moves_or_is_back_in_time_has_none(relocation):
     assert check(world).violations == ()
 
 
+@pytest.mark.parametrize("relocation", ["handoff", "junction", "home"])
+def test_a_client_that_says_that_it_moves_has_time_for_that_however_short_the_delay_is(relocation):
+    will = Will(GONE, b"bye", 0)
+    world, bert, device = network(relocation, will=will, greeting_ns=2_000 * MS)
+    for broker in ("braga", "faro", "porto"):
+        device.detach(moves=True)
+        wait(world, 1_500)
+        device.attach(broker)
+        wait(world, 3_000)
+    assert got(bert) == []
+    device.detach(moves=True)  # and dies on its way
+    wait(world, 1_900)
+    assert got(bert) == []
+    wait(world, 500)
+    assert len(got(bert)) == 1
+    device.attach()
+    world.settle()
+    assert check(world).violations == ()
+
+
 def test_who_leaves_for_good_has_none_and_who_only_goes_away_has_one():
     world, bert, device = network()
     device.detach(leave=True)
@@ -309,6 +329,26 @@ async def test_live():
             await states.get(0.3)
         late = await bert.subscribe("device = 'd7'")
         assert (await late.get(5)).retained
+
+
+@live
+async def test_a_client_that_moves_has_no_will_published_without_any_delay():
+    async with (
+        tree("porto-lisbon", "faro-lisbon") as net,
+        wayfare.connect(net.url("faro"), client_id="bert") as bert,
+    ):
+        states = await bert.subscribe("exists state")
+        device = await wayfare.connect(
+            net.url("porto"), client_id="device", will=wayfare.Will(GONE)
+        )
+        for at in ("lisbon", "faro", "porto") * 3:
+            await device.move(net.url(at))
+        await device.detach()
+        assert (await states.get(5)).publisher == "device (will)"
+        with pytest.raises(TimeoutError):  # that was the only one
+            await states.get(0.3)
+        await device.attach()
+        await device.close()
 
 
 def test_what_a_will_may_be():

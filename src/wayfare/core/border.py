@@ -521,6 +521,12 @@ class Border:
             session.will_at = now + session.will.delay_ns
             self.arm_will(session)
 
+    def expect_elsewhere(self, session: Session, now: int) -> None:
+        """A client has said that it moves: its will waits until it had time to attach, however short the delay is."""
+        if session.will is not None and session.link is None:
+            session.will_at = max(session.will_at, now + self.limits.greeting_ns)
+            self.arm_will(session)
+
     def arm_will(self, session: Session) -> None:
         """Publish the will of a session whose client is away, when its time has come."""
         due = wills.due_at(session)

@@ -1142,7 +1142,10 @@ class Broker:
         effects: list[Effect] = []
         if message.leave:
             effects = self.replicator.on_left(session.client, session.epoch, now)
-        return effects + self.relocation.on_detach(session, message, now)
+        effects += self.relocation.on_detach(session, message, now)
+        if message.moves:
+            self.border.expect_elsewhere(session, now)
+        return effects
 
     def on_subscribe(self, session: Session, message: m.Subscribe, now: int) -> list[Effect]:
         if message.ask > session.asked and self._compares_first(session, message):

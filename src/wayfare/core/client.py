@@ -382,8 +382,8 @@ class Client:
                 self._local[filter] = broker
         return ended
 
-    def detach(self, *, leave: bool = False) -> list[Effect]:
-        """Go away; with `leave`, for good: the session ends, and so does what waits in it.
+    def detach(self, *, leave: bool = False, moves: bool = False) -> list[Effect]:
+        """Go away; with `leave`, for good: the session ends, and so does what waits in it; with `moves`, to attach elsewhere.
 
         What was published before has been sent in front of the goodbye, on the same connection.
         """
@@ -400,7 +400,7 @@ class Client:
             if link is not None:
                 self._unanswered.clear()
                 self._note_for_a_while()
-        return [] if link is None else [Send(link, m.Detach(leave)), Close(link, "detached")]
+        return [] if link is None else [Send(link, m.Detach(leave, moves)), Close(link, "detached")]
 
     def follow(self, template: Template, terms: m.Terms | None = None) -> list[Effect]:
         """Subscribe to what this means wherever the client is, and whatever it is like."""

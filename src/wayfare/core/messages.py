@@ -475,9 +475,10 @@ class Attach(Message, frozen=True, tag=10):
 
 
 class Detach(Message, frozen=True, tag=11):
-    """The client goes away; with `leave`, for good: its session ends."""
+    """The client goes away; with `leave`, for good: its session ends; with `moves`, to another broker now."""
 
     leave: bool = False
+    moves: bool = False
 
 
 class Subscribe(Message, frozen=True, tag=12):

@@ -138,6 +138,8 @@ class Conversation:
         self.rounds.begin_with(there, spare)
         if self.broker and self.wire is not None and self.wire.address == there:
             return
+        if self._core.will is not None and self.wire is not None:
+            self.perform(self._core.detach(moves=True))
         self._go(why)
         await self._arrive()
         overtaken = self.rounds.addresses[0] != there  # by another move

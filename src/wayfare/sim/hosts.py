@@ -91,6 +91,7 @@ NOTICE_NS = 50 * MS_NS  # until a broker notices that a connection broke
 SLICE = 16  # publications that waited and are taken in one millisecond
 RETRY_NS = 100 * MS_NS  # until a client tries again to reach a broker that is down
 
+MOVES = "moves"  # the reason of a client that has said so
 TICK = Tick()
 NOTIFYING = (
     Deliver,
@@ -490,6 +491,7 @@ class ClientHost(Host):
         "asked",
         "channels",
         "connection",
+        "goodbye",
         "home",
         "left",
         "link",
@@ -510,6 +512,7 @@ class ClientHost(Host):
         self.channels = link.channels(world.random)  # its own, wherever it is
         self.connection: Connection | None = None
         self.left = False
+        self.goodbye: str | None = None  # what it says while it detaches
         self.replaced = False  # a later process has its name: of this one only brokers hear
         self.received: list[Notify] = []
         self._asked: dict[int, tuple[int, list[Filter]]] = {}  # probes: when, and for what
@@ -562,13 +565,15 @@ class ClientHost(Host):
             if had_left:  # what was assigned to it since is lost with its session
                 self._belong(one, one.on_lost(world.now))
 
-    def detach(self, *, leave: bool = False) -> None:
-        """Say goodbye; with `leave`, for good."""
+    def detach(self, *, leave: bool = False, moves: bool = False) -> None:
+        """Say goodbye; with `leave`, for good; with `moves`, to attach elsewhere at once."""
         if self.connection is not None:
             self.left = leave
             if leave:
                 self.log("left")
-            self.perform(self.core.detach(leave=leave))
+            self.goodbye = MOVES if moves else None
+            self.perform(self.core.detach(leave=leave, moves=moves))
+            self.goodbye = None
 
     def replace(self) -> None:
         """Another process has begun under its name; this one stays as it is, unless somebody ends it."""
@@ -982,7 +987,7 @@ class ClientHost(Host):
             self.connection = None
             for one, _ in self.memberships.values():
                 one.on_disconnected()
-            self.log("detached", reason)
+            self.log("detached", reason or self.goodbye)
 
     def log(self, kind: str, reason: str | None = None) -> None:
         """What this process did, as long as it is the one that has the name."""

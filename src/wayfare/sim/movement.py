@@ -119,7 +119,7 @@ def play(world: World, client: str, stays: list[Stay]) -> None:
         if stay.silent:
             host.disconnect(late=stay.late)
         else:
-            host.detach()
+            host.detach(moves=host.core.will is not None and stay is not stays[-1])
 
     for stay in stays:
         world.agenda.at(stay.from_ns, arrive, stay)

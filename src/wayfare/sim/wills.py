@@ -12,10 +12,11 @@ from math import inf
 import msgspec
 
 from wayfare.core.broker import ALL_RELOCATIONS
+from wayfare.core.history import Limits
 from wayfare.core.messages import WILL_SUFFIX, Will
 from wayfare.core.relocation import Naive
 from wayfare.eventlog import Event
-from wayfare.sim.hosts import NOTICE_NS
+from wayfare.sim.hosts import MOVES, NOTICE_NS
 from wayfare.sim.reach import Reach
 from wayfare.sim.verdict import Violation
 from wayfare.sim.world import World
@@ -28,6 +29,11 @@ class Attachment(msgspec.Struct):
     start: int
     end: float = inf
     left: bool = False
+    moves: bool = False  # it said that it would attach elsewhere at once
+
+    def patience_ns(self, will: Will, limits: Limits) -> int:
+        """How long its client may be gone."""
+        return max(will.delay_ns, limits.greeting_ns if self.moves else 0)
 
 
 def check_wills(world: World, reach: Reach) -> Iterator[Violation]:
@@ -71,6 +77,7 @@ class Judge:
             elif event.client == name and event.kind in ("detached", "left"):
                 self._attachments[-1].end = event.time_ns
                 self._attachments[-1].left |= event.kind == "left"
+                self._attachments[-1].moves |= event.reason == MOVES
         self._moving_ns = 2 * reach.tree_ns * moves  # until a session is where its client is
 
     def violations(self) -> Iterator[Violation]:
@@ -88,7 +95,8 @@ class Judge:
         if mine is None or mine.end > event.time_ns:
             yield Violation("will", f"{what}, but it was not gone")
             return
-        if event.time_ns < mine.end + self._will.delay_ns and not self._ended:
+        patience_ns = mine.patience_ns(self._will, self._world.limits)
+        if event.time_ns < mine.end + patience_ns and not self._ended:
             yield Violation("will", f"{what}, but it was gone at {mine.end} only")
         if mine.left and not self._world.faulty:
             yield Violation("will", f"{what}, but it had left for good")
@@ -105,7 +113,8 @@ class Judge:
         for one, later in zip(self._attachments, [*self._attachments[1:], None], strict=True):
             back = self._world.now if later is None else later.start
             stayed = one.end - one.start > 2 * client_ns + self._moving_ns
-            gone = back - one.end > self._will.delay_ns + slack_ns
+            patience_ns = one.patience_ns(self._will, self._world.limits)
+            gone = back - one.end > patience_ns + slack_ns
             if stayed and gone and not one.left and one.epoch not in self._published:
                 yield Violation(
                     "will",
