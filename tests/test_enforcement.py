@@ -115,6 +115,19 @@ def test_the_clients_of_a_removed_account_are_disconnected_and_others_stay(file)
     run(test())
 
 
+def test_a_client_whose_name_becomes_that_of_another_account_is_not_told_which(file, caplog):
+    async def test():
+        async with live(broker_of(file)) as broker:
+            anna = await connect(broker, "anna-1", account="anna")
+            accounts_file.add(file, "project-condor", "secret", {"clients": ["anna-1*"]})
+            change(file, '["anna-*"]', '["anna-2*"]')
+            why = await refusal_of(anna)
+            assert "may not attach as" in why and "condor" not in why and "anna-1*" not in why
+            assert "project-condor" in caplog.text
+
+    run(test())
+
+
 def test_a_client_stays_while_its_password_is_rotated_and_leaves_when_that_is_over(file):
     async def test():
         async with live(broker_of(file)) as broker:

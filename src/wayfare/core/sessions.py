@@ -497,8 +497,10 @@ class Session:
 
     def is_awaited(self) -> bool:
         """Whether somebody waits for this session while it waits."""
-        pending = self.handing or (self.wait is not None and self.wait.pending)
-        return self.link is not None or pending is not None or self.leaving
+        asked = self.handing is not None or (
+            self.wait is not None and self.wait.pending is not None
+        )
+        return self.link is not None or asked or self.leaving
 
 
 class Tombstone(msgspec.Struct, frozen=True, gc=False):

@@ -151,9 +151,9 @@ class Enforcement:
             why = f"the password of the account {name} was changed: log in again"
             connection.refuse(why, again=True, why="account")
         elif (owner := self._accounts.owner(member.client)) is None or owner.name != name:
+            why = f"{name} may not attach as {member.client} any more: {account.names()}"
             rule = self._accounts.refusal(account, member.client)
-            why = f"{name} may not attach as {member.client} any more: {rule}"
-            connection.refuse(why, why="account")
+            connection.refuse(why, why="account", details=rule)
         elif name in changed:
             member.account = account
             self._members.meter(connection, account)
