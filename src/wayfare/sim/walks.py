@@ -668,14 +668,14 @@ class Walks:
             in_vain = before.end - before.start < 2 * within.client_ns
             overflow = (event.reason or "").startswith("backlog_")
             # Who is here and reads loses nothing, whatever the limits are.
-            here_ns = event.time_ns - last.start
-            while_away = here_ns <= 2 * (within.client_ns + within.tree_ns)
+            spec = self.world.direct_link
+            whole_ns = 2 * (within.client_ns + within.tree_ns + spec.latency_ns + spec.jitter_ns)
+            # What was lost while it was away may be in the answer of its last broker.
+            while_away = event.time_ns - last.start <= whole_ns
             overflow &= while_away or slow.get(event.client or "", inf) <= event.time_ns
             # What its broker followed for the former number is over, with what it kept meanwhile.
             again = event.client in exceeding and event.reason == NO_STREAM
             # A client that goes on before what was kept for it has come may be told of a loss that is none.
-            spec = self.world.direct_link
-            whole_ns = 2 * (within.client_ns + within.tree_ns + spec.latency_ns + spec.jitter_ns)
             recent = [span for span in history.attached if span.start <= event.time_ns][-4:-1]
             hurries = event.reason in (NO_STREAM, NOT_ANSWERED) and any(
                 span.end - span.start < whole_ns for span in recent
