@@ -12,7 +12,6 @@ filters, another order. Every frame is one that a peer could send.
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -37,6 +36,7 @@ from wayfare.core.sessions import wanted_of
 from wayfare.core.templates import Template
 from wayfare.core.virtual import check_length, template_of
 from wayfare.errors import CodecError, FilterError, ProtocolError, UsageError
+from wayfare.net.collector import Collector
 
 HELD_MS = 50.0  # that a frame may hold the loop
 HELD_BYTES = 100 * 1024  # ... and again for every so many bytes of it
@@ -80,12 +80,12 @@ class Rig:
         """Feed these frames. Returns how much of what it may the worst of them held the loop."""
         _known.cache_clear()
         template_of.cache_clear()
-        gc.collect()
-        gc.disable()  # as in other benches: what it takes depends on all the rest of the heap
+        collector = Collector()
+        collector.install()  # as the process of a broker does
         try:
             return max([0.0, *(self._share(link, frame) for link, frame in frames)])
         finally:
-            gc.enable()
+            collector.remove()
 
     def _share(self, link: m.LinkId, frame: bytes) -> float:
         """Feed a frame, and tick until nothing is left to do."""

@@ -19,6 +19,7 @@ from wayfare.errors import UsageError
 from wayfare.net import config, configured, network
 from wayfare.net.addresses import Address
 from wayfare.net.broker import BrokerHost
+from wayfare.net.collector import Collector
 
 EXAMPLES = """examples:
   wayfare broker site.toml                          as the file says
@@ -118,6 +119,7 @@ def run_broker(arguments: argparse.Namespace) -> int:
     admin = network.Administered([host], site.settings)
     announced = network.announced([host], site.settings.announce)
     work = _serve(host, site.listen, endpoint, admin, announced, arguments.json)
+    Collector().install()
     return running.serve(work, lambda: _code([host]), host.reload)
 
 
@@ -204,6 +206,7 @@ def run_network(arguments: argparse.Namespace) -> int:
     running.start_log(arguments.log_level, arguments.log_format)
     brokers: dict[str, BrokerHost] = {}
     work = _serve_all(city, brokers, _status(arguments, city.settings), arguments.json)
+    Collector().install()
     return running.serve(work, lambda: _code(brokers.values()), lambda: _reload(brokers.values()))
 
 

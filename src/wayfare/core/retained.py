@@ -46,6 +46,7 @@ Key = tuple[tuple[str, bool, Value], ...]  # name, whether it is a truth value, 
 Request = tuple[int, int]  # the place of a session, and the number of its request
 FEW_FILTERS = 16  # of requests that are compared with a value one by one
 AUDIENCES_PER_UNIT = 8  # that are found for a value, asked for or not
+TESTS_PER_UNIT = 128  # filters that a value may have to be tested against
 
 
 def key_of(value: Retained) -> Key:
@@ -294,7 +295,10 @@ class Table:
             audiences = find(attributes)
             filters = [one.filter for one in audiences if one.filter in self._asking]
             found = [self._asking[one] for one in filters]
-            units = 1 + len(audiences) // AUDIENCES_PER_UNIT
+            tested = (
+                len(self._asking) // TESTS_PER_UNIT
+            )  # those that no index can exclude, at worst
+            units = 1 + max(tested, len(audiences) // AUDIENCES_PER_UNIT)
         requests = sorted({request for some in found for request in some})
         return requests, units + len(requests)
 
