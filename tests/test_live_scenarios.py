@@ -58,6 +58,7 @@ NOT_LIVE = {
     "session-expires": "takes two minutes; test_expiry.py has a live session that expires",
     "slow-broker": "a live broker cannot be slowed down",
     "suspended": "brokers of one process cannot be stopped alone; test_stalled.py stops processes",
+    "suspended-after-goodbye": "takes twelve seconds; test_stalled.py stops processes",
 }
 
 

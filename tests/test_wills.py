@@ -35,6 +35,7 @@ from wayfare.core.wills import offer_of
 from wayfare.errors import CodecError, InvalidNotification, UsageError
 from wayfare.net.status import status_of
 from wayfare.sim import World, check
+from wayfare.sim.faults import Stall
 from wayfare.sim.reach import reach
 from wayfare.sim.wills import check_wills
 
@@ -120,6 +121,18 @@ def test_a_client_that_says_that_it_moves_has_time_for_that_however_short_the_de
     assert len(got(bert)) == 1
     device.attach()
     world.settle()
+    assert check(world).violations == ()
+
+
+def test_a_client_that_moves_has_none_because_its_old_broker_is_suspended():
+    world, bert, device = network(will=Will(GONE, b"bye", 0), greeting_ns=2_000 * MS)
+    device.detach(moves=True)
+    wait(world, 100)
+    world.stall(Stall("porto", world.now, 5_000 * MS))
+    wait(world, 4_900)
+    device.attach("braga")
+    wait(world, 3_000)
+    assert got(bert) == []
     assert check(world).violations == ()
 
 

@@ -1084,9 +1084,11 @@ class Border:
             if session.link is None:
                 longest = now + self.away_ns(session)
                 session.away_until = min(session.away_until + by_ns, longest)
-                if session.will is not None:
-                    delay_ns = session.will.delay_ns
-                    session.will_at = min(session.will_at + by_ns, now + delay_ns)
+                if (
+                    session.will is not None
+                ):  # who said that it moves was given longer than the delay
+                    patience_ns = session.will_at - session.away_since
+                    session.will_at = min(session.will_at + by_ns, now + patience_ns)
             if session.wait is not None:
                 session.wait.until = min(session.wait.until + by_ns, latest)
 

@@ -331,7 +331,10 @@ class Stage:
         self.world.client(rest).core.late = WANTED
 
     def detach(self, rest: str) -> None:
-        self.world.client(rest).detach()
+        name, _, why = rest.partition(" ")
+        if why not in ("", "moves"):
+            raise Misread
+        self.world.client(name).detach(moves=bool(why))
 
     def leave(self, rest: str) -> None:
         self.world.client(rest).detach(leave=True)
@@ -521,7 +524,7 @@ STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {
     "late": ("anna", Stage.late),
     "attach": ("anna porto [profile gprs] [expires 60s]", Stage.attach),
     "begin": ("anna faro [clock 3]", Stage.begin),
-    "detach": ("anna", Stage.detach),
+    "detach": ("anna [moves]", Stage.detach),
     "leave": ("anna", Stage.leave),
     "disconnect": ("anna", Stage.disconnect),
     "subscribe": ("anna price > 40 [since 10s]", Stage.subscribe),
