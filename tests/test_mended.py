@@ -877,3 +877,8 @@ def test_a_broker_that_was_not_told_to_listen_ahead_keeps_nothing():
     """Found at random: a message between replicators was lost, and the judge required the past all the same."""
     job = Job(70000901, "simple", faults=True, mobile="walkers")
     assert fuzz(job).verdict.violations == ()
+
+
+def test_a_member_of_an_earlier_process_says_nothing():
+    """Found at random, in the run: it renewed its lease when that process attached once more."""
+    assert fuzz(Job(12000014, "merging", faults=True)).verdict.violations == ()

@@ -560,6 +560,10 @@ class ClientHost(Host):
         world.digests += type(attach) is Attach and attach.digest > 0
         self.log("attached")
         self.perform(effects)
+        if (
+            self.replaced
+        ):  # its members say nothing: they would publish under the name of another process
+            return
         for one, _ in list(self.memberships.values()):
             self._belong(one, one.on_connected(world.now))
             if had_left:  # what was assigned to it since is lost with its session
