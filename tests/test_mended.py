@@ -882,3 +882,8 @@ def test_a_broker_that_was_not_told_to_listen_ahead_keeps_nothing():
 def test_a_member_of_an_earlier_process_says_nothing():
     """Found at random, in the run: it renewed its lease when that process attached once more."""
     assert fuzz(Job(12000014, "merging", faults=True)).verdict.violations == ()
+
+
+def test_a_goodbye_that_is_lost_with_the_connection_does_not_delay_a_will():
+    """Found at random, in the judge: the broker crashed before it heard that the client moves."""
+    assert fuzz(Job(12001045, "flooding", faults=True)).verdict.violations == ()

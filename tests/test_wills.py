@@ -35,7 +35,7 @@ from wayfare.core.wills import offer_of
 from wayfare.errors import CodecError, InvalidNotification, UsageError
 from wayfare.net.status import status_of
 from wayfare.sim import World, check
-from wayfare.sim.faults import Stall
+from wayfare.sim.faults import Crash, Stall
 from wayfare.sim.reach import reach
 from wayfare.sim.wills import check_wills
 
@@ -133,6 +133,17 @@ def test_a_client_that_moves_has_none_because_its_old_broker_is_suspended():
     device.attach("braga")
     wait(world, 3_000)
     assert got(bert) == []
+    assert check(world).violations == ()
+
+
+def test_a_client_whose_goodbye_is_lost_is_gone_as_if_it_did_not_move():
+    world, bert, device = network(will=Will(GONE, b"bye", 500 * MS), greeting_ns=2_000 * MS)
+    device.detach(moves=True)
+    world.crash(Crash("porto", world.now, 1_000 * MS))  # before it has arrived
+    wait(world, 1_500)
+    assert len(got(bert)) == 1
+    device.attach("braga")
+    world.settle()
     assert check(world).violations == ()
 
 

@@ -358,7 +358,10 @@ class BrokerHost(Host):
         self, event: Received | LinkDown | LinkState | Posted | Exceeded | Tick
     ) -> None:
         """What came on a link that was closed while it waited does not count."""
-        if (type(event) is not Received or event.link in self.pipes) and not self._holds(event):
+        if type(event) is Received and event.link not in self.pipes:
+            if type(event.message) is m.Detach:
+                self.world.unheard.add(event.link)
+        elif not self._holds(event):
             Host.receive(self, event)
 
     def pace(self, effect: Pause | Resume) -> None:
@@ -408,6 +411,8 @@ class BrokerHost(Host):
         paused = self.paused.pop(link, None)
         if paused is not None and paused.messages:
             self.held_ns = max(self.held_ns, self.agenda.now - paused.messages[0][1])
+            if type(paused.messages[-1][0].message) is m.Detach:
+                self.world.unheard.add(link)
 
     def close(self, effect: Close) -> None:
         self.mind_fault(effect)
@@ -444,6 +449,8 @@ class Connection:
 
         The `reason` is that of a broker which closed the connection.
         """
+        if self.client.connection is not self and len(self.up):
+            self.world.unheard.add(self.link)
         self.up.drop()
         self.down.drop()
         self.client.pipes.pop(self.link, None)

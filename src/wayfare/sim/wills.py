@@ -13,7 +13,7 @@ import msgspec
 
 from wayfare.core.broker import ALL_RELOCATIONS
 from wayfare.core.history import Limits
-from wayfare.core.messages import WILL_SUFFIX, Will
+from wayfare.core.messages import WILL_SUFFIX, LinkId, Will
 from wayfare.core.relocation import Naive
 from wayfare.eventlog import Event
 from wayfare.sim.hosts import MOVES, NOTICE_NS
@@ -29,7 +29,7 @@ class Attachment(msgspec.Struct):
     start: int
     end: float = inf
     left: bool = False
-    moves: bool = False  # it said that it would attach elsewhere at once
+    moves: bool = False  # it said that it would attach elsewhere at once, and its broker heard that
 
     def patience_ns(self, will: Will, limits: Limits) -> int:
         """How long its client may be gone."""
@@ -77,8 +77,13 @@ class Judge:
             elif event.client == name and event.kind in ("detached", "left"):
                 self._attachments[-1].end = event.time_ns
                 self._attachments[-1].left |= event.kind == "left"
-                self._attachments[-1].moves |= event.reason == MOVES
+                self._attachments[-1].moves |= event.reason == MOVES and self._is_heard(event)
         self._moving_ns = 2 * reach.tree_ns * moves  # until a session is where its client is
+
+    def _is_heard(self, goodbye: Event) -> bool:
+        """Whether it reached the broker, which has not gone back to an older store since then."""
+        heard = LinkId(f"{self._name}#{goodbye.epoch}") not in self._world.unheard
+        return heard and goodbye.broker not in self._world.rolled_back
 
     def violations(self) -> Iterator[Violation]:
         for epoch, events in self._published.items():

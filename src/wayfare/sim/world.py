@@ -120,6 +120,8 @@ class World:
             None  # ... and with an answer
         )
         self.ended: list[tuple[int, SessionEnded]] = []  # by themselves, and when
+        # Connections whose client hung up, and whose broker did not get all that it had said, like its goodbye.
+        self.unheard: set[LinkId] = set()
         # When members of queue groups take what is assigned to them (None: at once), and what they do with it;
         # what they got, and were done with, and when.
         self.reader: Callable[[ClientHost, Membership], None] | None = None
