@@ -887,3 +887,8 @@ def test_a_member_of_an_earlier_process_says_nothing():
 def test_a_goodbye_that_is_lost_with_the_connection_does_not_delay_a_will():
     """Found at random, in the judge: the broker crashed before it heard that the client moves."""
     assert fuzz(Job(12001045, "flooding", faults=True)).verdict.violations == ()
+
+
+def test_nothing_of_the_past_is_due_that_is_of_use_elsewhere():
+    """Found at random, in the judge, once publications said where they are of use."""
+    assert fuzz(Job(12001272, "identity", mobile="both")).verdict.violations == ()

@@ -2,7 +2,7 @@
 
 Each client is judged by what it asked for while it was attached, for long enough and without terms. Nothing is required
 that its client may be too late for: a publisher's notifications come in their order, and a later one may have come by
-another subscription.
+another subscription. Nor is what is of use in an area, if its client was elsewhere before it must have come.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from wayfare.core.filters import Filter
 from wayfare.eventlog import Event
 from wayfare.sim.histories import History, histories, matches
 from wayfare.sim.reach import Reach
+from wayfare.sim.relevance import was_elsewhere
 from wayfare.sim.verdict import Violation
 
 
@@ -67,6 +68,7 @@ def _required(asked: Asked, clients: dict[str, History], reach: Reach) -> Iterat
         return
     others = [one for one in client.subscribed if one is not held and one.start <= time + trips]
     begins = time - asked.since_ns + 2 * reach.client_ns + reach.tree_ns
+    received = client.contact(time, trips + reach.past_ns)
     for publisher in clients.values():
         if publisher.replaced or publisher.left:
             continue
@@ -88,6 +90,7 @@ def _required(asked: Asked, clients: dict[str, History], reach: Reach) -> Iterat
                 and one.reason is None
                 and one.expires_ns is None
                 and matches(asked.filter, one.attributes or {})
+                and not (one.area and was_elsewhere(one.area, client, time, received))
                 and _is_published(one, publisher, reach)
             ):
                 yield one
