@@ -892,3 +892,22 @@ def test_a_goodbye_that_is_lost_with_the_connection_does_not_delay_a_will():
 def test_nothing_of_the_past_is_due_that_is_of_use_elsewhere():
     """Found at random, in the judge, once publications said where they are of use."""
     assert fuzz(Job(12001272, "identity", mobile="both")).verdict.violations == ()
+
+
+def test_who_moves_on_in_a_hurry_is_told_of_a_loss_when_all_sessions_have_come():
+    """Found at random, in the judge: what was lost while it was away came through six brokers."""
+    assert fuzz(Job(13300050, "flooding", mobile="walkers")).verdict.violations == ()
+
+
+@pytest.mark.parametrize(
+    ("seed", "routing", "relocation", "faults"),
+    [
+        (13300040, "simple", "prefetching", True),
+        (13300053, "identity", "prefetching+delayed", False),
+        (13300262, "covering", "proxy", True),
+    ],
+)
+def test_without_support_who_moves_may_get_the_earlier_later(seed, routing, relocation, faults):
+    """Found at random, in the judge: it gave no promise of order up where nobody makes one."""
+    job = Job(seed, routing, relocation, faults=faults, mobile="walkers")
+    assert fuzz(job).verdict.violations == ()

@@ -23,10 +23,11 @@ from wayfare.core.replicator import Replicator
 from wayfare.core.templates import Template
 from wayfare.core.thinning import Thinning
 from wayfare.core.virtual import Virtual
+from wayfare.eventlog import Event
 from wayfare.sim.fuzz import Job, fuzz
 from wayfare.sim.histories import histories
 from wayfare.sim.links import MS_NS
-from wayfare.sim.walks import Walks
+from wayfare.sim.walks import Walks, disorder_in_place
 
 BATCH = 25
 ROUTINGS = list(STRATEGIES)
@@ -345,3 +346,29 @@ def test_the_judge_sees_a_loss_that_is_not_reported(monkeypatch: pytest.MonkeyPa
     assert Walks(118).run().violations == ()
     monkeypatch.setitem(FROM_BROKER, HereGap, silent)
     assert "complete" in {one.rule for one in Walks(118).run().violations}
+
+
+@pytest.mark.parametrize(("moves", "found"), [(False, 1), (True, 0)])
+def test_the_judge_sees_disorder_without_support_where_nobody_moves(
+    moves: bool, found: int
+) -> None:
+    def attached(at: int, client: str, broker: str) -> Event:
+        return Event(at, "attached", client=client, broker=broker)
+
+    def got(at: int, number: int) -> Event:
+        return Event(at, "delivered", client="w", publisher="p", number=number)
+
+    published = [Event(10 * i, "published", client="p", number=i) for i in (1, 2)]
+    moved = [
+        Event(52, "detached", client="w", broker="porto"),
+        attached(55, "w", "faro"),
+    ]
+    events = [
+        attached(0, "w", "porto"),
+        attached(0, "p", "porto"),
+        *published,
+        got(50, 2),
+        *(moved if moves else []),
+        got(60, 1),
+    ]
+    assert len(list(disorder_in_place(events, client_ns=2))) == found

@@ -28,7 +28,7 @@ from wayfare.core.virtual import Ahead, Learning
 from wayfare.eventlog import Event
 from wayfare.sim import topology
 from wayfare.sim.faults import Faults, Stall
-from wayfare.sim.histories import Span, histories
+from wayfare.sim.histories import History, Span, histories
 from wayfare.sim.hosts import ClientHost
 from wayfare.sim.links import MS_NS, SECOND_NS, LinkSpec
 from wayfare.sim.movement import Plan, Stay, failed_attempts, play
@@ -613,6 +613,8 @@ class Walks:
         told = self.areas if self.small or self.congested else ()
         verdict = check_deliveries(judge.ordinary, reach(world), told, judge.followed)
         ordinary = [one for one in verdict.violations if one.rule not in self._unsupported()]
+        if self._unsupported():
+            ordinary += disorder_in_place(judge.ordinary, reach(world).client_ns)
         found = [*ordinary, *judge.violations(), *check_quiet(world)]
         found += [*ghosts(world), *self.watch.found, *self._unexpected_losses()]
         self.required = judge.required
@@ -639,9 +641,12 @@ class Walks:
         return since
 
     def _unsupported(self) -> tuple[str, ...]:
-        """The promises of ordinary subscriptions that this relocation does not make to those that move."""
+        """The promises of ordinary subscriptions that this relocation does not make to those that move.
+
+        They get everything in order while they and the publisher stay where they are.
+        """
         without = issubclass(ALL_RELOCATIONS[self.world.relocation], Naive)
-        return ("complete", "once", "gap") if without else ()
+        return ("complete", "once", "gap", "fifo") if without else ()
 
     def _unexpected_losses(self) -> Iterator[Violation]:
         """Where nothing goes wrong, nobody is told of a loss.
@@ -662,7 +667,7 @@ class Walks:
             if event.kind != "lost":
                 continue
             history = known[event.client or ""]
-            *_, before, last = [Span(0), *(s for s in history.attached if s.start <= event.time_ns)]
+            *_, before, _ = [Span(0), *(s for s in history.attached if s.start <= event.time_ns)]
             # Of an attachment in vain, the client does not know whether a broker has heard: there was no time for a
             # Welcome. So the next broker cannot know what it lacks.
             in_vain = before.end - before.start < 2 * within.client_ns
@@ -670,8 +675,8 @@ class Walks:
             # Who is here and reads loses nothing, whatever the limits are.
             spec = self.world.direct_link
             whole_ns = 2 * (within.client_ns + within.tree_ns + spec.latency_ns + spec.jitter_ns)
-            # What was lost while it was away may be in the answer of its last broker.
-            while_away = event.time_ns - last.start <= whole_ns
+            # What was lost while it was away may be in the answer of its last broker, which may wait for one itself.
+            while_away = event.time_ns <= _settled_ns(history, event.time_ns, whole_ns)
             overflow &= while_away or slow.get(event.client or "", inf) <= event.time_ns
             # What its broker followed for the former number is over, with what it kept meanwhile.
             again = event.client in exceeding and event.reason == NO_STREAM
@@ -682,3 +687,42 @@ class Walks:
             )
             if not (in_vain or overflow or again or hurries):
                 yield Violation("gap", f"{event.client} was told of a loss: {event.reason}")
+
+
+def _settled_ns(client: History, time: int, whole_ns: int) -> int:
+    """When everything had come to the broker at which a client was at that time: each waits for the one before it."""
+    settled = 0
+    for span in client.attached:
+        if span.start <= time:
+            settled = max(settled, span.start) + whole_ns
+    return settled
+
+
+def disorder_in_place(events: list[Event], client_ns: int) -> Iterator[Violation]:
+    """What a client that stays at a broker got out of order from a publisher that stays at one, too.
+
+    What was published just before a connection broke may go out again with the next one, and overtake the rest.
+    """
+    known = histories(events)
+
+    def attachment(name: str, since: int, until: int) -> Span | None:
+        return next((s for s in known[name].attached if s.start <= since and until <= s.end), None)
+
+    last: dict[tuple[str, str, Span, Span], int] = {}
+    for event in events:
+        if event.kind != "delivered" or event.reason is not None:
+            continue
+        assert event.client and event.publisher and event.number
+        publisher = known.get(event.publisher)
+        source = publisher and publisher.published.get(event.number)
+        if not source:
+            continue  # the oracle says that nobody has published it
+        there = attachment(event.publisher, source.time_ns, source.time_ns + 2 * client_ns)
+        here = attachment(event.client, event.time_ns, event.time_ns)
+        if there is None or here is None:
+            continue
+        key = event.client, event.publisher, here, there
+        if event.number < last.get(key, 0):
+            what = f"{event.client} got {event.publisher} {event.number} after {last[key]}"
+            yield Violation("fifo", f"{what}, and neither had moved")
+        last[key] = max(event.number, last.get(key, 0))
