@@ -256,6 +256,29 @@ def test_a_coordinator_that_has_forgotten_begins_anew():
     assert one.term == 1
 
 
+def test_what_was_lost_before_a_member_knew_that_it_is_one_is_asked_for():
+    one = member()
+    (enrol,) = one.on_lost(200)
+    answer = came(Lease(1, enrol.message.beat))
+    joined, check = one.on_notified(answer, 300)
+    assert joined == Joined() and told([check]).has == ()
+
+
+def test_a_member_that_was_told_of_a_loss_enlists_until_it_is_heard():
+    one = member()
+    one.on_notified(came(Lease(1, 1)), 300)
+    one.on_lost(400)
+    one.on_disconnected()
+    (again,) = one.on_connected(500)
+    assert again == Enrol(enlist("a", beat=4)), "the one before was lost with the connection"
+    one.on_notified(came(Lease(1, 2)), 600)
+    actions = one.tick(500 + AWAY)
+    assert actions[-1] == Enrol(enlist("a", beat=5))
+    one.on_notified(came(Lease(1, 5)), 700 + AWAY)
+    while (due := one.next_deadline()) is not None:
+        assert one.tick(due) == []
+
+
 def test_the_same_assignment_twice_is_one():
     one = member()
     one.on_notified(came(Lease(1, 1)), 300)

@@ -52,6 +52,7 @@ NOT_LIVE = {
     "overflow-reported-elsewhere": "differs: live, what is recalled is marked as of the past, in the simulator it is not",
     "past-of-others": "live brokers of the stage remember nothing; test_past.py fetches a live past",
     "queue-group": "takes ten seconds; test_groups_live.py has live members that read late and vanish",
+    "queue-group-lost-job": "the live stage has no queue groups; tells to the millisecond who is told what",
     "nothing-lost-by-leaving": "a live client that has left is another object, which has to follow again",
     "old-broker-down": "tells which of two answers comes first, to the millisecond",
     "repeated-after-a-week": "takes a week",

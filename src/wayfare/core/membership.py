@@ -114,7 +114,7 @@ class Membership:
         self._lease_until = 0
         self._beat = 0  # counts what is sent
         self._missed = 0  # the last report of a loss that has come
-        self._ignored = False  # something was assigned to it by a coordinator that it did not know
+        self._unsure = False  # something may have been assigned to it of which it does not know
         self._seen: dict[int, None] = {}  # numbers that came in this term: one may be sent again
         self._checked: int | None = None  # the beat of a check that was not answered yet
         self._pending: int | None = (
@@ -128,9 +128,13 @@ class Membership:
         self._enrolled = (
             0  # a coordinator that has not heard this, or a later beat, has forgotten this member
         )
+        self._enlisted_ns = 0  # when it last enlisted
         self._asked_ns: int | None = None  # when something was last sent that is answered
         self._due: int | None = None  # when to enlist, or to renew, again
         self._answered = 0  # the last beat that the coordinator has heard
+        self._told = (
+            0  # the beat of the last publication to it: those are not lost with a connection
+        )
         # Since when the coordinator may not hear what is said to it; None: it has heard all.
         self._unheard_ns: int | None = None
         self._unanswered_ns = 0  # ... and since when it has answered nothing at all
@@ -150,7 +154,7 @@ class Membership:
             return []
         if notification.publisher != self._coordinator:
             if isinstance(said, Missed | Expelled) or said.beat < self._enrolled:
-                self._ignored |= isinstance(said, Assign)
+                self._unsure |= isinstance(said, Assign)
                 return []  # it does not know of the last time that this member came
             self._coordinator, self._missed = notification.publisher, 0
             self._begin_term(0)
@@ -177,8 +181,8 @@ class Membership:
             self._checked = None
         if self._pending is not None and said.beat >= self._pending:
             self._pending = None
-        if self._ignored:
-            self._ignored = False
+        if self._unsure:
+            self._unsure = False
             actions += self._tell(now, check=True)
         elif isinstance(said, Poll):
             actions += self._renew(now)
@@ -244,7 +248,11 @@ class Membership:
         """A loss was reported to the client: maybe of an assignment, or the coordinator has forgotten its members."""
         if not self._listening or self.left:
             return []
-        checked = self._tell(now, check=True) if self.term and self.connected else []
+        checked: list[Action] = []
+        if self.term and self.connected:
+            checked = self._tell(now, check=True)
+        else:  # it may be a member by now: it asks once it knows
+            self._unsure = True
         return [*checked, *self._enrol(now, first=True)]
 
     def on_disconnected(self) -> None:
@@ -258,6 +266,8 @@ class Membership:
             return []
         if not self.term:
             return self._enrol(now)
+        if self._may_be_forgotten():  # what said that it is there was lost with the connection
+            return [*self._renew(now), *self._enrol(now)]
         return [*self._keep_alive(now), *self._renew(now)]
 
     def tick(self, now: int) -> list[Action]:
@@ -269,10 +279,19 @@ class Membership:
         actions = self._keep_alive(now)
         if self._has_something() or self._checked is not None:
             actions += self._renew(now)
+        if self._may_be_forgotten():
+            if now - self._enlisted_ns >= self.away_ns:
+                actions += self._enrol(now)
+            elif self.connected:
+                self._arm(now, self._enlisted_ns + self.away_ns - now)
         return actions
 
     def next_deadline(self) -> int | None:
         return self._due
+
+    def _may_be_forgotten(self) -> bool:
+        """Whether it has said again that it is there, and that was not heard."""
+        return self._enrolled > self._answered
 
     def _has_something(self) -> bool:
         return bool(self.held or self.hand)
@@ -327,7 +346,7 @@ class Membership:
         if not self.connected or self.left:
             return []
         self._arm(now, self.away_ns)
-        self._asked_ns = now
+        self._asked_ns = self._enlisted_ns = now
         return [self._enlist(self._next_beat(now))]
 
     def _enlist(self, beat: int) -> Enrol:
@@ -356,7 +375,7 @@ class Membership:
         """The coordinator has heard this, and answered; with `enlisted`, maybe what passed what it has not heard."""
         if enlisted or beat > self._answered:
             self._unanswered_ns = now
-            self._unheard_ns = None if beat >= self._beat else now
+            self._unheard_ns = None if beat >= self._told else now
         self._answered = max(self._answered, beat)
 
     def _renew(self, now: int) -> list[Action]:
@@ -372,6 +391,7 @@ class Membership:
         is said again until the coordinator answers.
         """
         numbers, has, beat = tuple(self._done), None, self._next_beat(now)
+        self._told = beat
         if check:
             has = tuple(sorted(self._has()))
             numbers = tuple(one for one in self._seen if one not in has)
