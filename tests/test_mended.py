@@ -911,6 +911,8 @@ def test_without_support_who_moves_may_get_the_earlier_later(seed, routing, relo
     """Found at random, in the judge: it gave no promise of order up where nobody makes one."""
     job = Job(seed, routing, relocation, faults=faults, mobile="walkers")
     assert fuzz(job).verdict.violations == ()
+
+
 def test_a_member_asks_for_what_was_lost_before_it_knew_that_it_is_one():
     """Found at random: it was given up as silent, and meanwhile its group lost notifications."""
     assert fuzz(Job(12001104, "merging", mobile="both")).verdict.violations == ()
@@ -924,3 +926,8 @@ def test_a_member_that_enlisted_in_vain_does_not_say_for_ever_that_it_is_there(
 ):
     """Found at random: that had been lost with its connection, and the member took a publication to wait."""
     assert fuzz(Job(seed, routing, faults=faults, mobile="both")).verdict.violations == ()
+
+
+def test_publishers_are_slowed_once_for_a_group_that_is_congested_without_a_break():
+    """Found at random, in the judge: nothing had waited for the bound itself."""
+    assert fuzz(Job(12000097, "identity", faults=True)).verdict.violations == ()

@@ -12,6 +12,7 @@ from math import inf
 from wayfare.core.groups import QUEUE_BYTES, QUEUE_COUNT, coordinator
 from wayfare.core.membership import RENEWALS, Membership, Work
 from wayfare.core.messages import BrokerId
+from wayfare.core.reserved import ADDRESSES
 from wayfare.eventlog import Event
 from wayfare.sim.histories import History, Span
 from wayfare.sim.reach import Reach
@@ -127,7 +128,11 @@ def unexpected_losses(world: World) -> Iterator[Violation]:
 
 
 def _slow_groups(world: World) -> dict[str, int]:
-    """Groups that may lose something, and since when: a member was away for long, or something waited for too long."""
+    """Groups that may lose something, and since when: a member was away for long, or something waited for too long.
+
+    Or they were congested for too long without a break: publishers are slowed once for that, however little of it
+    each notification waits.
+    """
     limit_ns = world.limits.slow_publishers_ns
     patience_ns = min((one.away_ns for _, one in world.members), default=0) // RENEWALS
     bounds: dict[str, int] = {}
@@ -153,6 +158,9 @@ def _slow_groups(world: World) -> dict[str, int]:
         group = group_of[assigned[0]]
         if taken.get(assigned, inf) - now >= bounds[group]:
             excuses.append((now + bounds[group], group))
+    for group in dict.fromkeys(name for _, name, reason in world.missed if reason == QUEUE_COUNT):
+        if (begun := _congested_since(world, group, bounds[group])) is not None:
+            excuses.append((begun + bounds[group], group))
     back: dict[str, int] = {}  # when a client was next attached
     for event in reversed(world.events):
         client, now = event.client or "", event.time_ns
@@ -166,6 +174,46 @@ def _slow_groups(world: World) -> dict[str, int]:
     for now, group in excuses:
         since[group] = min(since.get(group, now), now)
     return since
+
+
+def _congested_since(world: World, group: str, bound_ns: int) -> int | None:
+    """When a queue first went beyond the high mark, and was not down at the low one within the bound.
+
+    A notification is in the queue from its publication until a member has it, or until the group is told of a loss.
+    """
+    high = world.limits.backlog_count // 2
+    low = high // 2
+    wanted = next(one.filter for _, one in world.members if one.group == group)
+    begun_ns = world.joined.get(group, inf)
+    told = [now for now, name, reason in world.missed if name == group and reason == QUEUE_COUNT]
+    given: dict[tuple[str | None, int | None], int] = {}
+    for now, _, member, work in world.handed:
+        if member.group == group:
+            note = work.notification
+            taken = world.assigned.get((member.address, work.number), now)
+            given.setdefault((note.publisher, note.number), taken)
+    changes: list[tuple[int, int]] = []
+    for event in world.events:
+        attributes = event.attributes or {}
+        if event.kind != "published" or not ADDRESSES.isdisjoint(attributes):
+            continue
+        if not wanted.matches(attributes):
+            continue
+        until = given.get((event.client, event.number))
+        if until is None and event.time_ns >= begun_ns:
+            until = next((now for now in told if now >= event.time_ns), None)
+        if until is not None:
+            changes += [(event.time_ns, 1), (until, -1)]
+    waiting, since = 0, None
+    for now, change in sorted(changes, key=lambda one: (one[0], -one[1])):
+        if since is not None and now >= since + bound_ns:
+            return since
+        waiting += change
+        if waiting <= low:
+            since = None
+        elif waiting > high and since is None:
+            since = now
+    return None
 
 
 def check_groups_quiet(world: World) -> Iterator[Violation]:
