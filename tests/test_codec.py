@@ -209,7 +209,13 @@ MESSAGES = {
     m.Shadow: st.builds(m.Shadow, names, names, numbers, numbers, numbers, followed, listeners),
     m.Forget: st.builds(m.Forget, names, numbers, names),
     m.Recall: st.builds(
-        m.Recall, names, names, numbers, st.tuples(numbers, numbers), st.booleans()
+        m.Recall,
+        names,
+        names,
+        numbers,
+        st.tuples(numbers, numbers),
+        st.booleans(),
+        st.none() | states,
     ),
     m.Recalled: st.builds(
         m.Recalled,
@@ -383,12 +389,15 @@ LAYOUT = [
         [70, "b1", "anna", 3, 2, 9, [[["x", None]], [62, "R1", None, {}, {}, {}], [3, 7]], []],
     ),
     (m.Forget("anna", 3, "b1"), [71, "anna", 3, "b1"]),
-    (m.Recall("b1", "anna", 3, (2, 7), True), [72, "b1", "anna", 3, [2, 7], True]),
+    (
+        m.Recall("b1", "anna", 3, (2, 7), True, m.State("R1")),
+        [72, "b1", "anna", 3, [2, 7], True, [62, "R1", None, {}, {}, {}]],
+    ),
     (
         m.Recalled("anna", 3, (m.Kept(NOTE, 5),), 8, "why"),
         [73, "anna", 3, [[NOTE_ON_WIRE, 5, 0]], 8, "why", []],
     ),
-    (m.Detach(leave=True), [11, True]),
+    (m.Detach(leave=True), [11, True, False]),
     (m.Subscribe(X), [12, [ON_WIRE], None, 0, 0, 0]),
     (
         m.Subscribe(X, m.Terms(last=5), 7, 8, 9),

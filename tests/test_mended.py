@@ -931,3 +931,8 @@ def test_a_member_that_enlisted_in_vain_does_not_say_for_ever_that_it_is_there(
 def test_publishers_are_slowed_once_for_a_group_that_is_congested_without_a_break():
     """Found at random, in the judge: nothing had waited for the bound itself."""
     assert fuzz(Job(12000097, "identity", faults=True)).verdict.violations == ()
+
+
+def test_the_last_broker_hands_over_what_it_kept_of_where_the_client_is_now():
+    """Found at random: it answered only with what was for the place where the client had been."""
+    assert fuzz(Job(317, "identity", mobile="walkers")).verdict.violations == ()

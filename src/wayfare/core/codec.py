@@ -603,6 +603,8 @@ def _check_forget(message: m.Forget) -> None:
 def _check_recall(message: m.Recall) -> None:
     _check_name(message.broker)
     _check_name(message.client)
+    if message.state is not None:
+        _check_state(message.state)
 
 
 def _check_recalled(message: m.Recalled) -> None:

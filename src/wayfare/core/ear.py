@@ -6,7 +6,7 @@ those whose clients are there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import cast
 
 from wayfare.core.areas import is_outside, touches
@@ -17,9 +17,13 @@ from wayfare.core.filters import Filter
 from wayfare.core.history import Kept as Put
 from wayfare.core.history import Stored
 from wayfare.core.matching import FilterIndex
-from wayfare.core.messages import BrokerId, ClientId, Notification, Terms
+from wayfare.core.messages import BrokerId, ClientId, Notification, State, Terms
 from wayfare.core.sessions import Session
+from wayfare.core.templates import Template
 from wayfare.core.virtual import Chains, Listened, Virtual
+
+Meanings = Mapping[Template, Filter]  # of what a client follows
+NOTHING: Meanings = {}
 
 
 class Listening:
@@ -83,26 +87,36 @@ class Ear:
         assert self.session.wait is not None
         self.session.wait.bytes = 0
 
-    def kept(self, virtual: Virtual) -> dict[Id, Put]:
-        """What its buffers have for a virtual client, and its client was not told, the oldest first."""
+    def kept(
+        self, virtual: Virtual, there: State | None = None, meant: Meanings = NOTHING
+    ) -> dict[Id, Put]:
+        """What its buffers have for a virtual client, and its client was not told, the oldest first.
+
+        If its client is `there` by now, where what it follows is `meant` so, also what is for that place.
+        """
         found: dict[Id, Put] = {}
-        for number, wanted in self.candidates(virtual).items():
+        for number, wanted in self.candidates(virtual, there, meant).items():
             kept = self.store.kept[number]
             if any(one.matches(kept.stored.notification.attributes) for one in wanted):
                 found[number] = kept.stored, kept.came
         return found
 
-    def candidates(self, virtual: Virtual) -> dict[Id, dict[Filter, None]]:
+    def candidates(
+        self, virtual: Virtual, there: State | None = None, meant: Meanings = NOTHING
+    ) -> dict[Id, dict[Filter, None]]:
         """As `kept`, but it is not known yet what matches, and by each id is what it may match."""
         found: dict[Id, dict[Filter, None]] = {}
-        here = self._border.places.located(virtual.state)
-        for listened in virtual.listened.values():
-            wanted = listened.ranged if listened.exact is None else listened.exact
+        states = (virtual.state,) if there is None else (virtual.state, there)
+        places = [self._border.places.located(one) for one in states]
+        for template, listened in virtual.listened.items():
+            wanted = {listened.ranged if listened.exact is None else listened.exact: None}
+            if template in meant:
+                wanted[meant[template]] = None
             for number in self._ids(listened):
                 if number >= listened.since and number not in virtual.told:
                     area = self.store.kept[number].stored.notification.area
-                    if area is None or not is_outside(area, here):
-                        found.setdefault(number, {})[wanted] = None
+                    if area is None or not all(is_outside(area, one) for one in places):
+                        found.setdefault(number, {}).update(wanted)
         return dict(sorted(found.items()))
 
     def ids(self, virtual: Virtual) -> set[Id]:

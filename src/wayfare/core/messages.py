@@ -1066,6 +1066,7 @@ class Recall(Message, frozen=True, tag=72):
     epoch: Number
     heard: tuple[Number, Number] = (0, 0)  # since which attachment, and up to which number, by Here
     forget: bool = False  # as by `Forget`, when this is answered
+    state: State | None = None  # of the client now; None: that of its virtual client there
 
 
 class Recalled(Message, frozen=True, tag=73):

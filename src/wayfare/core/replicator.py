@@ -21,13 +21,13 @@ each other directly, and every message may be lost: a virtual client without new
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from wayfare.core import messages as m
 from wayfare.core.border import OVERTAKEN, Border
 from wayfare.core.buffers import Id
 from wayfare.core.deadlines import VIRTUAL
-from wayfare.core.ear import Ear
+from wayfare.core.ear import Ear, Meanings
 from wayfare.core.effects import Effect, Post, Send
 from wayfare.core.filters import Filter
 from wayfare.core.history import (
@@ -403,7 +403,8 @@ class Replicator:
         if heard != NOTHING_HEARD and heard[0] != epoch:  # of an attachment in vain since then
             heard = epoch, 0
         forget = Post(broker, m.Forget(message.client, message.epoch, self.name))
-        recall = m.Recall(self.name, message.client, message.epoch, heard, forget in handed)
+        state = None if message.followed is None else message.followed.state
+        recall = m.Recall(self.name, message.client, message.epoch, heard, forget in handed, state)
         return [Post(broker, recall), *(one for one in handed if one != forget)]
 
     def _on_recall(self, message: m.Recall, now: int) -> list[Effect]:
@@ -413,7 +414,7 @@ class Replicator:
         if virtual is not None:
             undone, losses = apart(virtual.backlog.above(_heard_here(virtual, message.heard)))
             undone += virtual.thinning or ()
-            kept = [*undone, *virtual.held, *self.ear.kept(virtual).values()]
+            kept = [*undone, *virtual.held, *self._kept(virtual, message.state)]
             kept = [one for one in kept if not has_expired(one[0].notification, one[1], now)]
         began, _ = message.heard
         if began and (virtual is None or virtual.stream < began):
@@ -431,6 +432,17 @@ class Replicator:
             () if virtual is None or virtual.epoch >= message.epoch else virtual.others,
         )
         return [Post(message.broker, answer)]
+
+    def _kept(self, virtual: Virtual, state: State | None) -> Iterable[Put]:
+        """What is kept of the range here, and is for where the client was last, or is now."""
+        meant: Meanings = {}
+        if state is not None:
+            try:
+                check_length(virtual.follows, state)
+                meant = {one: self.ahead.exact(one, state) for one in virtual.follows}
+            except FilterError:  # it may follow something else by now
+                state = None
+        return self.ear.kept(virtual, state, meant).values()
 
     def _on_recalled(self, message: m.Recalled, now: int) -> list[Effect]:
         """The answer counts also if the connection on which its client came has broken since."""
