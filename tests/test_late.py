@@ -415,14 +415,14 @@ def failed_over(wants, monkeypatch=None, **broken):
     return [one.rule for one in check(world).violations]
 
 
-def without_the_first(self, session, kept, reply, now):
-    return TAKE_LATE(self, session, kept[1:], reply, now)
+def without_the_first(self, session, kept, reply, now, **told):
+    return TAKE_LATE(self, session, kept[1:], reply, now, **told)
 
 
-def twice(self, session, kept, reply, now):
-    effects = TAKE_LATE(self, session, [*kept, *kept], reply, now)
+def twice(self, session, kept, reply, now, **told):
+    effects = TAKE_LATE(self, session, [*kept, *kept], reply, now, **told)
     session.unsettled[reply.epoch] = None
-    return effects + TAKE_LATE(self, session, kept, reply, now)
+    return effects + TAKE_LATE(self, session, kept, reply, now, **told)
 
 
 TAKE_LATE = Handoff._take_late

@@ -936,3 +936,8 @@ def test_publishers_are_slowed_once_for_a_group_that_is_congested_without_a_brea
 def test_the_last_broker_hands_over_what_it_kept_of_where_the_client_is_now():
     """Found at random: it answered only with what was for the place where the client had been."""
     assert fuzz(Job(317, "identity", mobile="walkers")).verdict.violations == ()
+
+
+def test_a_client_is_told_of_a_loss_before_it_gets_of_that_what_comes_late():
+    """Found at random: what an old broker had kept overtook the session which knew that something was missing."""
+    assert fuzz(Job(13200839, "merging", faults=True)).verdict.violations == ()

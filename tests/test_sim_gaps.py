@@ -69,7 +69,7 @@ def test_the_oracle_demands_the_report_of_what_a_late_reply_brings_out_of_order(
     net.run_until(net.now + 2 * SECOND_NS)
     publish(net, 1, 2, 3)
     net.heal(CUT)
-    net.broker("faro").core.relocation._take_late = lambda *_: []
+    net.broker("faro").core.relocation._take_late = lambda *_, **__: []
     net.settle()
     assert stream(net) == ["gap", 1, 3]
     found = [one.what for one in check(net).violations if one.rule == "complete"]

@@ -221,6 +221,7 @@ class Handoff(Relocation):
         elif reply.sought and not session.partial:
             since = now - reply.sought_age_ns
             session.sought_since = max(since, session.sought_since or since)
+        is_told = bool(session.unsettled)
         if session.late:
             late.open_gap(session.unsettled, reply.unsettled)
         if not reply.found:
@@ -234,7 +235,7 @@ class Handoff(Relocation):
             if reply.subscriptions is not None:
                 lacking = session.subscriptions.keys() - reply.subscriptions
                 session.unlike = reply.old_epoch if lacking else 0
-            effects = self._take_late(session, kept, reply, now)
+            effects = self._take_late(session, kept, reply, now, is_told=is_told)
             return effects if reply.more else effects + self._seek([session], now)
         old = wait.old.setdefault(reply.old_epoch, Old(wait.asked))
         if reply.gap in session.unsettled and not reply.more:
@@ -287,11 +288,13 @@ class Handoff(Relocation):
         return self._release(session, now)
 
     def _take_late(
-        self, session: Session, kept: list[Queued], reply: Reply, now: int
+        self, session: Session, kept: list[Queued], reply: Reply, now: int, *, is_told: bool
     ) -> list[Effect]:
         """The session did not wait any more: take what is still in order, or all, if its client wants that.
 
         What was reported as lost before that may also be missing between, if the older session did not ask for it.
+        Where the client `is_told` of no loss yet, because the report is with a session that is still to come, it is
+        told now, before what comes late.
         """
         session.backlog.may_repeat |= bool(kept)
         gap = reply.gap or reply.epoch
@@ -327,6 +330,8 @@ class Handoff(Relocation):
             elif missed or not (exact and reply.more):
                 queue.append((report, now))
             overtaken |= bool(missed) and not exact
+        if not is_told and any(isinstance(one, Stored) and one.ask >= LATE for one, _ in queue):
+            queue.insert(0, (Loss(1, NO_ANSWER, exact=False), now))
         self.border.backpressure.expect(session, len(queue), now)
         self.border.put(session, queue)
         session.marks.raise_to(reply.marks)

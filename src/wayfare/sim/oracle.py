@@ -186,7 +186,11 @@ def check_deliveries(
                 forgotten[event.client] = Forgotten(event.time_ns, lost[event.client])
         elif event.kind == "settled":
             assert event.client and event.count is not None
-            streams[event.client][-1].settle(event, place)
+            stream = streams[event.client][-1]
+            if not stream.may_be_settled():
+                what = f"{event.client} was told how many are lost, but of no loss before"
+                violations.append(Violation("settled", what))
+            stream.settle(event, place)
             lost[event.client] = lost.get(event.client, 0) + event.count
             settled.setdefault(event.client, []).append(event)
         elif event.kind == "replaced":
