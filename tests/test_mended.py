@@ -941,3 +941,8 @@ def test_the_last_broker_hands_over_what_it_kept_of_where_the_client_is_now():
 def test_a_client_is_told_of_a_loss_before_it_gets_of_that_what_comes_late():
     """Found at random: what an old broker had kept overtook the session which knew that something was missing."""
     assert fuzz(Job(13200839, "merging", faults=True)).verdict.violations == ()
+
+
+def test_a_backlog_may_overflow_by_an_unknown_number_before_something_is_recalled():
+    """Found at random, in the judge: it knew that other losses of unknown numbers make a client unsure."""
+    assert fuzz(Job(13201238, "covering")).verdict.violations == ()

@@ -603,6 +603,10 @@ class Fuzz:
         doubtful = set[str | None]()  # clients that lost an unknown number, for membership only
         for event in self.world.events:
             overflow = (event.reason or "").startswith("backlog_")
+            # Who lost an unknown number before, whatever the reason, may miss something between what it recalls.
+            unsure = event.client in doubtful
+            if event.kind == "lost" and not event.count:
+                doubtful.add(event.client)
             if event.kind == "lost" and small and overflow:
                 since = slow.get(event.client or "", inf)
                 # What would have come late to a slow reader may have expired: then nobody sees that it is slow.
@@ -610,11 +614,7 @@ class Fuzz:
                     what = f"{event.client}, which reads, was told of a loss: {event.reason}"
                     yield Violation("gap", what)
                 continue
-            # Who lost an unknown number before may miss something between what it recalls.
-            unsure = event.client in doubtful
             forgotten = not self.remembers_all or self.short or self.with_faults or unsure
-            if event.kind == "lost" and not event.count:
-                doubtful.add(event.client)
             expected = self.remembering and forgotten and event.reason == FORGOTTEN_PAST
             expected |= self.short and event.reason == MEMORY
             expected |= event.reason == NO_SESSION and event not in early
