@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -202,6 +202,68 @@ def test_what_waits_for_a_client_that_is_away_is_withdrawn(file):
             change(file, '["anna"]\n', '["anna"]\nsubscribe = []\n')
             await until(lambda: not session.subscriptions)
             assert not session.backlog
+
+    run(test())
+
+
+GONE = wayfare.Will({"state": "gone"})
+
+
+async def detach(client):
+    with suppress(Refused):
+        await client.detach()
+
+
+@pytest.mark.parametrize("rule", ["publish = ['x > 0']", "deny_publish = ['state is not null']"])
+def test_a_will_that_rules_forbid_later_is_not_published(file, rule):
+    async def test():
+        async with live(broker_of(file)) as broker, connect(broker, "tom", "sesame") as tom:
+            got = await tom.subscribe("state is not null")
+            anna = await connect(broker, will=GONE)
+            other = await connect(broker, "anna-2", account="anna", will=wayfare.Will({"x": 1}))
+            change(file, '["anna"]\n', f'["anna"]\n{rule}\n')
+            assert "may not publish a notification with state" in await refusal_of(anna)
+            await detach(anna)
+            await other.publish({"x": 1})  # its will is allowed
+            await other.detach()
+            await until(lambda: broker.wills == 1)
+            with pytest.raises(TimeoutError):
+                await got.get(0.2)
+
+    run(test())
+
+
+def test_the_will_of_a_client_that_is_away_is_dropped_with_the_permission_to_publish_it(file):
+    async def test():
+        async with live(broker_of(file)) as broker:
+            anna = await connect(broker, will=wayfare.Will({"state": "gone"}, delay=60))
+            await anna.detach()
+            (session,) = broker.core.border.of("anna")
+            await until(lambda: session.link is None)
+            change(file, '["anna"]\n', '["anna"]\nadvertise = ["x > 0", "true"]\npublish = []\n')
+            await until(lambda: session.will is None)
+            assert session.advertisements
+
+    run(test())
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_the_wills_of_a_removed_account_are_dropped(file, away):
+    async def test():
+        async with live(broker_of(file)) as broker, connect(broker, "tom", "sesame") as tom:
+            got = await tom.subscribe("state is not null")
+            will = wayfare.Will({"state": "gone"}, delay=1.5 if away else 0)
+            anna = await connect(broker, will=will)
+            (session,) = broker.core.border.of("anna")
+            if away:
+                await anna.detach()
+                await until(lambda: session.link is None)
+            accounts_file.remove(file, "anna")
+            await until(lambda: audited(file, "account_changed"))
+            with pytest.raises(TimeoutError):
+                await got.get(2)
+            assert broker.wills == 0 and session.will is None
+            assert broker.core.border.of("anna")  # until `limits.away`
 
     run(test())
 

@@ -618,8 +618,6 @@ class Border:
             if grants.unsubscribable((one,)) is None
         }
         offered = [one for one in session.advertisements if grants.unadvertisable((one,)) is None]
-        if session.will is not None and grants.unpublishable(session.will) is not None:
-            session.will = None
         refused = next((one for one in session.subscriptions if one not in wanted), None)
         reason = grants.unsubscribable((refused,)) if refused is not None else None
         reason = reason or grants.unadvertisable(session.advertisements)
@@ -632,6 +630,15 @@ class Border:
             session.backlog.withdraw(lambda kept: bool(index.find(kept.attributes)), WITHDRAWN)
         watched = [one for one in session.watched if one in offered]
         self.set_profile(session, wanted, offered, watched, at_once=True)
+        return reason
+
+    def drop_will(self, session: Session, grants: Grants) -> str:
+        """Withdraw the will if the rules do not allow it any more. Returns the reason, or ""."""
+        reason = grants.unpublishable(session.will) if session.will is not None else None
+        if reason is None:
+            return ""
+        session.will = None
+        self.note(session)
         return reason
 
     # Notifications

@@ -488,13 +488,14 @@ class Broker:
             effects += self.replicator.leave(client, now)
         for session in self.border.of(client):
             effects += self.pasts.end(session, now)  # what it holds back may be withdrawn
+            unpublishable = self.border.drop_will(session, grants)
             reason = self.border.confine(session, grants)
             if reason and session.wait is not None:
                 # Its old broker may still send what is withdrawn: the session cannot go on.
                 effects += self.border.disconnect(session, reason, now)
                 effects += self.relocation.forget(session, now)
-            elif reason or following:
-                effects += self.border.disconnect(session, reason or following or "", now)
+            elif why := reason or following or unpublishable:
+                effects += self.border.disconnect(session, why, now)
         return self._with_updates(effects)
 
     def on_forgotten(self, event: Forgotten, now: int) -> list[Effect]:

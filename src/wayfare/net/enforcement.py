@@ -7,12 +7,13 @@ of a client that is attached          what happens
     its account was removed           it is disconnected
     ... or its name is not its own    it is disconnected
     its password does not count       it is disconnected, and may log in again
-    its rules changed                 they hold from now on; if it has a subscription or an advertisement that they
-                                      do not allow, that is withdrawn, and it is disconnected
+    its rules changed                 they hold from now on; if it has a subscription, an advertisement or a will
+                                      that they do not allow, that is withdrawn, and it is disconnected
     its quotas changed                they hold from now on
 
 Of a client that is away, subscriptions that are not allowed any more are withdrawn, and what waits because of
-them is dropped and reported. The session of a removed account stays until `limits.away`: nobody can attach to it.
+them is dropped and reported; so is a will. The session of a removed account stays until `limits.away`: nobody can
+attach to it, and its will is dropped.
 """
 
 from __future__ import annotations
@@ -147,6 +148,7 @@ class Enforcement:
         account = self._accounts.get(name)
         if account is None:
             connection.refuse(f"the account {name} was removed", why="account")
+            self._drop_will(member.client)
         elif member.hashed not in account.hashes(time.time()):
             why = f"the password of the account {name} was changed: log in again"
             connection.refuse(why, again=True, why="account")
@@ -154,6 +156,7 @@ class Enforcement:
             why = f"{name} may not attach as {member.client} any more: {account.names()}"
             rule = self._accounts.refusal(account, member.client)
             connection.refuse(why, why="account", details=rule)
+            self._drop_will(member.client)
         elif name in changed:
             member.account = account
             self._members.meter(connection, account)
@@ -171,7 +174,9 @@ class Enforcement:
     async def _confine_away(self) -> None:
         for count, client in enumerate(self._away(), 1):
             account = self._accounts.owner(client)
-            if account is not None:
+            if account is None:
+                self._drop_will(client)
+            else:
                 self._members.know(account.name, client)
                 grants = self.grants(account, client)
                 if self._is_exceeded(grants):
@@ -190,9 +195,17 @@ class Enforcement:
         if grants.cost_max and not core.costs.knows(grants.account, client):
             return True
         return any(
-            grants.unsubscribable(one.subscriptions) or grants.unadvertisable(one.advertisements)
+            grants.unsubscribable(one.subscriptions)
+            or grants.unadvertisable(one.advertisements)
+            or (one.will is not None and grants.unpublishable(one.will))
             for one in core.border.of(client)
         ) or bool(grants.unsubscribable(core.replicator.followed_by(client)))
+
+    def _drop_will(self, client: str) -> None:
+        """Nobody may act as this client any more: nothing is published for it either."""
+        nothing = Grants(client, publish=())
+        if self._is_exceeded(nothing):
+            self._host.apply(Confined(ClientId(client), nothing))
 
     def _tell_confined(self, client: str) -> None:
         tell(
