@@ -946,3 +946,8 @@ def test_a_client_is_told_of_a_loss_before_it_gets_of_that_what_comes_late():
 def test_a_backlog_may_overflow_by_an_unknown_number_before_something_is_recalled():
     """Found at random, in the judge: it knew that other losses of unknown numbers make a client unsure."""
     assert fuzz(Job(13201238, "covering")).verdict.violations == ()
+
+
+def test_nobody_hears_a_request_while_a_session_that_expired_is_opened_again():
+    """Found at random, in the judge: the client was back, and its filters were on their way to the other brokers."""
+    assert fuzz(Job(13201054, "merging")).verdict.violations == ()

@@ -58,11 +58,17 @@ def unexpired(world: World) -> Iterator[Event]:
                 yield event
 
 
-def has_ended(world: World, client: str, history: History, time: int, reach: Reach) -> bool:
-    """Whether the session of this client had ended by itself, and the client was not back by then."""
+def has_ended(
+    world: World, client: str, history: History, published: int, time: int, reach: Reach
+) -> bool:
+    """Whether the session of this client had ended by itself by this time, and the client was not back.
+
+    It is back when its filters are in effect again, at all brokers: before that nobody knows that it wants what is published.
+    """
     over = [at for at, one in world.ended if one.client == client and at <= time + reach.client_ns]
     return bool(over) and not any(
         min(span.end, time) - span.start >= reach.client_ns  # else no broker may have heard of it
+        and span.start + reach.client_ns + reach.tree_ns <= published
         and (span.end >= time or span.start > over[-1])
         for span in history.attached
     )

@@ -96,7 +96,7 @@ def _check_requests(world: World) -> Iterator[Violation]:
         event = clients[publisher].published[number]
         return any(
             _required(event, client, clients[publisher], within, published)
-            and not has_ended(world, name, client, until, within)
+            and not has_ended(world, name, client, event.time_ns, until, within)
             and not (within.outage_ns and _is_forgotten(name, event, world.events))
             for name, client in clients.items()
         )
