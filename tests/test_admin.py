@@ -16,6 +16,7 @@ from wayfare.net import admin
 from wayfare.net.admin import AdminSocket
 from wayfare.net.broker import BrokerHost
 from wayfare.net.private import bind_private
+from wayfare.net.sessions import kick
 
 
 @pytest.fixture
@@ -111,6 +112,22 @@ def test_sessions_are_listed_and_clients_kicked(site):
     ended = "an operator ended its session"
     assert [one["reason"] for one in kicks] == [ended, "maintenance", ended]
     assert kicks[0]["by"] == f"uid {os.getuid()}"
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_the_log_says_that_an_operator_kicked_a_client(tmp_path, caplog, again):
+    async def test():
+        broker = BrokerHost("porto", {})
+        url = str(await broker.start(HERE))
+        anna = await wayfare.connect(url, client_id="anna")
+        kick(broker, "anna", "uid 0", again=again)
+        await until(lambda: broker.ended["client", "refused", "kicked"] == 1)
+        await anna.close()
+        await broker.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+    told = [one for one in caplog.records if getattr(one, "event", "") == "refused"]
+    assert [one.args["why"] for one in told] == ["kicked"]
 
 
 def test_a_broker_that_is_not_there_is_reported(tmp_path):

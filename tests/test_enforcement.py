@@ -139,6 +139,9 @@ def test_a_client_stays_while_its_password_is_rotated_and_leaves_when_that_is_ov
                 await anna.flush()
                 accounts_file.finish_rotation(file, "anna")
                 assert "cannot log in" in await refusal_of(anna)
+                assert broker.ended["client", "refused", "account"] == 1
+                await until(lambda: audited(file, "refused"))
+                assert audited(file, "refused")[0]["why"] == "account"
                 await other.publish({"x": 1})
                 await other.flush()
 

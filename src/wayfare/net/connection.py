@@ -389,17 +389,18 @@ class Connection(asyncio.Protocol):
         reason: str,
         *,
         again: bool = False,
-        why: str = "protocol",
+        why: str | None = None,
         login: bool = False,
         details: str = "",
     ) -> None:
         """Close, and tell the peer why; with `again`, it may come again when there is room.
 
+        why        in a word; unless given, "limit" with `again`, and else "protocol"
         login      its account or password is wrong
         details    for the log, and not for the peer
         """
         if not self.closing:
-            self.how, self.why = "refused", "limit" if again else why
+            self.how, self.why = "refused", why or ("limit" if again else "protocol")
             self._tell(
                 "refused", "closed the connection of", reason + (details and f" ({details})")
             )

@@ -290,5 +290,4 @@ def _disconnect(
         reason=reason,
     )
     connection.audited = True
-    connection.refuse(reason, again=again)
-    connection.why = "kicked"
+    connection.refuse(reason, again=again, why="kicked")
