@@ -1,7 +1,9 @@
 """`wayfare sessions`: what an operator may do to a running broker, over its admin socket."""
 
 import asyncio
+import gc
 import json
+import logging
 import os
 import stat
 
@@ -128,6 +130,28 @@ def test_the_log_says_that_an_operator_kicked_a_client(tmp_path, caplog, again):
     asyncio.run(asyncio.wait_for(test(), 60))
     told = [one for one in caplog.records if getattr(one, "event", "") == "refused"]
     assert [one.args["why"] for one in told] == ["kicked"]
+
+
+def test_a_request_that_is_too_long_is_answered(tmp_path, caplog):
+    async def test():
+        broker, path = BrokerHost("porto", {}), tmp_path / "a.sock"
+        await broker.start(HERE)
+        socket = AdminSocket([broker], str(path))
+        await socket.start()
+        for length in (admin.REQUEST_BYTES + 1, 10 * admin.REQUEST_BYTES):  # in one read, and not
+            for end in (b"\n", b""):
+                reader, writer = await asyncio.open_unix_connection(str(path))
+                writer.write(b"x" * length + end)
+                answer = json.loads(await reader.readline())
+                assert answer == {"error": "a request has at most 8192 bytes"}
+                writer.close()
+        gc.collect()
+        await asyncio.sleep(0)
+        await socket.stop()
+        await broker.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+    assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
 
 
 def test_a_broker_that_is_not_there_is_reported(tmp_path):

@@ -96,7 +96,12 @@ class AdminSocket:
             with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, ValueError):
                 async with asyncio.timeout(REQUEST_S):
                     user = _user_of(writer)
-                    line = await reader.readuntil(b"\n")
+                    try:
+                        line = await reader.readuntil(b"\n")
+                    except asyncio.LimitOverrunError:
+                        too_long = Answer(error=f"a request has at most {REQUEST_BYTES} bytes")
+                        writer.write(msgspec.json.encode(too_long) + b"\n")
+                        return
                 async for answer in self._answers(line, user):
                     writer.write(msgspec.json.encode(answer) + b"\n")
                     async with asyncio.timeout(REQUEST_S):
