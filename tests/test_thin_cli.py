@@ -160,6 +160,10 @@ def test_a_device_logs_in_at_the_broker_with_its_own_password(tmp_path):
             one.close()
 
     with_accounts(tmp_path, work)
+    lines = [json.loads(one) for one in (tmp_path / "audit").read_text().splitlines()]
+    reasons = [one["reason"] for one in lines if one["event"] == "login_failed" if "reason" in one]
+    assert len(reasons) == 2  # of the account car-17, and of eve; the rest is counted
+    assert all("cannot log in: no such account, or not its password" in one for one in reasons)
 
 
 def test_guessing_the_password_of_a_device_that_is_here_is_slow_and_logged(tmp_path, caplog):

@@ -212,9 +212,9 @@ class Thin:
                 except LoginFailed:
                     attempt.good = False
                     raise
-        except LoginFailed:
+        except LoginFailed as error:
             self._tell_failed(account, device)
-            self.audit.record("login_failed", **who)
+            self.audit.record("login_failed", **who, reason=str(error))
             await asyncio.sleep(began + FAILED_S - asyncio.get_running_loop().time())
             raise UsageError(
                 f"{account} cannot log in: no such account, or not its password"
