@@ -26,6 +26,7 @@ from wayfare.core.messages import PROTOCOL_VERSION, Attach, Detach, Hello, Join
 from wayfare.core.places import of_edges
 from wayfare.core.virtual import Ahead
 from wayfare.net import http, metrics
+from wayfare.net import store as stores
 from wayfare.net.broker import BrokerHost
 from wayfare.net.doctor import Doctor
 from wayfare.net.http import Endpoint
@@ -75,6 +76,47 @@ async def told(brokers):
         yield await endpoint.start("127.0.0.1", 0)
     finally:
         await endpoint.stop()
+
+
+def test_a_journal_without_snapshots_is_logged_and_measured(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(stores, "SNAPSHOT_BYTES", 16 * 1024)
+    overdue = of("porto", "journal_overdue")
+
+    def warnings():
+        return [one for one in caplog.records if getattr(one, "event", "") == "journal_long"]
+
+    async def write(client, kib):
+        for x in range(1, kib + 1):
+            await client.publish({"x": x}, payload=bytes(1_024))
+            await client.flush(10)
+
+    async def work(host, tom, where):
+        await tom.advertise("x > 0")
+        await write(tom, 50)
+        assert host.store.snapshots > 1
+        with monkeypatch.context() as blocked:
+            blocked.setattr(host.core, "is_quiet", lambda: False)
+            await write(tom, 10)
+            assert (await scrape(where))[overdue] == 0  # a snapshot may still come
+            assert not warnings()
+            await write(tom, 40)
+            assert (await scrape(where))[overdue] == 1
+        (warning,) = warnings()  # at most one a minute
+        assert warning.levelname == "WARNING"
+        assert warning.args["bytes"] > 2 * stores.SNAPSHOT_BYTES
+        await write(tom, 1)
+        assert (await scrape(where))[overdue] == 0
+
+    async def test():
+        host = BrokerHost("porto", {}, store=Store(tmp_path, "os", "porto"))
+        address = str(await host.start(HERE))
+        try:
+            async with told([host]) as where, wayfare.connect(address, client_id="tom") as tom:
+                await work(host, tom, where)
+        finally:
+            await host.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
 
 
 @live
