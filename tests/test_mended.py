@@ -951,3 +951,8 @@ def test_a_backlog_may_overflow_by_an_unknown_number_before_something_is_recalle
 def test_nobody_hears_a_request_while_a_session_that_expired_is_opened_again():
     """Found at random, in the judge: the client was back, and its filters were on their way to the other brokers."""
     assert fuzz(Job(13201054, "merging")).verdict.violations == ()
+
+
+def test_a_member_that_its_coordinator_cannot_hear_is_given_up():
+    """Found at random, in the judge: a broker between them was down for longer than the member may be silent."""
+    assert fuzz(Job(13110584, "merging", faults=True, mobile="both")).verdict.violations == ()

@@ -14,6 +14,8 @@ from wayfare.core.membership import RENEWALS, Membership, Work
 from wayfare.core.messages import BrokerId
 from wayfare.core.reserved import ADDRESSES
 from wayfare.eventlog import Event
+from wayfare.sim import topology
+from wayfare.sim.faults import Cut
 from wayfare.sim.histories import History, Span
 from wayfare.sim.reach import Reach
 from wayfare.sim.verdict import Violation
@@ -128,7 +130,7 @@ def unexpected_losses(world: World) -> Iterator[Violation]:
 
 
 def _slow_groups(world: World) -> dict[str, int]:
-    """Groups that may lose something, and since when: a member was away for long, or something waited for too long.
+    """Groups that may lose something, and since when: a member was away or out of reach for long, or something waited for too long.
 
     Or they were congested for too long without a break: publishers are slowed once for that, however little of it
     each notification waits.
@@ -161,6 +163,8 @@ def _slow_groups(world: World) -> dict[str, int]:
     for group in dict.fromkeys(name for _, name, reason in world.missed if reason == QUEUE_COUNT):
         if (begun := _congested_since(world, group, bounds[group])) is not None:
             excuses.append((begun + bounds[group], group))
+    for name, one in world.members:
+        excuses += [(now, one.group) for now in _out_of_reach(world, name, one.group, patience_ns)]
     back: dict[str, int] = {}  # when a client was next attached
     for event in reversed(world.events):
         client, now = event.client or "", event.time_ns
@@ -214,6 +218,37 @@ def _congested_since(world: World, group: str, bound_ns: int) -> int | None:
         elif waiting > high and since is None:
             since = now
     return None
+
+
+def _out_of_reach(world: World, client: str, group: str, patience_ns: int) -> Iterator[int]:
+    """When something between a member and its coordinator went down for so long that the member may be given up.
+
+    Not the coordinator itself: once it is back, it gives its members time.
+    """
+    long = [
+        (now, fault)
+        for now, fault in world.outages
+        if fault.for_ns is None or fault.for_ns >= patience_ns
+    ]
+    if not long:
+        return
+    start = coordinator(group, map(BrokerId, world.brokers))
+    ways = topology.paths(world.edges, start)
+    stays = [
+        (event.time_ns, event.broker or "")
+        for event in world.events
+        if event.kind == "attached" and event.client == client
+    ]
+    for now, fault in long:
+        until = inf if fault.for_ns is None else now + fault.for_ns
+        for (since, broker), (end, _) in pairwise([*stays, (inf, "")]):
+            between = ways[broker][1:]
+            if isinstance(fault, Cut):
+                hit = {fault.a, fault.b} <= {start, *between}
+            else:
+                hit = fault.broker in between
+            if hit and since <= until and now < end:
+                yield now
 
 
 def check_groups_quiet(world: World) -> Iterator[Violation]:

@@ -146,6 +146,8 @@ class World:
         self.closed_messages = 0  # of connections that are no more
         self.closed_worst_ns = 0
         self.outage_ns = 0  # the longest of a broker whose links began from nothing
+        # Since when a link or a broker was down, or a broker did nothing.
+        self.outages: list[tuple[int, Cut | Crash | Stall]] = []
         self.unread_ns = 0  # the longest that a client did not read what had come
         self.paused: dict[LinkId, Paused] = {}  # connections of publishers that are slowed
 
@@ -414,6 +416,7 @@ class World:
             at(disconnect.at_ns, self._disconnect, disconnect)
 
     def cut(self, cut: Cut) -> None:
+        self.outages.append((self.now, cut))
         for pipe in self.link(cut.a, cut.b):
             pipe.cut()
         self._report_links([(cut.a, cut.b)])
@@ -430,6 +433,7 @@ class World:
         if crash.broker in self.stopped:
             return
         self.stopped.add(crash.broker)
+        self.outages.append((self.now, crash))
         for pipe in self._pipes_of(crash.broker):
             pipe.cut()
         self._report_links(self._edges_of(crash.broker))
@@ -502,6 +506,7 @@ class World:
         self.broker(slow.broker).take_its_time(0)
 
     def stall(self, stall: Stall) -> None:
+        self.outages.append((self.now, stall))
         self.broker(stall.broker).stall(stall.for_ns)
 
     def _disconnect(self, fault: Disconnect) -> None:
