@@ -956,3 +956,17 @@ def test_nobody_hears_a_request_while_a_session_that_expired_is_opened_again():
 def test_a_member_that_its_coordinator_cannot_hear_is_given_up():
     """Found at random, in the judge: a broker between them was down for longer than the member may be silent."""
     assert fuzz(Job(13110584, "merging", faults=True, mobile="both")).verdict.violations == ()
+
+
+@pytest.mark.parametrize(
+    ("routing", "relocation", "mobile"),
+    [
+        ("merging", "handoff", "walkers"),
+        ("merging", "handoff", "learners"),
+        ("identity", "naive", "walkers"),
+    ],
+)
+def test_what_is_recalled_does_not_come_as_live_ahead_of_the_earlier(routing, relocation, mobile):
+    """Found at random: it was younger than the attachment, and something earlier was still on its way."""
+    job = Job(13300249, routing, relocation, faults=True, mobile=mobile)
+    assert fuzz(job).verdict.violations == ()

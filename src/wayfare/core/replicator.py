@@ -473,13 +473,16 @@ class Replicator:
         ]  # kept here, and put there by a location change while it waited
         if lost:
             virtual.backlog.lose(1, lost, exact=False)
-        newest = {one.notification.publisher: one.notification.number for one, _ in here}
+        before = {one.notification.publisher: one.notification.number for one, _ in here}
+        came = {one.notification.publisher: one.notification.number for one, _ in virtual.held}
         past = list(here)
-        late: list[Put] = []  # it will come here by itself, or not
+        # Of the present is what came since the client is here, where something later of its publisher has come by
+        # itself. What is later than all that came may be ahead of something earlier, which would come behind it.
+        late: list[Put] = []
         for stored, put in kept:
             one = stored.notification
-            behind = one.number > newest.get(one.publisher, 0)
-            (late if put >= virtual.attached and behind else past).append((stored, put))
+            between = before.get(one.publisher, 0) < one.number <= came.get(one.publisher, 0)
+            (late if put >= virtual.attached and between else past).append((stored, put))
         candidates = self.ear.candidates(virtual) if stopped else {}
         self._put_past(virtual, past, late, candidates, now)
         return self.push(virtual, now)

@@ -244,7 +244,7 @@ class Judge:
             if past and (event.publisher, False) in last:
                 yield Violation("fifo", f"{what}, which is of the past, after what is not")
             last[event.publisher, past] = event.number
-            if past and published.time_ns > stay.start + 2 * self.reach.client_ns:
+            if past and published.time_ns > self._asked_ns(stay):
                 yield Violation(
                     "past", f"{what} as of the past, but it was published while it stayed"
                 )
@@ -253,6 +253,14 @@ class Judge:
             # What was kept elsewhere looks younger by the time that it took to come here.
             if not past and self._arrived(published) + 2 * self._direct_ns() < stay.attached:
                 yield Violation("past", f"{what} as if it were live, but it is of the past")
+
+    def _asked_ns(self, stay: Stay) -> int:
+        """Until when something may be published that comes as of the past.
+
+        Its broker may not know yet that the client is there; the last one keeps what comes until it is asked.
+        """
+        asked = stay.attached + self.reach.client_ns + self._direct_ns()
+        return max(stay.start + 2 * self.reach.client_ns, asked)
 
     def _may_be_missed(self, stay: Stay, event: Event, published: Event) -> bool:
         """Whether terms may have kept this, until it could be delivered."""
