@@ -970,3 +970,9 @@ def test_what_is_recalled_does_not_come_as_live_ahead_of_the_earlier(routing, re
     """Found at random: it was younger than the attachment, and something earlier was still on its way."""
     job = Job(13300249, routing, relocation, faults=True, mobile=mobile)
     assert fuzz(job).verdict.violations == ()
+
+
+def test_a_broker_delivers_nothing_for_a_place_of_which_it_did_not_hear_before_the_connection_broke():
+    """Found at random, in the judge: the client was there for less time than it takes to say so."""
+    job = Job(1020061, "simple", faults=True, mobile="walkers")
+    assert fuzz(job).verdict.violations == ()

@@ -350,7 +350,7 @@ class Judge:
             set()
         )  # by these brokers, perhaps, and dropped: its client had gone on
         for first, run in self._runs(stays, event):
-            if self._has_time(run, self._arrived(event)):
+            if self._was_heard(stays, run[0]) and self._has_time(run, self._arrived(event)):
                 settled = max(run[0].start, self._advertised_ns())
                 if any(_is_limited(one, event.attributes or {}) for one in run):
                     # What comes while a recall is under way, or waits, is thinned like the past.
@@ -377,7 +377,7 @@ class Judge:
     def _runs(self, stays: list[Stay], event: Event) -> Iterator[tuple[int, list[Stay]]]:
         """While a client wants this at one broker without a seam, even if its connection breaks; from which stay on.
 
-        A run begins with an attachment of which its broker has heard.
+        If its broker has not heard before the connection broke what began it, another one begins with the next.
         """
         run: list[Stay] = []
         attributes = event.attributes or {}
@@ -386,19 +386,21 @@ class Judge:
             wanted &= not _is_elsewhere(stay, event)
             elsewhere = run and (stay.broker, stay.life) != (run[0].broker, run[0].life)
             anew = run and stay.attachment != run[-1].attachment
+            unheard = anew and not self._was_heard(stays, run[0])
             # Who comes back gets what it missed as far as it wants that.
             limited = anew and any(_is_limited(one, attributes) for one in [*run, stay])
-            if run and (not wanted or elsewhere or limited):
+            if run and (not wanted or elsewhere or limited or unheard):
                 yield at - len(run), run
                 run = []
-            if wanted and (run or self._was_heard(stays, stay)):
+            if wanted:
                 run.append(stay)
         if run:
             yield len(stays) - len(run), run
 
     def _was_heard(self, stays: list[Stay], stay: Stay) -> bool:
+        """Whether its broker has, before the connection broke: of the client, and of what it is like by then."""
         end = max(one.end for one in stays if one.attachment == stay.attachment)
-        return end - stay.attached >= self.reach.client_ns
+        return end - stay.start >= self.reach.client_ns
 
     def _has_time(self, run: list[Stay], arrived: float) -> bool:
         """Whether a client was attached for so long that it got what had arrived by then."""
