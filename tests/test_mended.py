@@ -976,3 +976,8 @@ def test_a_broker_delivers_nothing_for_a_place_of_which_it_did_not_hear_before_t
     """Found at random, in the judge: the client was there for less time than it takes to say so."""
     job = Job(1020061, "simple", faults=True, mobile="walkers")
     assert fuzz(job).verdict.violations == ()
+
+
+def test_a_session_that_is_handed_over_in_slices_is_owned_meanwhile():
+    """Found at random, in the judge: its client had moved on before it had heard of the attachment that asked for it."""
+    assert fuzz(Job(13111315, "flooding", faults=True, mobile="both")).verdict.violations == ()

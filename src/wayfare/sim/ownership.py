@@ -6,7 +6,7 @@ A session of a client is owned while something leads to it:
     a departure           of a session that is owned, as a tombstone remembers it
     a request, a reply or an announcement that it is unclaimed
                           under way, waiting at another session or behind work on tables, or stored for an
-                          unknown broker
+                          unknown broker; also while what a session hands over is thinned in slices
     a later session       whose broker knows that the chain of hand-offs is broken, or will find out: then
                           it seeks all older ones
 
@@ -231,6 +231,7 @@ def traffic_of(world: World) -> dict[ClientId, Traffic]:
                 seek(session.client, _sought_before(world, name, session))
             if session.above:
                 begin(session.client, session.above + 1)
+            add(session.handing)
             if session.wait is not None:
                 if session.wait.repeated:
                     seek(session.client, session.epoch)
