@@ -11,6 +11,7 @@ from wayfare.core.costs import EVERYTHING_COST, cost_of
 from wayfare.core.effects import Close, Confined, Forgotten, Granted, LinkDown, Received, Send
 from wayfare.core.filters import Filter
 from wayfare.core.grants import Grants
+from wayfare.core.virtual import template_of
 
 
 def f(text):
@@ -209,6 +210,90 @@ def test_a_session_that_ended_and_filters_that_were_withdrawn_cost_nothing():
     broker.step(Received("bert", m.Detach(leave=True)), 0)
     assert broker.step(Received("anna", m.Subscribe(wide)), 0) == []
     assert broker.costs.spent("fleet") == 8
+
+
+WIDE, FOLLOWED = f("a like '%x%'"), "place in myloc and a like '%x%'"
+
+
+def enlist(group="g", filter=WIDE, member="m1"):
+    return m.Enlist(group, filter, member, 1, 16, 10**10)
+
+
+def attached(cost_max, **fields):
+    broker = Broker("porto")
+    broker.step(Granted("l", spender("anna", cost_max)), 0)
+    return broker, broker.step(Received("l", m.Attach("anna", 1, 0, **fields)), 0)
+
+
+@pytest.mark.parametrize(
+    ("message", "cost"), [(enlist(), 8), (m.Follow(FOLLOWED), 9), (m.Subscribe(WIDE), 8)]
+)
+def test_queue_groups_and_filters_that_follow_cost_as_much_as_subscriptions(message, cost):
+    broker, _ = attached(cost - 1)
+    (closed,) = broker.step(Received("l", message), 0)
+    assert closed.fault and f"would cost {cost}, and its account has used 0 of" in closed.reason
+    broker, _ = attached(cost + 1)
+    for _ in range(2):  # said again, it costs nothing
+        assert not any(type(one) is Close for one in broker.step(Received("l", message), 0))
+    assert broker.costs.spent("fleet") == cost
+    again = Broker("porto")
+    again.load(broker.save())
+    assert again.costs.spent("fleet") == cost
+    for one in (broker, again):
+        both = {PARKING: PARKING, SPEED: SPEED}
+        assert one.costs.charge(spender("bert", cost + 1), both) != ""
+        assert one.costs.charge(spender("bert", cost + 1), {PARKING: PARKING}) == ""
+
+
+def test_a_client_that_attaches_with_filters_that_follow_pays_for_them():
+    followed = m.Followed(((FOLLOWED, None),), m.NOWHERE)
+    assert attached(8, followed=followed)[1][-1].fault
+    broker, effects = attached(9, followed=followed)
+    assert type(effects[-1].message) is m.Welcome
+    broker.step(Received("l", m.Unfollow(FOLLOWED)), 0)
+    assert broker.costs.spent("fleet") == 0
+
+
+def test_a_group_costs_until_its_last_member_does_not_listen_any_more():
+    addresses = tuple(f(f"$member = 'm{number}'") for number in (1, 2))
+    broker, _ = attached(10, subscriptions=addresses)
+    for member in ("m1", "m2"):
+        broker.step(Received("l", enlist(member=member)), 0)
+    assert broker.costs.spent("fleet") == 8
+    broker.step(Received("l", m.Unsubscribe(addresses[0])), 0)
+    assert broker.costs.spent("fleet") == 8
+    broker.step(Granted("l2", spender("anna")), 0)
+    again = m.Attach("anna", 2, 0, addresses[1:], (), (("porto", 1),), welcomed=True)
+    broker.step(Received("l2", again), 0)
+    assert broker.costs.spent("fleet") == 8
+    broker.step(Received("l2", m.Unsubscribe(addresses[1])), 0)
+    assert broker.costs.spent("fleet") == 0
+
+
+def test_addresses_of_requesters_and_members_are_free():
+    addresses = (f("$inbox = 'i1'"), f("$member = 'm1'"))
+    broker, effects = attached(1, subscriptions=addresses)
+    assert type(effects[-1].message) is m.Welcome
+    assert broker.step(Received("l", m.Subscribe(f("$member = 'm2'"))), 0) == []
+    assert broker.step(Received("l", m.Subscribe(PARKING)), 0) == []
+    assert broker.costs.spent("fleet") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "cost"),
+    [
+        ("place in myloc", 1),
+        ("place not in myloc", 8),
+        ("near(myloc, 300)", 4),
+        ("not near(myloc, 300)", 8),
+        ("free >= my.need", 2),
+        ("name like my.name", 8),
+        ("name not like my.name and x = 1", 17),
+        ("place in myloc or x = my.x", 2),
+    ],
+)
+def test_a_filter_that_follows_costs_the_same_wherever_its_client_is(text, cost):
+    assert cost_of(template_of(text)) == cost
 
 
 def test_a_client_that_attaches_again_pays_for_its_new_filters_only():

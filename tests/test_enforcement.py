@@ -367,6 +367,47 @@ def test_defaults_of_quotas_are_limits_of_the_broker(file):
     run(test())
 
 
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [("name like '%b%'", {"group": "g"}), ("name like '%b%' and place in myloc", {})],
+    ids=["group", "follows"],
+)
+def test_groups_and_filters_that_follow_are_refused_beyond_the_quota(file, text, options):
+    change(file, '["anna"]\n', '["anna"]\nsubscription_cost = 10\n')
+
+    async def test():
+        async with live(broker_of(file)) as broker:
+            anna = await connect(broker)
+            await anna.subscribe("name like '%a%'")
+            await anna.flush()
+            with pytest.raises(wayfare.Refused, match=r"would cost 1[67], and .* used 8 of 10"):
+                await anna.subscribe(text, **options)
+
+    run(test())
+
+
+def test_requests_and_members_of_groups_cost_nothing_beside_their_filters(file):
+    change(file, '["anna"]\n', '["anna"]\nsubscription_cost = 4\n')
+
+    async def test():
+        async with (
+            live(broker_of(file)) as broker,
+            connect(broker, "tom", "sesame") as tom,
+            connect(broker) as anna,
+        ):
+            jobs = await anna.subscribe("x > 0 and y > 0", group="g")
+            pending = asyncio.ensure_future(tom.request({"x": 1, "y": 1}, timeout=10))
+            await (await jobs.get(10)).reply({"y": 1})
+            assert (await pending)["y"] == 1
+            asked = await tom.subscribe("z > 0")
+            pending = asyncio.ensure_future(anna.request({"z": 1}, timeout=10))
+            await (await asked.get(10)).reply({"y": 2})
+            assert (await pending)["y"] == 2
+            assert broker.core.costs.spent("anna") == 4
+
+    run(test())
+
+
 # Memory
 
 

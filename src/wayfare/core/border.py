@@ -20,7 +20,7 @@ from wayfare.core import messages as m
 from wayfare.core import wills
 from wayfare.core.backpressure import Backpressure
 from wayfare.core.convergence import Convergence
-from wayfare.core.costs import Costs
+from wayfare.core.costs import Costs, Wants, filters_of
 from wayfare.core.counts import MILLISECOND_NS, Histogram
 from wayfare.core.deadlines import ANSWER, AWAY, BACKLOG, CONFIRM, TOMBSTONE, WILL, WORK, Deadlines
 from wayfare.core.effects import Close, Effect, Send, WillPublished
@@ -55,6 +55,7 @@ from wayfare.core.sessions import (
     Tombstone,
     Wait,
     Wanted,
+    enlisted_among,
     wanted_of,
 )
 from wayfare.core.thinning import Thinning, Thinnings
@@ -103,7 +104,7 @@ class Border:
         # Sessions that retained publications may reach before others, by place: until when, and why.
         self._incomplete: dict[int, tuple[int, str]] = {}
         self.by_link: dict[LinkId, Session] = {}
-        self.costs = Costs(self.subscriptions_of)
+        self.costs = Costs(self.wants_of)
         self.tombstones: dict[ClientId, Tombstone] = {}
         # Sessions of clients that are away, by place, in the order in which these went: those whose clients
         # asked for less time than the limit, and the others.
@@ -209,10 +210,20 @@ class Border:
         """All sessions of a client, the oldest first."""
         return list(self._sessions.get(client, {}).values())
 
-    def subscriptions_of(self, client: ClientId) -> Iterator[Filter]:
-        """Of all its sessions here."""
+    def wants_of(self, client: ClientId) -> Wants:
+        """What all its sessions here subscribe to, and the queue groups of their members."""
+        wants: Wants = {}
         for session in self.of(client):
-            yield from session.subscriptions
+            wants |= filters_of(session.subscriptions)
+            wants |= session.enlisted.values()
+        return wants
+
+    def enlist(self, session: Session, message: m.Enlist, group: str) -> None:
+        """A session has a member in a queue group, until it does not listen at the address of the member any more."""
+        if message.member not in session.enlisted:
+            self.check_room(session.enlisted)
+        session.enlisted[message.member] = group, message.filter
+        self.note(session)
 
     def is_stale(self, client: ClientId, epoch: int) -> bool:
         """Whether a later attachment of the client was here, or asked here."""
@@ -607,6 +618,7 @@ class Border:
             for filter in withdrawn:
                 routing.unadvertise(client, filter)
         session.subscriptions, session.advertisements = wanted, offered
+        session.enlisted = enlisted_among(wanted, session.enlisted)
         self.watches.set(session, watched)
         self.note(session)
 
@@ -1099,7 +1111,7 @@ class Border:
             if session.wait is not None:
                 session.wait.until = min(session.wait.until + by_ns, latest)
 
-    def check_room(self, held: Collection[Filter]) -> None:
+    def check_room(self, held: Collection[Filter] | Collection[str]) -> None:
         if len(held) >= self.limits.filters:
             raise ProtocolError(f"a client has at most {self.limits.filters} filters of a kind")
 

@@ -25,6 +25,7 @@ from wayfare.core.border import Border
 from wayfare.core.buffers import Buffer
 from wayfare.core.codec import DELIVERED_MAX
 from wayfare.core.convergence import NEVER, Source, merged
+from wayfare.core.costs import Wants, filters_of, templates_of
 from wayfare.core.deadlines import CONFIRM, UPDATE, WILL
 from wayfare.core.effects import (
     Close,
@@ -82,10 +83,11 @@ from wayfare.core.publishers import (
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.relocation import BEGAN_ANEW, Naive, Relocation, began
 from wayfare.core.replicator import Replicator
+from wayfare.core.reserved import is_address
 from wayfare.core.retained import Key
-from wayfare.core.sessions import Doubt, Session
+from wayfare.core.sessions import Doubt, Session, enlisted_among
 from wayfare.core.shedding import Shedding
-from wayfare.core.virtual import Ahead, Virtual
+from wayfare.core.virtual import Ahead, Virtual, parsed, template_of
 from wayfare.errors import FilterError, NotGranted, ProtocolError, UsageError
 
 DEFAULT_LIMITS = Limits()
@@ -182,6 +184,7 @@ class Broker:
         # What clients may do, by connection; who is not in here may do everything.
         self.grants: dict[LinkId, Grants] = {}
         self.costs = self.border.costs
+        self.costs.count(self.replicator.wants_of)
         # Whom to tell later how the tables changed: with the next message, or then at the latest.
         self._owed: dict[BrokerId, int] = {}
         # Updates and values of neighbours that take long, in slices, and what came behind them.
@@ -857,11 +860,24 @@ class Broker:
             raise NotGranted(refusal, type(message).__name__.lower())
 
     def _overspent(self, grants: Grants, message: m.AnyMessage) -> str:
+        client = m.ClientId(grants.client)
+        wants: Wants
         if isinstance(message, m.Attach):
-            return self.costs.charge(grants, message.subscriptions, instead=True)
+            wants = filters_of(message.subscriptions)
+            for session in self.border.of(client):
+                wants |= enlisted_among(set(message.subscriptions), session.enlisted).values()
+            if message.followed is not None:
+                wants |= templates_of(parsed(message.followed.follows))
+            return self.costs.charge(grants, wants)
         if isinstance(message, m.Subscribe):
-            return self.costs.charge(grants, (message.filter,), instead=False)
-        return ""
+            wants = filters_of((message.filter,))
+        elif isinstance(message, m.Follow):
+            wants = templates_of((template_of(message.text),))
+        elif isinstance(message, m.Enlist):
+            wants = {group_id(message.group, message.filter): message.filter}
+        else:
+            return ""
+        return self.costs.charge(grants, self.costs.wants(client) | wants)
 
     def on_uncertain(self, neighbour: BrokerId, message: m.Uncertain, now: int) -> list[Effect]:
         return self.border.route_uncertain(message, LinkId(neighbour), now)
@@ -1179,6 +1195,8 @@ class Broker:
         if message.filter in session.subscriptions:
             del session.subscriptions[message.filter]
             self.routing.unsubscribe(session.client, message.filter, session.place)
+            if is_address(message.filter):
+                session.enlisted = enlisted_among(session.subscriptions, session.enlisted)
             self.border.retained.withdraw(session.place, message.filter)
             self.border.note(session)
         return []
@@ -1247,6 +1265,7 @@ class Broker:
 
     def on_enlist(self, session: Session, message: m.Enlist, now: int) -> list[Effect]:
         effects: list[Effect] = []
+        self.border.enlist(session, message, group_id(message.group, message.filter))
         for one in self.groups.on_enlist(replace(message, client=session.client)):
             effects += self._enlist(one, now)
         return effects

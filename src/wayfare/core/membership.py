@@ -33,7 +33,7 @@ from wayfare.core.groups import (
 )
 from wayfare.core.messages import ClientId, Enlist, Notification
 from wayfare.core.predicates import Value
-from wayfare.core.reserved import GROUP, MEMBER
+from wayfare.core.reserved import GROUP, listening_at
 
 PREFETCH = 16  # notifications that a member may have without being done with them, unless it says otherwise
 AWAY_NS = 10_000_000_000  # that a member may be silent, unless it says otherwise
@@ -102,7 +102,7 @@ class Membership:
         self.name, self.filter, self.address = name, filter, address
         self.prefetch, self.away_ns, self.slow_ns = prefetch, away_ns, slow_ns
         self.group = group_id(name, filter)
-        self.wanted = Filter.where(attr(MEMBER) == address)
+        self.wanted = listening_at(address)
         self.offered = Filter.where(attr(GROUP) == self.group)
         self.term = 0  # 0: no member, or not known to be one
         self.joined = False  # it has been a member at some time

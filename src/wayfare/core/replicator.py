@@ -26,6 +26,7 @@ from collections.abc import Container, Iterable, Mapping
 from wayfare.core import messages as m
 from wayfare.core.border import OVERTAKEN, Border
 from wayfare.core.buffers import Id
+from wayfare.core.costs import Wants, templates_of
 from wayfare.core.deadlines import VIRTUAL
 from wayfare.core.ear import Ear, Meanings
 from wayfare.core.effects import Effect, Post, Send
@@ -236,6 +237,13 @@ class Replicator:
         if virtual is None:
             return []
         return [self.ahead.exact(template, virtual.state) for template in virtual.follows]
+
+    def wants_of(self, client: ClientId) -> Wants:
+        """What a client follows that has a session here; elsewhere it is charged there."""
+        virtual = self.virtual.get(client)
+        if virtual is None or not self.border.of(client):
+            return {}
+        return templates_of(virtual.follows)
 
     def _served(self, session: Session) -> Virtual | None:
         """The virtual client that delivers on this connection."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from wayfare.core.conditions import attr
 from wayfare.core.filters import Filter
 from wayfare.core.predicates import OneOf, Value, names
 from wayfare.errors import InvalidNotification
@@ -42,6 +43,11 @@ def is_address(filter: Filter) -> bool:
     (only,) = filter.conjunctions[0]
     named = isinstance(only, OneOf) and only.name in ADDRESSES
     return named and isinstance(only, OneOf) and only.kind == "text" and len(only.values) == 1
+
+
+def listening_at(member: str) -> Filter:
+    """What a member of a queue group subscribes to: this is its address."""
+    return Filter.where(attr(MEMBER) == member)
 
 
 def is_addressed(attributes: Mapping[str, Value]) -> bool:

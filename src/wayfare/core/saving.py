@@ -164,6 +164,7 @@ class SavedSession(msgspec.Struct, array_like=True):
     earliest: int = 0  # 0: an earlier version, which did not know it
     exceeds: bool = False
     state: State = NOWHERE
+    enlisted: dict[str, tuple[str, Filter]] = {}
 
 
 class SavedAsking(msgspec.Struct, array_like=True):
@@ -321,9 +322,6 @@ def load(
         _load_session(border, one, stored)
     border.next_place, border.since = saved.next_place, saved.since
     _load_departed(border, saved.departed)
-    for account, clients in saved.payers.items():
-        for client in clients:
-            border.costs.know(account, client)
     if isinstance(relocation, Handoff):
         relocation.take_astray(saved.astray)
     for came, place in saved.past:
@@ -336,6 +334,9 @@ def load(
         load_virtual(saved.virtual)
     if saved.groups:
         load_groups(saved.groups)
+    for account, clients in saved.payers.items():
+        for client in clients:
+            border.costs.know(account, client)
     routing.updates()  # the neighbours know
     routing.meter.limit = border.limits.slice_units
     routing.meter.reset()
@@ -436,6 +437,7 @@ def _saved_session(session: Session, places: Places) -> SavedSession:
         session.earliest,
         doubt is not None and doubt.exceeds,
         session.state,
+        session.enlisted,
     )
 
 
@@ -559,7 +561,7 @@ def _load_session(border: Border, saved: SavedSession, stored: list[Stored]) -> 
     session.above, session.life = saved.above, saved.life
     session.failover_ns, session.late = saved.failover_ns, saved.late
     session.unsettled = dict.fromkeys(saved.unsettled)
-    session.state = saved.state
+    session.state, session.enlisted = saved.state, saved.enlisted
     if saved.sought and saved.sought_since is None:
         session.sought_since = border.since
     session.doubt = None if saved.doubt is None else Doubt(*saved.doubt, saved.exceeds)

@@ -56,10 +56,12 @@ from wayfare.core.messages import (
     Unclaimed,
     Will,
 )
+from wayfare.core.reserved import listening_at
 
 Departure = tuple[BrokerId, int]  # which broker took a session over, at which epoch
 DEPARTURES_MAX = 32  # that a tombstone remembers; a request older than those finds nothing
 Wanted = dict[Filter, Terms | None]  # subscriptions, and what of what is missed is wanted
+Enlisted = dict[str, tuple[str, Filter]]  # queue groups and their filters, by address of the member
 
 
 class PastQuery:
@@ -315,6 +317,11 @@ class Episode:
         return max((self._bounds[filter] for filter in matching), default=0)
 
 
+def enlisted_among(wanted: Container[Filter], enlisted: Enlisted) -> Enlisted:
+    """The members whose addresses are subscribed to."""
+    return {one: group for one, group in enlisted.items() if listening_at(one) in wanted}
+
+
 class Session:
     """What a border broker knows of a client.
 
@@ -335,6 +342,7 @@ class Session:
         "client",
         "doubt",
         "earliest",
+        "enlisted",
         "episode",
         "epoch",
         "expires_ns",
@@ -391,6 +399,7 @@ class Session:
         self.expires_ns = 0  # that its client may be away, if that is less than the broker's limit
         self.subscriptions: Wanted = {}
         self.advertisements: dict[Filter, None] = {}
+        self.enlisted: Enlisted = {}  # its members of queue groups that enlisted here
         # Advertisements of it that it watches, and whether it was told that somebody wants them.
         self.watched: dict[Filter, bool | None] = {}
         self.state = NOWHERE  # where its client is, if it has said so
@@ -472,7 +481,7 @@ class Session:
 
     def profile_bytes(self) -> int:
         """What it takes even if nothing waits for it."""
-        filters = len(self.subscriptions) + len(self.advertisements)
+        filters = len(self.subscriptions) + len(self.advertisements) + len(self.enlisted)
         marks = len(self.marks.recent) + len(self.marks.older)
         will = 0 if self.will is None else size_of(self.will)
         return SESSION_BYTES + filters * FILTER_BYTES + marks * MARK_BYTES + will
