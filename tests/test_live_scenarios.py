@@ -49,7 +49,6 @@ NOT_LIVE = {
     "lossy-link": "TCP hides what is lost below it",
     "lost-goodbye": "takes a week",
     "moving-without-support": "tells what is lost and doubled without support, to the millisecond",
-    "overflow-reported-elsewhere": "differs: live, what is recalled is marked as of the past, in the simulator it is not",
     "past-of-others": "live brokers of the stage remember nothing; test_past.py fetches a live past",
     "queue-group": "takes ten seconds; test_groups_live.py has live members that read late and vanish",
     "queue-group-lost-job": "the live stage has no queue groups; tells to the millisecond who is told what",
@@ -60,6 +59,7 @@ NOT_LIVE = {
     "slow-broker": "a live broker cannot be slowed down",
     "suspended": "brokers of one process cannot be stopped alone; test_stalled.py stops processes",
     "suspended-after-goodbye": "takes twelve seconds; test_stalled.py stops processes",
+    "unanswered-recall": "takes two seconds in which nothing happens, and the stage waits only for what does",
 }
 
 
@@ -299,8 +299,14 @@ class LiveStage:
         name, text = rest.split(maxsplit=1)
         terms = scenario.read_terms(kept) if kept else Terms()
         younger = None if terms.younger_ns is None else terms.younger_ns / 1e9
+        nullify = terms.nullify
         self.subscriptions[name, text] = await self.clients[name].subscribe(
-            text, last=terms.last, younger=younger, key=terms.key
+            text,
+            last=terms.last,
+            younger=younger,
+            key=terms.key,
+            nullify=nullify and nullify.when,
+            same=nullify.same if nullify else (),
         )
 
     async def do_unfollow(self, rest):
