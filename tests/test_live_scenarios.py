@@ -41,6 +41,7 @@ NOT_LIVE = {
     "clock-behind": "takes two hours; test_clocks.py has a live client whose clock is behind",
     "expired": "takes eleven seconds; test_expiring.py has live publications that expire",
     "expired-and-kept": "takes five seconds; test_expiring.py has live publications that expire",
+    "failed-over-for-long": "takes a minute; test_wills.py restarts a live broker",
     "failover": "takes a minute; test_failover.py kills a live broker",
     "last-will": "takes half a minute; test_wills.py has live clients that vanish",
     "late": "takes a minute; test_late.py kills a live broker",

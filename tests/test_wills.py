@@ -13,7 +13,7 @@ from live import tree
 from test_kill import Processes
 from test_net import live
 from wayfare.core import messages as m
-from wayfare.core.border import OVERTAKEN
+from wayfare.core.border import OVERTAKEN, Border
 from wayfare.core.broker import Broker
 from wayfare.core.codec import decode, encode
 from wayfare.core.effects import (
@@ -21,6 +21,8 @@ from wayfare.core.effects import (
     Forgotten,
     Granted,
     LinkDown,
+    LinkState,
+    LinkUp,
     Received,
     Send,
     Stalled,
@@ -31,11 +33,11 @@ from wayfare.core.filters import Filter
 from wayfare.core.grants import Grants
 from wayfare.core.history import Limits
 from wayfare.core.messages import Notification, Retain, Will
-from wayfare.core.wills import offer_of
+from wayfare.core.wills import due_at, offer_of
 from wayfare.errors import CodecError, InvalidNotification, UsageError
 from wayfare.net.status import status_of
 from wayfare.sim import World, check
-from wayfare.sim.faults import Crash, Stall
+from wayfare.sim.faults import Crash, Cut, Faults, Stall
 from wayfare.sim.reach import reach
 from wayfare.sim.wills import check_wills
 
@@ -140,7 +142,9 @@ def test_a_client_whose_goodbye_is_lost_is_gone_as_if_it_did_not_move():
     world, bert, device = network(will=Will(GONE, b"bye", 500 * MS), greeting_ns=2_000 * MS)
     device.detach(moves=True)
     world.crash(Crash("porto", world.now, 1_000 * MS))  # before it has arrived
-    wait(world, 1_500)
+    wait(world, 2_900)  # porto may not have heard of it before
+    assert got(bert) == []
+    wait(world, 500)
     assert len(got(bert)) == 1
     device.attach("braga")
     world.settle()
@@ -229,6 +233,24 @@ def test_the_oracle_finds_what_is_wrong():
     assert "back at" in rules(events)[0]
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_the_oracle_knows_who_has_failed_over(monkeypatch, waits):
+    if not waits:
+        monkeypatch.setattr(Border, "will_due_at", lambda _, session: due_at(session))
+    world, bert, device = network()
+    world.plan(Faults(crashes=(Crash("porto", world.now, 500 * MS),)))
+    wait(world, 1)
+    world.cut(Cut("porto", "lisbon", world.now, 3_000 * MS))
+    device.attach("faro")
+    wait(world, 10_000)
+    world.settle()
+    found = [one.what for one in check_wills(world, reach(world))]
+    assert [one.partition(", but ")[2] for one in found] == (
+        [] if waits else ["it was back at 501000000, behind a link that was down"]
+    )
+    assert [number for _, number, _ in got(bert)] == ([] if waits else [1])
+
+
 # One broker
 
 
@@ -265,8 +287,55 @@ def test_a_broker_that_could_not_listen_waits_longer():
     broker = attached()
     broker.step(LinkDown("a"), 10 * MS)
     broker.step(Stalled(700 * MS), 900 * MS)
-    assert wills(broker.step(Tick(), 1_100 * MS)) == []
-    assert wills(broker.step(Tick(), 1_800 * MS)) == [FIRED]
+    assert wills(broker.step(Tick(), 1_800 * MS)) == []
+    assert wills(broker.step(Tick(), 10_899 * MS)) == []  # who has moved may not be heard of yet
+    assert wills(broker.step(Tick(), 10_900 * MS)) == [FIRED]
+
+
+def test_a_client_that_is_back_after_a_mere_restart_has_none_without_any_delay():
+    broker = Broker("porto")
+    broker.load(attached(Will(GONE, b"", 0)).save())
+    broker.step(Stalled(300 * MS), 1_000 * MS)
+    assert wills(broker.step(LinkDown("a"), 1_000 * MS)) == []
+    assert wills(broker.step(Tick(), 1_001 * MS)) == []
+    attach = m.Attach("d", 2, 0, (), (offer_of(GONE),), (("porto", 1),), welcomed=True, will=WILL)
+    broker.step(Received("b", attach), 2_000 * MS)
+    assert wills(broker.step(Tick(), 60_000 * MS)) == []
+
+
+def cut_off(**limits):
+    broker = attached(neighbours=("lisbon",), limits=Limits(**limits))
+    broker.step(LinkState("lisbon", up=False), 0)  # as a host says at its start
+    broker.step(LinkUp("lisbon"), 1)
+    broker.step(LinkState("lisbon", up=False), 5 * MS)
+    broker.step(LinkDown("a"), 10 * MS)
+    assert wills(broker.step(Tick(), 1_010 * MS)) == []
+    again = Broker("porto", ("lisbon",), limits=Limits(**limits))
+    again.load(broker.save())
+    assert again.save() == broker.save()
+    return again
+
+
+def test_a_broker_that_is_cut_off_waits_until_it_may_have_heard_of_the_client():
+    broker = cut_off(greeting_ns=3_000 * MS)
+    assert wills(broker.step(Tick(), 5_000 * MS)) == []
+    broker.step(LinkState("lisbon", up=True), 6_000 * MS)
+    assert wills(broker.step(Tick(), 8_999 * MS)) == []
+    assert broker.next_deadline() == 9_000 * MS
+    assert wills(broker.step(Tick(), 9_000 * MS)) == [FIRED]
+
+
+def test_a_broker_that_stays_cut_off_waits_no_longer_than_others_wait_for_it():
+    broker = cut_off(answer_ns=20_000 * MS)
+    assert wills(broker.step(Tick(), 21_009 * MS)) == []
+    assert wills(broker.step(Tick(), 21_010 * MS)) == [FIRED]
+
+
+def test_a_neighbour_that_was_never_there_hides_nobody():
+    broker = attached(neighbours=("lisbon",))
+    broker.step(LinkState("lisbon", up=False), 0)
+    broker.step(LinkDown("a"), 10 * MS)
+    assert wills(broker.step(Tick(), 1_010 * MS)) == [FIRED]
 
 
 def test_an_operator_who_removes_a_session_has_its_will_published():
@@ -383,6 +452,29 @@ def test_what_a_will_may_be():
             wayfare.Will(GONE, delay=wrong)
     with pytest.raises(UsageError, match=r"will is a wayfare\.Will"):
         wayfare.connect("127.0.0.1", will={"state": "gone"})
+
+
+def test_a_client_whose_broker_is_restarted_has_no_will_published(tmp_path):
+    async def main():
+        net = Processes(tmp_path, "os")
+        try:
+            for name in ("b", "a", "c"):
+                await net.start(name)
+            async with wayfare.connect(net.urls("c")[0], client_id="bert", confirm=30) as bert:
+                states = await bert.subscribe("exists state")
+                will = wayfare.Will(GONE)
+                async with wayfare.connect(net.urls("a")[0], client_id="d", will=will) as device:
+                    await net.kill("a")
+                    await net.start("a")
+                    with pytest.raises(TimeoutError):
+                        await states.get(2)
+                    await device.flush(20)
+        finally:
+            for process in net.running.values():
+                process.kill()
+                await process.wait()
+
+    asyncio.run(main())
 
 
 def test_a_process_that_is_killed_leaves_its_will_also_if_its_broker_is_killed_meanwhile(tmp_path):

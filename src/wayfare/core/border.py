@@ -99,6 +99,10 @@ class Border:
         self._remembers = limits.past_count > 0
         # When links last began from nothing: what the broker there remembered may be lost.
         self.cut: dict[BrokerId, int] = {}
+        # Neighbours whose links are down, having begun before, and from when on this broker has certainly
+        # heard of clients that had moved while it could not listen: wills wait for that.
+        self.out_of_reach: dict[BrokerId, None] = {}
+        self.wills_from = 0
         self.places = Places()  # the map, if the broker has one
         self._flooding = False  # what is routed now goes to all brokers
         # Sessions that retained publications may reach before others, by place: until when, and why.
@@ -538,14 +542,44 @@ class Border:
             session.will_at = max(session.will_at, now + self.limits.greeting_ns)
             self.arm_will(session)
 
+    def will_due_at(self, session: Session) -> int | None:
+        """When the will of a session is to be published; None: it is not, or not before the session is open.
+
+        A broker that is cut off from a neighbour, or was, or did not run, may not have heard yet that the client is
+        elsewhere. It waits for that, but for no longer than others wait for its answer.
+        """
+        due = wills.due_at(session)
+        if due is None:
+            return None
+        latest = due + self.limits.answer_ns
+        return latest if self.out_of_reach else max(due, min(self.wills_from, latest))
+
+    def lose_neighbour(self, neighbour: BrokerId) -> None:
+        """The link to a neighbour is down."""
+        if self.convergence.has_begun(neighbour):
+            self.out_of_reach[neighbour] = None
+
+    def reach_neighbour(self, neighbour: BrokerId, now: int) -> None:
+        """The link to a neighbour is up again: what waited there arrives from now on."""
+        if neighbour in self.out_of_reach:
+            del self.out_of_reach[neighbour]
+            self.delay_wills(now)
+
+    def delay_wills(self, now: int) -> None:
+        """This broker could not listen: who has moved meanwhile has time to be heard of."""
+        self.wills_from = now + self.limits.greeting_ns
+        for sessions in self.departed:
+            for session in sessions.values():
+                self.arm_will(session)
+
     def arm_will(self, session: Session) -> None:
         """Publish the will of a session whose client is away, when its time has come."""
-        due = wills.due_at(session)
+        due = self.will_due_at(session)
         if due is not None:
             self.deadlines.arm(WILL, session.place, due)
 
     def on_will_due(self, session: Session, now: int) -> list[Effect]:
-        due = wills.due_at(session)
+        due = self.will_due_at(session)
         if due is None or due > now:
             self.arm_will(session)
             return []
@@ -1110,6 +1144,7 @@ class Border:
                     session.will_at = min(session.will_at + by_ns, now + patience_ns)
             if session.wait is not None:
                 session.wait.until = min(session.wait.until + by_ns, latest)
+        self.delay_wills(now)
 
     def check_room(self, held: Collection[Filter] | Collection[str]) -> None:
         if len(held) >= self.limits.filters:

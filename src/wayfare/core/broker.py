@@ -401,13 +401,16 @@ class Broker:
         neighbour = BrokerId(event.link)
         if event.up:
             self.paths.down.discard(neighbour)
+            self.border.reach_neighbour(neighbour, now)
             return []
         self.paths.down.add(neighbour)
+        self.border.lose_neighbour(neighbour)
         return self._with_updates(self.relocation.on_unlinked(neighbour, now))
 
     def on_link_up(self, event: LinkUp, now: int) -> list[Effect]:
         neighbour = BrokerId(event.link)
         self.paths.down.discard(neighbour)
+        self.border.reach_neighbour(neighbour, now)
         self._begin(now)
         effects: list[Effect] = []
         for late in self.preparations.drop(event.link):
@@ -896,7 +899,7 @@ class Broker:
         session = self.border.at_place(place)
         if session is None:
             return []
-        will, due = session.will, wills.due_at(session)
+        will, due = session.will, self.border.will_due_at(session)
         if not self._patterns or will is None or due is None or due > now:
             return self.border.on_will_due(session, now)
         known = self.preparations.will(session, will, self._has_will_due)

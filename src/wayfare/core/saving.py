@@ -215,6 +215,8 @@ class Saved(msgspec.Struct, array_like=True):
     # Advertisements that were withdrawn, by neighbour or own clients, and when the oldest were forgotten.
     withdrawn: list[tuple[BrokerId, list[tuple[Entry, int]], int]] = []
     cut: dict[BrokerId, int] = {}  # when links last began from nothing
+    out_of_reach: list[BrokerId] = []  # neighbours whose links are down
+    wills_from: int = 0  # no will is published before that
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -274,6 +276,8 @@ def save(
             for source, one in routing.withdrawn.items()
         ],
         cut=border.cut,
+        out_of_reach=list(border.out_of_reach),
+        wills_from=border.wills_from,
     )
     return _encoder.encode(saved)
 
@@ -351,6 +355,8 @@ def load(
         routing.withdrawn[source].ads.update(withdrawn)
         routing.withdrawn[source].forgotten = forgotten
     border.cut.update(saved.cut)
+    border.out_of_reach.update(dict.fromkeys(saved.out_of_reach))
+    border.wills_from = saved.wills_from
     for asking in saved.taking:
         border.intakes.taking[asking.link] = _intake(asking)
     if saved.told or saved.taking:

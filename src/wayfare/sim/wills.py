@@ -105,12 +105,33 @@ class Judge:
             yield Violation("will", f"{what}, but it was gone at {mine.end} only")
         if mine.left and not self._world.faulty:
             yield Violation("will", f"{what}, but it had left for good")
+        if self._world.rolled_back or self._reach.outage_ns:
+            return  # it may have been forgotten that the client was back
         client_ns, tree_ns = self._reach.client_ns, self._reach.tree_ns
-        for later in self._attachments:
+        for later in self._attachments:  # faults of links, too, make a message take longer
             known = later.start + client_ns + tree_ns + self._moving_ns
             arrived = later.end - later.start > client_ns  # its broker has heard of it
-            if later.epoch > epoch and arrived and known < event.time_ns and not self._world.faulty:
+            if later.epoch > epoch and arrived and known < event.time_ns:
                 yield Violation("will", f"{what}, but it was back at {later.start}")
+            elif (
+                later.start < event.time_ns
+                and later.epoch > epoch
+                and arrived
+                and self._was_hasty(mine, event)
+            ):
+                yield Violation(
+                    "will", f"{what}, but it was back at {later.start}, behind a link that was down"
+                )
+
+    def _was_hasty(self, mine: Attachment, event: Event) -> bool:
+        """Whether a broker that knew that it was cut off published a will as if it were not."""
+        if self._ended:
+            return False
+        assert event.client is not None and event.number is not None and event.broker is not None
+        cut_off_ns = self._world.cut_off_wills.get((event.client, event.number), 0)
+        limits = self._world.limits
+        latest = mine.end + mine.patience_ns(self._will, limits) + limits.answer_ns
+        return cut_off_ns > self._world.brokers[event.broker].worst_ns and event.time_ns < latest
 
     def _check_missing(self) -> Iterator[Violation]:
         client_ns = self._reach.client_ns

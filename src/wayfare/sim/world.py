@@ -142,6 +142,9 @@ class World:
         self.sheds = False  # brokers have too little memory, now and then
         self.stopped: set[str] = set()  # crashed brokers, for membership only
         self.restoring: set[str] = set()  # those of them whose store is to be replaced; likewise
+        self._unlinked: dict[tuple[str, str], int] = {}  # since when a broker knows that
+        # For how long brokers were cut off that published a will: by its publisher and number.
+        self.cut_off_wills: dict[tuple[str, int], int] = {}
         self.broken: list[str] = []  # faults that peers found with each other
         self.closed_messages = 0  # of connections that are no more
         self.closed_worst_ns = 0
@@ -484,12 +487,15 @@ class World:
         self._report_links(self._edges_of(crash.broker))
 
     def _report_links(self, edges: Sequence[tuple[str, str]]) -> None:
-        """Tell the brokers that run whether they reach each other."""
+        """Tell the brokers whether they reach each other; who is stopped learns it when it starts."""
         for a, b in edges:
             up = not any(pipe.is_down for pipe in self.link(a, b))
             for end, other in ((a, b), (b, a)):
-                if end not in self.stopped:
-                    self.brokers[end].receive(LinkState(LinkId(other), up))
+                if up:
+                    self._unlinked.pop((end, other), None)
+                else:
+                    self._unlinked.setdefault((end, other), self.now)
+                self.brokers[end].receive(LinkState(LinkId(other), up))
 
     def _edges_of(self, broker: str) -> list[tuple[str, str]]:
         return [edge for edge in self.edges if broker in edge]
@@ -530,6 +536,9 @@ class World:
 
     def log_will(self, effect: WillPublished, broker: str) -> None:
         one = effect.notification
+        since = [down for (end, _), down in self._unlinked.items() if end == broker]
+        if since:
+            self.cut_off_wills[one.publisher, one.number] = self.now - min(since)
         self.log(
             "published",
             client=one.publisher,
