@@ -981,3 +981,14 @@ def test_a_broker_delivers_nothing_for_a_place_of_which_it_did_not_hear_before_t
 def test_a_session_that_is_handed_over_in_slices_is_owned_meanwhile():
     """Found at random, in the judge: its client had moved on before it had heard of the attachment that asked for it."""
     assert fuzz(Job(13111315, "flooding", faults=True, mobile="both")).verdict.violations == ()
+
+
+def test_who_comes_back_after_its_session_ended_is_told_that_something_may_be_missing():
+    """Found at random: what it follows was kept in a buffer only, which dropped some of it."""
+    job = Job(13301080, "simple", "standard", mobile="walkers")
+    assert fuzz(job).verdict.violations == ()
+
+
+def test_without_support_what_was_not_acknowledged_is_published_again_as_live():
+    """Found at random, in the judge: the connection broke before the acknowledgement was there."""
+    assert fuzz(Job(13301007, "merging", "naive", mobile="walkers")).verdict.violations == ()

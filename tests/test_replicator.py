@@ -1452,3 +1452,33 @@ def test_only_where_a_client_was_last_its_departure_is_counted_and_once() -> Non
         if (learner := host.core.replicator.learner) is not None
     }
     assert counted == {"b0": 0, "b1": 2, "b2": 2, "b3": 1, "b4": 0}
+
+
+@pytest.mark.parametrize("relocation", ["handoff", "naive"])
+def test_who_comes_back_after_its_session_ended_is_told_that_something_may_be_missing(
+    relocation: str,
+) -> None:
+    """From then on, only what has room in the buffers is kept for it."""
+    world = World(
+        limits=Limits(buffer_count=2, lease_ns=30 * SECOND_NS),
+        relocation=relocation,
+        ahead=Ahead(of_edges(ROAD), lambda _broker: ()),
+    )
+    world.add_brokers(ROAD)
+    world.add_client("p", "b0").advertise("exists service")
+    world.settle()
+    car = world.add_client("car", "b1", attach=False, expires_ns=SECOND_NS)
+    car.follow(PARKING)
+    car.be(State("b1"))
+    car.attach()
+    world.settle()
+    offer(world, "b1", 1)
+    car.disconnect()
+    world.run_until(world.now + 15 * SECOND_NS)
+    for free in (2, 3, 4):
+        world.client("p").publish({"service": "parking", "location": "b1", "free": free})
+    world.run_until(world.now + SECOND_NS)
+    car.attach()
+    world.run_until(world.now + SECOND_NS)
+    assert got(car) == [("b1", 1, False), ("b1", 3, True), ("b1", 4, True)]
+    assert ("car", 0, NO_STREAM) in losses(world)

@@ -129,7 +129,11 @@ class Replicator:
             previous = self.name  # its home, which delivered what it got there
         self._put_back(virtual)
         forgotten = not expected and previous == self.name and heard != NOTHING_HEARD
-        lost = NO_STREAM if forgotten else _resume(virtual, heard)
+        # Its session had ended here: from then on, only what has room in the buffers was kept.
+        stopped = virtual.until is not None and previous == self.name and heard != NOTHING_HEARD
+        lost = "" if forgotten else _resume(virtual, heard)
+        if forgotten or stopped:
+            lost = NO_STREAM
         left = virtual.backlog.take_back()
         self._connect(virtual, link)
         virtual.renew_at = self._next_renewal(virtual, now) if expected else now + self._renewal_ns

@@ -24,11 +24,13 @@ from typing import TypeVar
 
 import msgspec
 
+from wayfare.core.broker import ALL_RELOCATIONS
 from wayfare.core.filters import Filter
 from wayfare.core.home import Home
 from wayfare.core.messages import NOWHERE, NULLIFIED, BrokerId, ClientId, Nullify, State, Terms
 from wayfare.core.places import Places
 from wayfare.core.predicates import Attributes
+from wayfare.core.relocation import Naive
 from wayfare.core.templates import Around, Mine, Template
 from wayfare.core.virtual import area_of, spread, union
 from wayfare.eventlog import Event
@@ -251,7 +253,7 @@ class Judge:
             if past and not self._may_be_missed(stay, event, published):
                 yield Violation("terms", f"{what}, which it did not want of what it missed")
             # What was kept elsewhere looks younger by the time that it took to come here.
-            if not past and self._arrived(published) + 2 * self._direct_ns() < stay.attached:
+            if not past and self._sent_last(published) + 2 * self._direct_ns() < stay.attached:
                 yield Violation("past", f"{what} as if it were live, but it is of the past")
 
     def _asked_ns(self, stay: Stay) -> int:
@@ -307,6 +309,19 @@ class Judge:
             if any(at and time - settled_ns < at <= accepted for at in offered):
                 return inf
         return accepted
+
+    def _sent_last(self, published: Event) -> float:
+        """As `_arrived`, but if its publisher sends it again, that time.
+
+        Without support nobody knows at its next broker what the last one has accepted, so what was not acknowledged
+        goes out again.
+        """
+        arrived = self._arrived(published)
+        if not issubclass(ALL_RELOCATIONS[self.world.relocation], Naive):
+            return arrived
+        publisher = self._publishers[published.client or ""]
+        again = publisher.contact(published.time_ns, 2 * self.reach.client_ns)
+        return max(arrived, again + self._way_ns())
 
     def _way_ns(self) -> int:
         """From the broker of a publisher to a client, at the most."""
