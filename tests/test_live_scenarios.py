@@ -51,6 +51,7 @@ NOT_LIVE = {
     "lost-goodbye": "takes a week",
     "moving-without-support": "tells what is lost and doubled without support, to the millisecond",
     "past-of-others": "live brokers of the stage remember nothing; test_past.py fetches a live past",
+    "past-value-replaced": "live brokers of the stage remember nothing; test_past.py fetches a live past",
     "queue-group": "takes ten seconds; test_groups_live.py has live members that read late and vanish",
     "queue-group-lost-job": "the live stage has no queue groups; tells to the millisecond who is told what",
     "nothing-lost-by-leaving": "a live client that has left is another object, which has to follow again",

@@ -992,3 +992,8 @@ def test_who_comes_back_after_its_session_ended_is_told_that_something_may_be_mi
 def test_without_support_what_was_not_acknowledged_is_published_again_as_live():
     """Found at random, in the judge: the connection broke before the acknowledgement was there."""
     assert fuzz(Job(13301007, "merging", "naive", mobile="walkers")).verdict.violations == ()
+
+
+def test_a_value_that_is_replaced_before_the_past_has_come_is_a_part_of_that():
+    """Found at random: it was left out of the past as a current value, and then it was none any more."""
+    assert fuzz(Job(13203306, "simple")).verdict.violations == ()

@@ -534,7 +534,9 @@ class Handoff(Relocation):
         marks: dict[ClientId, int] = {}
         for old in wait.old.values():
             marks |= {who: max(mark, marks.get(who, 0)) for who, mark in old.marks.items()}
-        past, lost = found_past(session, wait, marks, now)
+        asked = max((old.asked for old in wait.old.values()), default=0)
+        held = self.border.with_current_values(wait, asked, now)
+        past, lost = found_past(session, wait, held, marks, now)
         for one, _ in past:
             assert isinstance(one, Stored)
             self.border.memory.keep(one)

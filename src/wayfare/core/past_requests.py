@@ -195,10 +195,10 @@ class PastRequests:
     def _open(self, session: Session, wait: Wait, now: int) -> list[Effect]:
         """Deliver the past, what came meanwhile, and from now on what comes."""
         border = self.border
-        past, lost = found_past(session, wait, {}, now)
+        held = border.with_current_values(wait, 0, now)
+        past, lost = found_past(session, wait, held, {}, now)
         session.wait = None
         border.deadlines.disarm(ANSWER, session.place)
-        held = border.with_current_values(wait, 0, now)
         queue = list(_news(session, with_values_behind(in_order_with_losses([*past, *held])), now))
         if session.backlog.may_repeat:  # what an older session had may be missing in between
             recalled = {one for one, _ in past if isinstance(one, Stored)}
@@ -272,14 +272,15 @@ class PastRequests:
 
 
 def found_past(
-    session: Session, wait: Wait, known: Mapping[ClientId, int], now: int
+    session: Session, wait: Wait, held: list[Queued], known: Mapping[ClientId, int], now: int
 ) -> tuple[list[Queued], list[Queued]]:
     """What a session wants of what was found, and the loss in front of that, if it is incomplete.
 
-    Without current values that it gets anyway, and what is older than what its client has of the publisher.
+    Without current values that are `held`, because it gets them anyway, and what is older than what its client has of
+    the publisher. Values that are not current any more are in the past only.
     """
-    held = [one for one, _ in wait.held if isinstance(one, Stored) and one.ask]
-    there = {(one.notification.publisher, one.notification.number) for one in held}
+    values = [one for one, _ in held if isinstance(one, Stored) and one.ask]
+    there = {(one.notification.publisher, one.notification.number) for one in values}
     out: list[Kept] = []
     lost: list[Queued] = []
     for query in wait.queries.values():
