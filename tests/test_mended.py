@@ -997,3 +997,8 @@ def test_without_support_what_was_not_acknowledged_is_published_again_as_live():
 def test_a_value_that_is_replaced_before_the_past_has_come_is_a_part_of_that():
     """Found at random: it was left out of the past as a current value, and then it was none any more."""
     assert fuzz(Job(13203306, "simple")).verdict.violations == ()
+
+
+def test_what_a_subscription_asks_for_too_waits_until_the_session_has_come():
+    """Found at random, in the judge: the client had put it aside, moved on and left."""
+    assert fuzz(Job(13320016, "simple", mobile="walkers")).verdict.violations == ()

@@ -127,6 +127,14 @@ class History:
         anew = [one for one in (*self.left, *self.replaced) if one <= time]
         return self.contact(max(anew, default=0), 2 * trip_ns)
 
+    def settled(self, time: int, whole_ns: int) -> int:
+        """When the client's session has come to where it was at this time: each broker waits for the one before it."""
+        settled = 0
+        for span in self.attached:
+            if span.start <= time:
+                settled = max(settled, span.start) + whole_ns
+        return settled
+
     def accepted(
         self, time: int, needs_ns: int, held_ns: int, until: float, *, expires: bool
     ) -> float:

@@ -365,7 +365,7 @@ class Judge:
             set()
         )  # by these brokers, perhaps, and dropped: its client had gone on
         for first, run in self._runs(stays, event):
-            if self._was_heard(stays, run[0]) and self._has_time(run, self._arrived(event)):
+            if self._was_heard(stays, run[0]) and self._has_time(client, run, event):
                 settled = max(run[0].start, self._advertised_ns())
                 if any(_is_limited(one, event.attributes or {}) for one in run):
                     # What comes while a recall is under way, or waits, is thinned like the past.
@@ -417,10 +417,24 @@ class Judge:
         end = max(one.end for one in stays if one.attachment == stay.attachment)
         return end - stay.start >= self.reach.client_ns
 
-    def _has_time(self, run: list[Stay], arrived: float) -> bool:
-        """Whether a client was attached for so long that it got what had arrived by then."""
+    def _has_time(self, client: str, run: list[Stay], event: Event) -> bool:
+        """Whether a client was attached for so long that it got what had arrived by then.
+
+        What an ordinary subscription asks for, too, it puts aside until its session has come.
+        """
+        history, arrived = self._publishers[client], self._arrived(event)
+        aside = any(
+            span.start <= run[-1].end
+            and span.end >= event.time_ns
+            and span.filter is not None
+            and matches(span.filter, event.attributes or {})
+            for span in history.subscribed
+        )
         for one in run:
             told = max(one.attached, run[0].start) + 2 * self.reach.client_ns  # and answered
+            if aside:
+                whole_ns = 2 * (self.reach.client_ns + self.reach.tree_ns)
+                told = max(told, history.settled(one.attached, whole_ns) + self.reach.client_ns)
             came = max(told, arrived)
             ends = max(other.end for other in run if other.attachment == one.attachment)
             if came + self._receiving_ns() <= ends:

@@ -28,7 +28,7 @@ from wayfare.core.virtual import Ahead, Learning
 from wayfare.eventlog import Event
 from wayfare.sim import topology
 from wayfare.sim.faults import Faults, Stall
-from wayfare.sim.histories import History, Span, histories
+from wayfare.sim.histories import Span, histories
 from wayfare.sim.hosts import ClientHost
 from wayfare.sim.links import MS_NS, SECOND_NS, LinkSpec
 from wayfare.sim.movement import Plan, Stay, failed_attempts, play
@@ -676,7 +676,7 @@ class Walks:
             spec = self.world.direct_link
             whole_ns = 2 * (within.client_ns + within.tree_ns + spec.latency_ns + spec.jitter_ns)
             # What was lost while it was away may be in the answer of its last broker, which may wait for one itself.
-            while_away = event.time_ns <= _settled_ns(history, event.time_ns, whole_ns)
+            while_away = event.time_ns <= history.settled(event.time_ns, whole_ns)
             overflow &= while_away or slow.get(event.client or "", inf) <= event.time_ns
             # What its broker followed for the former number is over, with what it kept meanwhile.
             again = event.client in exceeding and event.reason == NO_STREAM
@@ -687,15 +687,6 @@ class Walks:
             )
             if not (in_vain or overflow or again or hurries):
                 yield Violation("gap", f"{event.client} was told of a loss: {event.reason}")
-
-
-def _settled_ns(client: History, time: int, whole_ns: int) -> int:
-    """When everything had come to the broker at which a client was at that time: each waits for the one before it."""
-    settled = 0
-    for span in client.attached:
-        if span.start <= time:
-            settled = max(settled, span.start) + whole_ns
-    return settled
 
 
 def disorder_in_place(events: list[Event], client_ns: int) -> Iterator[Violation]:
