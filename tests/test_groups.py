@@ -53,6 +53,26 @@ def test_members_get_notifications_in_turn_as_many_as_they_may_have(group):
     assert group.assign(20) == [("b", Assign(2, 5, note(5), 0, 7))]
 
 
+def test_what_is_said_to_a_coordinator_that_was_forgotten_is_not_taken_for_something_else():
+    earlier, later = Group("workers", F, 0), Group("workers", F, 500)
+    ((_, lease),) = [*earlier.enlist(enlist("a"), 0), *earlier.confirm()]
+    later.confirm()
+    later.enlist(enlist("a"), 500)
+    later.put(stored(1), Limits(), 501)
+    assert len(later.assign(501)) == 1
+    said, done = later.on_done(Done("a", lease.term, (1,), 2), 502)
+    assert said == [("a", Expelled(lease.term))] and done == []
+
+
+def test_what_was_assigned_before_a_rollback_has_another_number(group):
+    ((_, lease),) = group.enlist(enlist("a"), 0)
+    group.roll_back(500)  # it was member before the copy was made, and got more since
+    group.put(stored(1), Limits(), 501)
+    assert len(group.assign(501)) == 1
+    _, done = group.on_done(Done("a", lease.term, (1,), 2), 502)
+    assert done == []
+
+
 def test_nothing_is_assigned_before_the_group_is_in_effect():
     group = Group("workers", F, 0)
     assert group.enlist(enlist("a"), 0) == []

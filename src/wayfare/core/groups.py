@@ -256,9 +256,16 @@ class Group:
         self.redelivered = 0  # how often something was assigned again
         self.expired: list[Stored] = []  # what the queue had, to be forgotten
         self._count = 0  # notifications
-        self._terms = 0
+        # Beyond those of an earlier coordinator that was forgotten: its members may not know that yet, and say that
+        # they are done with what it had assigned to them.
+        self._terms = now
         self._silences = Deadlines()  # of members: when each of them may be silent for too long
         self._untimed: dict[str, None] = {}  # members that may be due earlier than these say
+
+    def roll_back(self, now: int) -> None:
+        """What it has said since is forgotten: nothing has the same number."""
+        self.publisher = ClientId(f"group:{self.id}:{now}")
+        self._count = max(self._count, now)
 
     def items(self) -> Iterator[Item]:
         """What is kept."""
@@ -586,7 +593,7 @@ class Groups:
     def roll_back(self, now: int) -> None:
         """The store is an old one: what is sent from now on is new to everybody."""
         for group in self.groups.values():
-            group.publisher = ClientId(f"group:{group.id}:{now}")
+            group.roll_back(now)
 
     def shed(self, group: Group, size: int, why: str) -> None:
         """Beyond a limit in sum, a queue loses its oldest."""
