@@ -1002,3 +1002,8 @@ def test_a_value_that_is_replaced_before_the_past_has_come_is_a_part_of_that():
 def test_what_a_subscription_asks_for_too_waits_until_the_session_has_come():
     """Found at random, in the judge: the client had put it aside, moved on and left."""
     assert fuzz(Job(13320016, "simple", mobile="walkers")).verdict.violations == ()
+
+
+def test_a_queue_may_be_congested_before_its_first_member_knows_that_it_is_one():
+    """Found at random, in the judge: it did not count what was published just before."""
+    assert fuzz(Job(13203441, "simple")).verdict.violations == ()

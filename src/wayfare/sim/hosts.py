@@ -838,6 +838,7 @@ class ClientHost(Host):
                 self.confirm()
                 self.memberships[one.address] = one, self.core.probes
             elif isinstance(action, ms.Enrol):
+                world.enlisted.setdefault(one.group, world.now)
                 self.perform(self.core.enlist(action.message))
             elif isinstance(action, ms.Tell):
                 self.publish(action.attributes, action.payload)

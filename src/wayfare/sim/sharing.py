@@ -183,12 +183,13 @@ def _slow_groups(world: World) -> dict[str, int]:
 def _congested_since(world: World, group: str, bound_ns: int) -> int | None:
     """When a queue first went beyond the high mark, and was not down at the low one within the bound.
 
-    A notification is in the queue from its publication until a member has it, or until the group is told of a loss.
+    A notification is in the queue from its publication until a member has it, or until the group is told of a loss. The
+    queue begins before the group is in effect, as soon as its coordinator has heard of the first member.
     """
     high = world.limits.backlog_count // 2
     low = high // 2
     wanted = next(one.filter for _, one in world.members if one.group == group)
-    begun_ns = world.joined.get(group, inf)
+    begun_ns = world.enlisted.get(group, inf)
     told = [now for now, name, reason in world.missed if name == group and reason == QUEUE_COUNT]
     given: dict[tuple[str | None, int | None], int] = {}
     for now, _, member, work in world.handed:

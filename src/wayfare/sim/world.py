@@ -131,6 +131,7 @@ class World:
         self.assigned: dict[tuple[str, tuple[int, int]], int] = {}
         self.rolled_back: set[str] = set()  # brokers whose stores went back, or were lost
         self.done: list[tuple[int, Membership, tuple[int, int]]] = []
+        self.enlisted: dict[str, int] = {}  # groups, and when the first member enlisted
         self.joined: dict[str, int] = {}  # groups, and since when they are in effect
         self.quits: dict[str, int] = {}  # addresses of members, and when they left
         self.lacking: dict[
