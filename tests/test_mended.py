@@ -1007,3 +1007,8 @@ def test_what_a_subscription_asks_for_too_waits_until_the_session_has_come():
 def test_a_queue_may_be_congested_before_its_first_member_knows_that_it_is_one():
     """Found at random, in the judge: it did not count what was published just before."""
     assert fuzz(Job(13203441, "simple")).verdict.violations == ()
+
+
+def test_a_member_hears_nothing_while_its_application_does_not_read_another_subscription():
+    """Found at random, in the judge: it was given up, although it was connected, and its group lost notifications."""
+    assert fuzz(Job(13101697, "identity", mobile="both")).verdict.violations == ()

@@ -493,6 +493,7 @@ class ClientHost(Host):
         "_asked",
         "_listening",
         "_unpublished",
+        "_unread_since",
         "_unseen",
         "answers",
         "asked",
@@ -533,6 +534,7 @@ class ClientHost(Host):
         self.answers: list[tuple[int, Answered]] = []  # and when they came
         self._listening = 0  # the probe for its reply address
         self.reading = True  # its application does: else what comes waits, unacknowledged
+        self._unread_since = 0  # ... since then
         self.unread: deque[Received] = deque()
         self.memberships: dict[str, tuple[Membership, int]] = {}  # by address, and a probe
 
@@ -877,11 +879,14 @@ class ClientHost(Host):
 
     def stop_reading(self, for_ns: int) -> None:
         """The application takes no notification for so long; heartbeats and the like go on."""
+        self._unread_since = self.agenda.now if self.reading else self._unread_since
         self.reading = False
         self.world.unread_ns = max(self.world.unread_ns, for_ns)
         self.agenda.at(self.agenda.now + for_ns, self._read_on)
 
     def _read_on(self, _: None) -> None:
+        if not self.reading:
+            self.world.unread.append((self.name, self._unread_since, self.agenda.now))
         self.reading = True
         while self.unread:
             self.receive(self.unread.popleft())

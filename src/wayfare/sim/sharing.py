@@ -165,6 +165,13 @@ def _slow_groups(world: World) -> dict[str, int]:
             excuses.append((begun + bounds[group], group))
     for name, one in world.members:
         excuses += [(now, one.group) for now in _out_of_reach(world, name, one.group, patience_ns)]
+        # Whose application does not read what else it subscribes to hears nothing of the group, either.
+        deaf_ns = one.away_ns - one.away_ns // RENEWALS
+        excuses += [
+            (since, one.group)
+            for client, since, until in world.unread
+            if client == name and until - since >= deaf_ns
+        ]
     back: dict[str, int] = {}  # when a client was next attached
     for event in reversed(world.events):
         client, now = event.client or "", event.time_ns

@@ -153,6 +153,8 @@ class World:
         # Since when a link or a broker was down, or a broker did nothing.
         self.outages: list[tuple[int, Cut | Crash | Stall]] = []
         self.unread_ns = 0  # the longest that a client did not read what had come
+        # Clients whose applications took nothing, since when, and until when.
+        self.unread: list[tuple[str, int, int]] = []
         self.paused: dict[LinkId, Paused] = {}  # connections of publishers that are slowed
 
     # Building
