@@ -1012,3 +1012,8 @@ def test_a_queue_may_be_congested_before_its_first_member_knows_that_it_is_one()
 def test_a_member_hears_nothing_while_its_application_does_not_read_another_subscription():
     """Found at random, in the judge: it was given up, although it was connected, and its group lost notifications."""
     assert fuzz(Job(13101697, "identity", mobile="both")).verdict.violations == ()
+
+
+def test_who_was_elsewhere_in_vain_and_comes_back_is_told_of_no_loss():
+    """Found at random: another broker listened for it meanwhile, and its session had not ended."""
+    assert fuzz(Job(13301557, "identity", mobile="walkers")).verdict.violations == ()

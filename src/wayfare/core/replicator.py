@@ -125,12 +125,13 @@ class Replicator:
         if virtual is None:
             virtual = self._add(message.client)
         previous, began = message.previous[0] if message.previous else (self.name, 0)
+        # Its session ended here while it was away: since then, only what has room in the buffers was kept.
+        stopped = virtual.until is not None and previous == self.name
+        stopped &= virtual.epoch == virtual.stream == began and heard != NOTHING_HEARD
         if expected and virtual.stream == began:
             previous = self.name  # its home, which delivered what it got there
         self._put_back(virtual)
         forgotten = not expected and previous == self.name and heard != NOTHING_HEARD
-        # Its session had ended here: from then on, only what has room in the buffers was kept.
-        stopped = virtual.until is not None and previous == self.name and heard != NOTHING_HEARD
         lost = "" if forgotten else _resume(virtual, heard)
         if forgotten or stopped:
             lost = NO_STREAM
