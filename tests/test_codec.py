@@ -439,7 +439,7 @@ LAYOUT = [
     (m.NoResponders(7), [85, 7]),
     (
         m.Enlist("workers", X, "a1", 3, 16, 10**9),
-        [86, "workers", [ON_WIRE], "a1", 3, 16, 10**9, None, ""],
+        [86, "workers", [ON_WIRE], "a1", 3, 16, 10**9, None, "", ""],
     ),
     (
         m.Update((m.Entry(X),), (m.Entry(X, "anna"),), repairs=True),
@@ -561,7 +561,7 @@ LAYOUT = [
             (m.Prepare("porto", "anna", 3, (X,)), [46, "porto", "anna", 3, [[ON_WIRE]]]),
             (
                 m.Convene("porto", m.Enlist("w", X, "a1", 3, 16, 10**9)),
-                [87, "porto", [86, "w", [ON_WIRE], "a1", 3, 16, 10**9, None, ""]],
+                [87, "porto", [86, "w", [ON_WIRE], "a1", 3, 16, 10**9, None, "", ""]],
             ),
             (
                 m.PastRequest("porto", 7, 8, X, 9, m.Terms(last=3), True, 5),

@@ -10,6 +10,7 @@ import pytest
 
 import wayfare
 from live import HERE, until
+from wayfare.core import groups
 from wayfare.errors import Refused
 from wayfare.net import accounts as accounts_file
 from wayfare.net import enforcement
@@ -404,6 +405,29 @@ def test_requests_and_members_of_groups_cost_nothing_beside_their_filters(file):
             await (await asked.get(10)).reply({"y": 2})
             assert (await pending)["y"] == 2
             assert broker.core.costs.spent("anna") == 4
+
+    run(test())
+
+
+def test_an_account_leaves_room_for_the_queue_groups_of_others(file, monkeypatch, caplog):
+    monkeypatch.setattr(groups, "GROUPS_MAX", 4)
+
+    async def test():
+        async with (
+            live(broker_of(file)) as broker,
+            connect(broker) as anna,
+            connect(broker, "tom", "sesame") as tom,
+        ):
+            for name in "abc":
+                await anna.subscribe("x > 0", group=name)
+            assert "the account anna has begun 2 of the queue groups that porto" in caplog.text
+            await tom.subscribe("x > 0", group="d")
+            begun = broker.core.groups.groups.values()
+            assert [(one.name, one.owner) for one in begun] == [
+                ("a", "anna"),
+                ("b", "anna"),
+                ("d", "tom"),
+            ]
 
     run(test())
 

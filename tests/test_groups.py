@@ -1,15 +1,17 @@
 """Queue groups: the coordinator, the member, and both in the simulator."""
 
 import pytest
+from msgspec.structs import replace
 
 from wayfare.core import groups as g
 from wayfare.core import membership as ms
 from wayfare.core.broker import Broker
+from wayfare.core.effects import Received, Send
 from wayfare.core.filters import Filter
 from wayfare.core.groups import Assign, Done, Expelled, Group, Lease, Leave, Member, Missed, Poll
 from wayfare.core.history import Limits, Stored
 from wayfare.core.membership import Enrol, Joined, Lacking, Listen, Membership, Ready, Tell, Work
-from wayfare.core.messages import Enlist, Notification
+from wayfare.core.messages import Attach, Deliver, Enlist, Notification
 from wayfare.sim import World, check
 from wayfare.sim.faults import Crash, Cut, Faults, Rollback
 from wayfare.sim.links import MS_NS
@@ -574,3 +576,58 @@ def test_another_group_costs_the_same_however_many_there_are(monkeypatch):
         core.groups._end(group, 0)
         assert len(made) == 1
     assert not core.groups.session.subscriptions
+
+
+def begun(core, account, *names, now=5):
+    """Which of these groups an account may begin, and what it is told of the others."""
+    told = {}
+    for name in names:
+        enlisted = replace(enlist(f"member {name}"), group=name, client="c", account=account)
+        for effect in core.groups.on_convene(enlisted, now):
+            if isinstance(effect, Send) and type(effect.message) is Deliver:
+                said = g.to_member(effect.message.notification.payload)
+                assert isinstance(said, g.Full)
+                told[name] = said.reason
+        assert (g.group_id(name, F) in core.groups.groups) != (name in told)
+    return told
+
+
+def test_an_account_begins_no_more_groups_than_have_room_beside(monkeypatch):
+    monkeypatch.setattr(g, "GROUPS_MAX", 10)
+    core = Broker("porto")
+    addresses = tuple(Filter.parse(f"$member = 'member {name}'") for name in "abcdefghijkl")
+    core.step(Received("l", Attach("anna", 1, 0, addresses)), 0)
+    assert [*begun(core, "eve", *"abcdef")] == ["f"]
+    told = begun(core, "eve", "f")["f"]
+    assert "the account eve has begun 5 of the queue groups that porto coordinates" in told
+    assert "which are 5: close the members of groups that are not needed" in told
+    assert begun(core, "eve", *"abc", "e") == {}, "those are there"
+    assert [*begun(core, "tom", *"ghij")] == ["j"]
+    assert begun(core, "", *"jk") == {}, "who has no account has no share"
+    told = begun(core, "zoe", "l")["l"]
+    assert "porto coordinates 10 queue groups, and has no room: close" in told
+    assert core.groups.facts()["refused"] == 4
+
+    again = Broker("porto")
+    core.pay()
+    again.load(core.save())
+    for one in (core, again):
+        for name in "abcd":
+            one.groups._end(one.groups.groups[g.group_id(name, F)], 6)
+        assert [*begun(one, "tom", "l", now=99)] == []
+        assert [*begun(one, "eve", *"abcd", now=99)] == ["b", "c", "d"]
+        for group in list(one.groups.groups.values()):
+            one.groups._end(group, 6)
+        assert not one.groups._owned
+
+
+def test_a_member_for_whose_group_there_is_no_room_asks_again():
+    one = Membership("workers", F, "a")
+    one.begin()
+    one.on_listening(0)
+    assert one.on_notified(came(g.Full("no room")), 10) == [ms.NoRoom("no room")]
+    (again,) = one.tick(one.next_deadline())
+    assert again.message.member == "a"
+    assert one.on_notified(came(Lease(1, 2)), ms.AWAY_NS + 10) == [Joined()]
+    # Its coordinator has forgotten it, and is full.
+    assert one.on_notified(came(g.Full("no room")), ms.AWAY_NS + 20) == [Lacking(0, "no room")]

@@ -1,6 +1,7 @@
 """Queue groups on sockets."""
 
 import asyncio
+import logging
 
 import pytest
 
@@ -8,6 +9,9 @@ import wayfare
 import wayfare.sync
 from live import tree, until
 from test_client_api import live
+from wayfare.core import groups
+from wayfare.core.filters import Filter
+from wayfare.core.history import SECOND_NS, Limits
 from wayfare.errors import UsageError
 from wayfare.testing import Tree
 
@@ -112,6 +116,43 @@ async def test_what_was_put_back_is_not_for_a_member_that_was_given_up():
         await first.nack()
         with pytest.raises(TimeoutError):
             await hers.get(0.1)
+
+
+def test_who_begins_one_group_too_many_is_told_and_joins_when_there_is_room(monkeypatch, caplog):
+    monkeypatch.setattr(groups, "GROUPS_MAX", 1)
+    brokers = ("porto", "lisbon", "faro")
+    names = [f"workers {number}" for number in range(99)]
+    wanted = Filter.parse(JOBS)
+    first, second = [
+        one for one in names if groups.coordinator(groups.group_id(one, wanted), brokers) == "faro"
+    ][:2]
+
+    async def test():
+        async with (
+            tree(*LINE, limits=Limits(group_ns=SECOND_NS)) as net,
+            wayfare.connect(net.url("faro"), client_id="boss") as boss,
+            wayfare.connect(net.url("porto"), client_id="anna") as anna,
+        ):
+            await boss.advertise(JOBS)
+            hers = await anna.subscribe(JOBS, group=first)
+            other = anna.subscribe(JOBS, group=second, away=1)
+            caplog.set_level(logging.WARNING, "wayfare")
+            await other  # what it is told is in the log
+            assert f"the queue group {second}" in caplog.text
+            assert (
+                "faro coordinates 1 queue groups, and has no room: close the members" in caplog.text
+            )
+            assert "It takes effect when there is room" in caplog.text
+            with pytest.raises(wayfare.NotConfirmed, match="faro coordinates 1 queue groups"):
+                await other.ready(10)
+            await hers.unsubscribe()
+            there = net.brokers["faro"].core.groups.groups
+            await until(lambda: [one.name for one in there.values()] == [second])
+            await until(lambda: other._member.machine.joined)
+            await boss.publish(job(1))
+            assert (await other.get(10))["n"] == 1
+
+    asyncio.run(asyncio.wait_for(test(), 60))
 
 
 @live

@@ -79,8 +79,17 @@ class NotConfirmed(WayfareError):
     not reach its broker. It stands, and takes effect as soon as they have heard of it.
     """
 
-    def __init__(self, what: str, seconds: float, missing: Sequence[str], until: str) -> None:
+    def __init__(
+        self, what: str, seconds: float, missing: Sequence[str], until: str, refusal: str = ""
+    ) -> None:
+        """A `refusal` is why it is not in effect now, and says what to do."""
         self.missing = tuple(missing)
+        if refusal:
+            told = (
+                f"{what} is not in effect: {refusal}. It takes effect when there is room; {until}"
+            )
+            super().__init__(told)
+            return
         where = "its broker did not answer"
         if missing:
             where = f"no answer from the brokers behind {', '.join(missing)}"

@@ -1269,7 +1269,8 @@ class Broker:
     def on_enlist(self, session: Session, message: m.Enlist, now: int) -> list[Effect]:
         effects: list[Effect] = []
         self.border.enlist(session, message, group_id(message.group, message.filter))
-        for one in self.groups.on_enlist(replace(message, client=session.client)):
+        said = replace(message, client=session.client, account=session.account)
+        for one in self.groups.on_enlist(said):
             effects += self._enlist(one, now)
         return effects
 

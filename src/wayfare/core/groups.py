@@ -43,11 +43,14 @@ from wayfare.core.messages import (
     Probe,
     Terms,
 )
+from wayfare.core.predicates import Value
 from wayfare.core.reserved import ADDRESSES, GROUP, MEMBER
 from wayfare.core.sessions import Episode, Session, Wait, Wanted
 
 GROUP_PLACE = LISTENING_PLACE + 1  # of the session that subscribes for all groups of a broker
-GROUPS_MAX = 1_000  # that one broker coordinates; further groups are refused
+# That one broker coordinates; further groups are refused. An account begins no more than have room beside, so that none
+# takes all the room.
+GROUPS_MAX = 1_000
 MEMBERS_MAX = 10_000  # of one group
 REPORTS_MAX = 100  # of losses that no member of a group is known to have heard of
 ENDED_MAX = 1_000  # groups that ended with something in their queue, until that is reported
@@ -57,8 +60,11 @@ ENLISTING_MAX = (
 ASSIGNMENTS = Filter.where(attr(MEMBER).exists())  # what a coordinator advertises
 
 QUEUE_COUNT, QUEUE_BYTES = "group_count", "group_bytes"
+WAYS_OUT = (
+    "close the members of groups that are not needed, which end when they had no members for limits.group,"
+    " or let more members share one group"
+)
 NO_MEMBERS = "the queue group had no members for too long"
-TOO_MANY = "its broker coordinates too many queue groups"
 
 
 # What a coordinator says to a member
@@ -102,7 +108,13 @@ class Poll(msgspec.Struct, frozen=True, array_like=True, tag=5):
     beat: Number
 
 
-ToMember = Assign | Lease | Expelled | Missed | Poll
+class Full(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """There is no room for your group: ask again later."""
+
+    reason: str
+
+
+ToMember = Assign | Lease | Expelled | Missed | Poll | Full
 
 # What a member says
 
@@ -245,6 +257,7 @@ class Group:
         self.spare = self.spare_bytes = 0  # that the queue may keep beyond its limits
         self.episode: Episode | None = None  # publishers may be slowed for it
         self.account, self.noted = "", 0  # see memory.Consumer
+        self.owner = ""  # the account of the member that began it
         self.confirmed = False  # everything that is published from now on comes here
         self.probe = 0  # which request says so
         self.empty_ns = now  # since when there are no members
@@ -509,6 +522,8 @@ class Groups:
         self.heard = wait.held  # what the broker has for groups, and losses
         self._index: FilterIndex[str] = FilterIndex()
         self._wanted: dict[Filter, int] = {}  # what is subscribed to, and for how many groups
+        self._owned: dict[str, int] = {}  # groups of each account
+        self._told = 0  # the last thing that was said for no group
         self._probes = 0
         self._resumed = False  # from a store: members may have said something meanwhile
 
@@ -536,9 +551,12 @@ class Groups:
 
     def on_convene(self, enlist: Enlist, now: int) -> list[Effect]:
         """A member says that it is there, for the first time or again."""
-        group = self._group(enlist, now)
+        group = self.groups.get(group_id(enlist.group, enlist.filter))
         if group is None:
-            return []
+            if reason := self._shortage(enlist.account):
+                self.refused += 1
+                return self._tell(enlist.member, Full(reason), now)
+            group = self._new(enlist, now)
         return self._go_on(group, group.enlist(enlist, now), now)
 
     def on_confirmed(self, probe: int, now: int) -> list[Effect]:
@@ -671,15 +689,29 @@ class Groups:
         due = group.next_deadline(self._border.limits.group_ns)
         self._border.deadlines.arm(GROUP_TIMER, group.id, due)
 
-    def _group(self, enlist: Enlist, now: int) -> Group | None:
+    def _shortage(self, account: str) -> str:
+        """Why this account may not begin another group, or ""."""
+        left, own = GROUPS_MAX - len(self.groups), self._owned.get(account, 0)
+        if not left:
+            return f"{self.name} coordinates {GROUPS_MAX} queue groups, and has no room: {WAYS_OUT}"
+        if account and own >= left:
+            return (
+                f"the account {account} has begun {own} of the queue groups that {self.name} coordinates,"
+                f" and may begin no more than have room beside, which are {left}: {WAYS_OUT}"
+            )
+        return ""
+
+    def _tell(self, member: str, message: ToMember, now: int) -> list[Effect]:
+        """Say this to a member of no group."""
+        self._told = max(now, self._told + 1)  # also after a restart, it goes up
+        attributes: dict[str, Value] = {MEMBER: member}
+        said = Notification(self.session.client, self._told, attributes, encoded(message))
+        return self._border.route(said, None, now)
+
+    def _new(self, enlist: Enlist, now: int) -> Group:
         name = group_id(enlist.group, enlist.filter)
-        group = self.groups.get(name)
-        if group is not None:
-            return group
-        if len(self.groups) >= GROUPS_MAX:
-            self.refused += 1
-            return None
         group = Group(enlist.group, enlist.filter, now)
+        group.owner = enlist.account
         if lost := self.ended.pop(name, 0):
             group.lose(lost, NO_MEMBERS)
         self.begin(group)
@@ -695,6 +727,8 @@ class Groups:
             self._border.seat(session)
             routing.advertise(session.client, ASSIGNMENTS)
         self.groups[group.id] = group
+        if group.owner:
+            self._owned[group.owner] = self._owned.get(group.owner, 0) + 1
         self._index.add(group.id, group.filter)
         for filter in _subscriptions(group):
             self._wanted[filter] = self._wanted.get(filter, 0) + 1
@@ -713,6 +747,10 @@ class Groups:
             while len(self.ended) > ENDED_MAX:
                 del self.ended[next(iter(self.ended))]
         del self.groups[group.id]
+        if group.owner:
+            self._owned[group.owner] -= 1
+            if not self._owned[group.owner]:
+                del self._owned[group.owner]
         self._index.remove(group.id)
         for filter in _subscriptions(group):
             self._wanted[filter] -= 1
@@ -823,6 +861,7 @@ class SavedGroup(msgspec.Struct, array_like=True):
     terms: int
     reports: list[Report] = []
     reported: int = 0
+    owner: str = ""
 
 
 class SavedGroups(msgspec.Struct, array_like=True):
@@ -888,11 +927,13 @@ def _saved(group: Group) -> SavedGroup:
         group._terms,
         group.reports,
         group.reported,
+        group.owner,
     )
 
 
 def _loaded(saved: SavedGroup) -> Group:
     group = Group(saved.name, saved.filter, 0)
+    group.owner = saved.owner
     group.publisher, group.published = saved.publisher, saved.published
     group.queue.extend(_items(saved.queue))
     for one in saved.members:

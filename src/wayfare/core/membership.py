@@ -23,6 +23,7 @@ from wayfare.core.groups import (
     Assign,
     Done,
     Expelled,
+    Full,
     Lease,
     Leave,
     Missed,
@@ -84,7 +85,13 @@ class Lacking(msgspec.Struct, frozen=True):
     reason: str
 
 
-Action = Listen | Enrol | Tell | Ready | Joined | Lacking
+class NoRoom(msgspec.Struct, frozen=True):
+    """The group may not begin now, for this reason; the member asks again."""
+
+    reason: str
+
+
+Action = Listen | Enrol | Tell | Ready | Joined | Lacking | NoRoom
 
 
 class Membership:
@@ -152,6 +159,8 @@ class Membership:
         said = to_member(notification.payload)
         if said is None or self.left:
             return []
+        if isinstance(said, Full):
+            return [Lacking(0, said.reason) if self.joined else NoRoom(said.reason)]
         if notification.publisher != self._coordinator:
             if isinstance(said, Missed | Expelled) or said.beat < self._enrolled:
                 self._unsure |= isinstance(said, Assign)

@@ -581,6 +581,7 @@ class Enlist(Message, frozen=True, tag=86):
     # For how long publishers may be slowed for the group; None: as long as its broker allows.
     slow_ns: Number | None = None
     client: Annotated[ClientId, Meta(max_length=NAME_MAX)] = ClientId("")  # its broker says which
+    account: Annotated[str, Meta(max_length=NAME_MAX)] = ""  # likewise; empty: it has none
 
 
 class HereAck(Message, frozen=True, tag=63):

@@ -15,7 +15,17 @@ from wayfare.core import messages as m
 from wayfare.core.client import Client
 from wayfare.core.effects import Effect, Lost
 from wayfare.core.filters import Filter
-from wayfare.core.membership import Action, Enrol, Joined, Lacking, Listen, Membership, Ready, Tell
+from wayfare.core.membership import (
+    Action,
+    Enrol,
+    Joined,
+    Lacking,
+    Listen,
+    Membership,
+    NoRoom,
+    Ready,
+    Tell,
+)
 from wayfare.core.predicates import Value
 from wayfare.core.reserved import REPLY_TO
 from wayfare.core.templates import Template
@@ -146,6 +156,9 @@ class Sharing:
                 self._send(action)
             elif isinstance(action, Ready):
                 self._wake_reader(member)
+            elif isinstance(action, NoRoom):
+                member.shortage = action.reason
+                self.life.changed.set()
             elif isinstance(action, Joined):
                 self.life.changed.set()
             elif isinstance(action, Lacking):
@@ -239,6 +252,7 @@ class Member:
         self.machine = machine
         self.mailbox: Mailbox | None = None
         self.missing: tuple[str, ...] = ()  # brokers that have not confirmed its address
+        self.shortage = ""  # why there is no room for its group
         self.works: dict[tuple[str, int], tuple[int, int]] = {}  # what the application has
         self.check = sharing.life.check
         self._sharing = sharing
@@ -256,12 +270,14 @@ class Member:
         timeout = self._sharing.patience if timeout is None else timeout
         if not timeout:
             return
+        what = f"the queue group {self.machine.name} of {wanted}"
         try:
             async with asyncio.timeout(timeout):
-                await self._sharing.life.until(lambda: self.machine.joined)
+                await self._sharing.life.until(lambda: self.machine.joined or self.shortage != "")
         except TimeoutError:
-            what = f"the queue group {self.machine.name} of {wanted}"
             raise NotConfirmed(what, timeout, self.missing, UNTIL_JOINED) from None
+        if not self.machine.joined:
+            raise NotConfirmed(what, timeout, (), UNTIL_JOINED, self.shortage)
 
     def begin(self, subscription: Subscription) -> None:
         self.check()

@@ -854,7 +854,7 @@ class ClientHost(Host):
                     world.reader(self, one)
             elif isinstance(action, ms.Joined):
                 world.joined.setdefault(one.group, world.now)
-            else:
+            elif isinstance(action, ms.Lacking):
                 world.missed.append((world.now, one.group, action.reason))
                 world.lacking[one.address] = world.lacking.get(one.address, 0) + (
                     action.count or 10**9
