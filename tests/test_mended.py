@@ -1017,3 +1017,8 @@ def test_a_member_hears_nothing_while_its_application_does_not_read_another_subs
 def test_who_was_elsewhere_in_vain_and_comes_back_is_told_of_no_loss():
     """Found at random: another broker listened for it meanwhile, and its session had not ended."""
     assert fuzz(Job(13301557, "identity", mobile="walkers")).verdict.violations == ()
+
+
+def test_a_broker_keeps_and_recalls_nothing_that_is_of_use_elsewhere():
+    """Found at random, in the judge: it required of the last broker what is of no use in its range."""
+    assert fuzz(Job(13301512, "identity", mobile="walkers")).verdict.violations == ()

@@ -464,7 +464,7 @@ class Judge:
         elif len(ours) == 1 or not _is_same(ours):
             return False
         set_up = max(set_up + 2 * self.reach.client_ns, self._advertised_ns())
-        if event.time_ns <= set_up + self.reach.tree_ns:
+        if event.time_ns <= set_up + self.reach.tree_ns or self._is_outside(stay.broker, event):
             return False
         age_ns = stay.start + self._receiving_ns() - event.time_ns
         return any(
@@ -490,6 +490,8 @@ class Judge:
             return False
         if not _is_same([*last, stay]) or len({one.state.location for one in last}) > 1:
             return False  # what it got for another location, and dropped, does not come again
+        if _was_passed_over(last, last[-1], event) or self._is_outside(last[-1].broker, event):
+            return False  # nor what the last broker handed over as of use elsewhere, and it keeps nothing such
         if last[-1].end - last[0].attached < 2 * self.reach.client_ns:
             return False
         if self._listens(client, last, here) and any(
@@ -526,6 +528,16 @@ class Judge:
         """Whether this broker knew that when something that was published at a time came there."""
         heard, epoch = self.world.listening.has_heard, last[0].attachment
         return heard(ClientId(client), epoch, here, time, self.reach.tree_ns)
+
+    def _is_outside(self, broker: str, event: Event) -> bool:
+        """Whether a publication is of no use at any place in the range of a broker, which does not keep it then."""
+        if event.area is None:
+            return False
+        positions = {
+            one: self.places.places[one].position if one in self.places.places else None
+            for one in self.places.locations(BrokerId(broker))
+        }
+        return all(is_elsewhere(event.area, *place) for place in positions.items())
 
     def _ranged(self, stay: Stay) -> Iterator[Filter]:
         """What virtual clients listen to where this client stays, for each filter that it follows."""
