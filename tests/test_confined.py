@@ -232,6 +232,7 @@ def test_queue_groups_and_filters_that_follow_cost_as_much_as_subscriptions(mess
     broker, _ = attached(cost - 1)
     (closed,) = broker.step(Received("l", message), 0)
     assert closed.fault and f"would cost {cost}, and its account has used 0 of" in closed.reason
+    assert closed.denied == "subscribe"  # as the audit log has it
     broker, _ = attached(cost + 1)
     for _ in range(2):  # said again, it costs nothing
         assert not any(type(one) is Close for one in broker.step(Received("l", message), 0))

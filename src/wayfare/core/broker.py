@@ -101,6 +101,7 @@ NO_ROOM = "{} has no room for one more session: come again later"
 CLOCK_SLACK_NS = SECOND_NS  # by which the clock of a client that begins anew may be behind
 MEMORY, ACCOUNT_MEMORY = "memory", "account_memory"  # limits in sum, as a `Gap` names them
 QUEUED_MAX = 256  # messages of one neighbour that waited and are performed in one event
+WAYS_TO_SUBSCRIBE = m.Follow | m.State | m.Enlist  # beside `Subscribe`
 FEEDERS_MAX = 16  # notifications of the largest consumer whose publishers are slowed
 PRESSED_NS = 20_000_000  # that they are slowed, again and again
 SPARE = 16  # of this part of a limit in sum there is room again when somebody had to lose
@@ -860,7 +861,8 @@ class Broker:
         if grants.cost_max and refusal is None:
             refusal = self._overspent(grants, message) or None
         if refusal is not None:
-            raise NotGranted(refusal, type(message).__name__.lower())
+            named = m.Subscribe if isinstance(message, WAYS_TO_SUBSCRIBE) else type(message)
+            raise NotGranted(refusal, named.__name__.lower())
 
     def _overspent(self, grants: Grants, message: m.AnyMessage) -> str:
         client = m.ClientId(grants.client)
