@@ -43,6 +43,7 @@ HELD_BYTES = 100 * 1024  # ... and again for every so many bytes of it
 NEIGHBOURS = (m.BrokerId("north"), m.BrokerId("south"))
 CLIENT, OTHER = m.LinkId("mallory#1"), m.LinkId("alice#1")
 FILTERS = 2_000  # of one attack, at most
+QUICK_FILTERS = 500  # likewise, for a first look
 PIECES_MAX = 20  # of one pattern
 VALUES = 10_000  # current values that are kept
 HELD_COUNT = 9_000  # publications that are held back during a move
@@ -775,8 +776,9 @@ class Attack(NamedTuple):
     total_ms: float
 
 
-def attempt(what: str, routing: str, gene: Gene) -> Attack:
+def attempt(what: str, routing: str, gene: Gene, most: int = FILTERS) -> Attack:
     """Try an attack on a new broker. What was not the frame's fault is not there the second time."""
+    gene = gene._replace(quantity=min(gene.quantity, most))
     frames = MESSAGES[what](filters(gene), routing)
     worst: Attack | None = None
     for _ in range(2):
@@ -794,7 +796,9 @@ def _longest(frames: Frames) -> int:
     return max((len(frame) for _, frame in frames), default=0)
 
 
-def search(what: str, routing: str, random: Random, seconds: float) -> tuple[Attack, int]:
+def search(
+    what: str, routing: str, random: Random, seconds: float, most: int = FILTERS
+) -> tuple[Attack, int]:
     """The worst attack by one message that was found in that time, and how many were tried."""
     end = time.process_time() + seconds
     known = list(_known_attacks())
@@ -805,9 +809,9 @@ def search(what: str, routing: str, random: Random, seconds: float) -> tuple[Att
         gene = known.pop() if known and count % 3 < 2 else None
         if gene is None:
             gene = _changed(
-                random.choice(tried or [attempt(what, routing, known.pop())]).gene, random
+                random.choice(tried or [attempt(what, routing, known.pop(), most)]).gene, random
             )
-        tried.append(attempt(what, routing, gene))
+        tried.append(attempt(what, routing, gene, most))
         tried = sorted(tried, key=lambda one: -one.worst)[:8]
         count += 1
     return tried[0], count
@@ -824,9 +828,10 @@ def run(
     messages = _chosen("message", message, MESSAGES)
     strategies = _chosen("routing", routing or ("covering" if quick else None), STRATEGIES)
     each_s = seconds or (0.5 if quick else 20.0)
+    most = QUICK_FILTERS if quick else FILTERS
     for what in messages:
         for strategy in strategies:
-            yield _worst(what, strategy, Random(f"{seed} {what} {strategy}"), each_s)
+            yield _worst(what, strategy, Random(f"{seed} {what} {strategy}"), each_s, most)
 
 
 def _chosen(option: str, given: str | None, known: Iterable[str]) -> list[str]:
@@ -836,8 +841,8 @@ def _chosen(option: str, given: str | None, known: Iterable[str]) -> list[str]:
     return names if given is None else [given]
 
 
-def _worst(what: str, routing: str, random: Random, seconds: float) -> dict[str, Any]:
-    worst, count = search(what, routing, random, seconds)
+def _worst(what: str, routing: str, random: Random, seconds: float, most: int) -> dict[str, Any]:
+    worst, count = search(what, routing, random, seconds, most)
     gene = worst.gene
     return {
         "message": what,
