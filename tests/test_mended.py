@@ -1022,3 +1022,8 @@ def test_who_was_elsewhere_in_vain_and_comes_back_is_told_of_no_loss():
 def test_a_broker_keeps_and_recalls_nothing_that_is_of_use_elsewhere():
     """Found at random, in the judge: it required of the last broker what is of no use in its range."""
     assert fuzz(Job(13301512, "identity", mobile="walkers")).verdict.violations == ()
+
+
+def test_what_was_kept_for_a_client_may_wait_for_its_window_and_so_may_the_report_of_a_loss():
+    """Found at random, in the judge: two fit in the window, and a gap was between them."""
+    assert fuzz(Job(13301564, "merging", mobile="walkers")).verdict.violations == ()

@@ -16,6 +16,7 @@ import msgspec
 
 from wayfare.core.broker import ALL_RELOCATIONS
 from wayfare.core.changes import Changes
+from wayfare.core.client import ACK_DELAY_NS
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
 from wayfare.core.home import Home
@@ -660,6 +661,10 @@ class Walks:
             return
         known, within = histories(self.world.events), reach(self.world)
         slow = self._slow_readers()
+        # When the window is full, what was kept, with a gap before each, waits for acknowledgements.
+        limits = self.world.limits
+        windows = -(-2 * limits.backlog_count // limits.window)
+        handing_ns = windows * (2 * within.client_ns + ACK_DELAY_NS)
         exceeding = set[str]()  # clients that had to exceed another process after their Welcome
         for event in self.world.events:
             if event.client and event.reason == EXCEED.format(event.client):
@@ -676,7 +681,7 @@ class Walks:
             spec = self.world.direct_link
             whole_ns = 2 * (within.client_ns + within.tree_ns + spec.latency_ns + spec.jitter_ns)
             # What was lost while it was away may be in the answer of its last broker, which may wait for one itself.
-            while_away = event.time_ns <= history.settled(event.time_ns, whole_ns)
+            while_away = event.time_ns <= history.settled(event.time_ns, whole_ns) + handing_ns
             overflow &= while_away or slow.get(event.client or "", inf) <= event.time_ns
             # What its broker followed for the former number is over, with what it kept meanwhile.
             again = event.client in exceeding and event.reason == NO_STREAM
