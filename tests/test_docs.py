@@ -334,7 +334,7 @@ def constants(path):
                     yield name.id
 
 
-ALSO_LIMITS = {"ACK_EVERY", "ACK_DELAY_NS", "BATCH_ROWS", "MARKS_AGE_NS"}
+ALSO_LIMITS = {"ACK_BYTES", "ACK_EVERY", "ACK_DELAY_NS", "BATCH_ROWS", "MARKS_AGE_NS"}
 
 
 def limits():

@@ -407,7 +407,7 @@ def test_attributes_print_as_they_are_read():
             "backlog 3",
             1,
             "this is written: backlog count 3 | bytes 1000 | age 10s | away 60s | window 64"
-            " | answer 30s | held 100",
+            " | window-bytes 1000 | answer 30s | held 100",
         ),
         ("backlog count many", 1, "this is written: backlog"),
         ("backlog age 10", 1, "this is written: backlog"),

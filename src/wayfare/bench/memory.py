@@ -4,6 +4,8 @@ Each case runs against a broker process of its own, once without a limit and onc
 
     names      clients that subscribe, go away, and are published to
     readers    clients that are attached, and never read
+    returning  clients that come back at once to a backlog that they have in common, and read
+    fanout     clients that are attached and do not read, and a publication of 4 MB to all of them
     filters    clients with thousands of subscriptions each
     frames     clients that begin a long message, and never end it
 
@@ -25,7 +27,7 @@ from wayfare.core import messages as m
 from wayfare.core.codec import FrameDecoder, encode
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
-from wayfare.core.messages import ClientId
+from wayfare.core.messages import BrokerId, ClientId
 
 MIB = 1024 * 1024
 LIMIT = 128 * MIB
@@ -43,15 +45,18 @@ class Hostile:
         self.name = ClientId(name)
         self.reader, self.writer = reader, writer
         self._decoder = FrameDecoder()
-        self._published = self._confirmed = 0
+        self._published = self._confirmed = self._delivered = 0
 
     @staticmethod
-    async def attach(process: Process, name: str, **profile: Any) -> Hostile:
+    async def attach(process: Process, name: str, *, epoch: int = 1, **profile: Any) -> Hostile:
         one = Hostile(name, *await asyncio.open_connection(HERE, process.port))
         one.writer.write(encode(m.Hello(m.PROTOCOL_VERSION, name)))
-        one.writer.write(encode(m.Attach(one.name, 1, 0, **profile)))
-        while not any(isinstance(message, m.Welcome) for message in await one.hear()):
-            pass
+        one.writer.write(encode(m.Attach(one.name, epoch, 0, **profile)))
+        welcomed = False
+        while not welcomed:
+            said = await one.hear()
+            welcomed = any(isinstance(message, m.Welcome) for message in said)
+            one._take(said)
         return one
 
     async def hear(self) -> list[m.AnyMessage]:
@@ -76,6 +81,22 @@ class Hostile:
             numbers = [one.number for one in said if isinstance(one, m.Published)]
             self._confirmed = max([self._confirmed, *numbers])
 
+    async def read(self, count: int) -> None:
+        """Read and acknowledge so many deliveries, as a good client does."""
+        while self._delivered < count:
+            self._take(await self.hear())
+
+    def _take(self, said: list[m.AnyMessage]) -> None:
+        numbers = [one.number for one in said if isinstance(one, m.Deliver | m.Gap)]
+        if numbers:
+            self._delivered = numbers[-1]
+            self.writer.write(encode(m.Ack(self._delivered)))
+
+    def stop_reading(self) -> None:
+        transport = self.writer.transport
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()
+
     def leave(self) -> None:
         self.writer.close()
 
@@ -98,6 +119,43 @@ async def _readers(process: Process, some: int) -> None:
     tom = await Hostile.attach(process, "tom", advertisements=(OFFERED,))
     await tom.publish(1, 30 * MIB // PAYLOAD)
     for one in [tom, *readers]:
+        one.leave()
+
+
+async def _returning(process: Process, some: int) -> None:
+    names = [f"back{name}" for name in range(some)]
+    for name in names:
+        (await Hostile.attach(process, name, subscriptions=(OFFERED,))).leave()
+    tom = await Hostile.attach(process, "tom", advertisements=(OFFERED,))
+    count = 15 * MIB // PAYLOAD
+    await tom.publish(1, count)
+    before = ((BrokerId("lisbon"), 1),)
+
+    def again(name: str) -> Coroutine[Any, Any, Hostile]:
+        wanted = (OFFERED,)
+        return Hostile.attach(
+            process, name, epoch=2, subscriptions=wanted, previous=before, welcomed=True
+        )
+
+    back = await asyncio.gather(*map(again, names))
+    await asyncio.gather(*(one.read(count) for one in back))
+    for one in [tom, *back]:
+        one.leave()
+
+
+async def _fanout(process: Process, some: int) -> None:
+    deaf = [
+        await Hostile.attach(process, f"deaf{name}", subscriptions=(OFFERED,))
+        for name in range(some)
+    ]
+    for one in deaf:
+        one.stop_reading()
+    tom = await Hostile.attach(process, "tom", advertisements=(OFFERED,))
+    for number in (1, 2):
+        tom.writer.write(encode(m.Publish(number, {"x": 1}, bytes(4_000_000))))
+        await tom.writer.drain()
+        await asyncio.sleep(1)
+    for one in [tom, *deaf]:
         one.leave()
 
 
@@ -129,6 +187,8 @@ Case = Callable[[Process, int], Coroutine[Any, Any, None]]
 CASES: dict[str, tuple[Case, int]] = {
     "names": (_names, 60),
     "readers": (_readers, 40),
+    "returning": (_returning, 60),
+    "fanout": (_fanout, 100),
     "filters": (_filters, 40),
     "frames": (_frames, 60),
 }

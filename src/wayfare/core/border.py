@@ -298,7 +298,7 @@ class Border:
         self._by_place[session.place] = session
         self._sessions.setdefault(session.client, {})[session.epoch] = session
         session.home = message.home
-        session.window = self._window(message)
+        self.set_window(session, self._window(message))
         session.expires_ns, session.failover_ns = message.expires_ns, message.failover_ns
         session.late = message.late
         if link is not None:
@@ -329,7 +329,8 @@ class Border:
         session.epoch, session.home = message.epoch, message.home
         session.rolled_back = session.above = 0
         sessions[session.epoch] = session
-        session.window, session.failover_ns = self._window(message), message.failover_ns
+        self.set_window(session, self._window(message))
+        session.failover_ns = message.failover_ns
         session.late = message.late
         self.convergence.forget(session.place)
         self.connect(session, link)
@@ -353,6 +354,12 @@ class Border:
     def _window(self, message: m.Attach) -> int:
         """A client may have more on its way to it, but no more than is kept for it anyway."""
         return max(self.limits.window, min(message.window, self.limits.backlog_count))
+
+    def set_window(self, session: Session, window: int) -> None:
+        """So many deliveries may be on their way, and in proportion so many bytes, but no more than are kept anyway."""
+        limits, session.window = self.limits, window
+        most = max(limits.window_bytes, limits.backlog_bytes)
+        session.window_bytes = min(limits.window_bytes * window // limits.window, most)
 
     def end(self, session: Session, now: int, moved_to: Departure | None = None) -> list[Effect]:
         """Forget a session; what is remembered is a tombstone."""
@@ -734,6 +741,7 @@ class Border:
                 backlog.put(self.share(stored), now, limits)
             elif (
                 backlog.last == backlog.sent < backlog.acked + session.window
+                and backlog.bytes + backlog.gone_bytes < session.window_bytes
                 and notification.area is None
             ):
                 deliver = backlog.pass_on(stored, now, limits)
@@ -844,7 +852,9 @@ class Border:
             return []
         return [
             Send(link, message)
-            for message in session.backlog.take(session.window, now, session.state)
+            for message in session.backlog.take(
+                session.window, now, session.state, session.window_bytes
+            )
         ]
 
     def tell_unsettled(self, session: Session) -> list[Effect]:

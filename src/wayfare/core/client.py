@@ -64,6 +64,7 @@ from wayfare.errors import (
 )
 
 ACK_EVERY = 32  # deliveries; must be well below the broker's window
+ACK_BYTES = 64 * 1024  # of deliveries; likewise
 ACK_DELAY_NS = 1_000_000_000  # that an acknowledgement may wait for more deliveries
 ACK_GRAIN_NS = 100_000_000  # many clients wake up together, and not each at its own time
 MARKS_AGE_NS = 24 * 3600 * 1_000_000_000  # that a copy of a notification may be under way
@@ -181,6 +182,7 @@ class Client:
         self._marks = Marks(MARKS_AGE_NS) if once else None
         self._recent = self._marks.recent if self._marks else {}  # at hand, for `step`
         self._acked = 0
+        self._came_bytes = 0  # since it last acknowledged
         self._confirms = confirms
         # What the application has in hand -> its delivery; 0: of an earlier attachment, it comes again.
         self._hand: dict[InHand, int] = {}
@@ -264,7 +266,7 @@ class Client:
             ended = self._leave_behind(broker)
         if self._confirms:
             self._put_back()
-        self._acked, self.deadline = self.done(), None
+        self._acked, self.deadline, self._came_bytes = self.done(), None, 0
         self._open_here, self._started = not self.previous, self.delivered
         attach = self._attachment()
         self.following.begin(self.epoch)
@@ -689,6 +691,7 @@ class Client:
                 # The next delivery: what mostly happens.
                 self.delivered = message.number
                 notification = message.notification
+                self._came_bytes += size_of(notification)
                 subscriptions: Sequence[Filter | Template]
                 subscriptions = self._wanted.find(notification.attributes)
                 if notification.area is not None and self._is_outside(notification.area):
@@ -716,7 +719,11 @@ class Client:
                             effects += self._overtaken(notification, subscriptions)
                 if message.number <= self._noted_to and effects:
                     self._note_came(message)
-                if self.deadline is None or message.number - self._acked >= ACK_EVERY:
+                if (
+                    self.deadline is None
+                    or message.number - self._acked >= ACK_EVERY
+                    or self._came_bytes >= ACK_BYTES
+                ):
                     effects += self._mind_ack(now)
                 return [*passed, *effects] if passed is not effects else effects
         return EVENTS[type(event)](self, event, now)
@@ -976,6 +983,7 @@ class Client:
             raise ProtocolError(f"delivery {message.number} after {self.delivered}")
         self.delivered = message.number
         notification, ask = message.notification, message.ask
+        self._came_bytes += size_of(notification)
         wanted: Sequence[Filter] = []
         if ask <= self._asks_before:  # nobody knows any more which subscription that was
             wanted = self._wanted.find(notification.attributes)
@@ -1005,6 +1013,7 @@ class Client:
             raise ProtocolError(f"delivery {message.number} after {self.delivered}")
         self.delivered = message.number
         notification = message.notification
+        self._came_bytes += size_of(notification)
         key = notification.publisher, notification.number, LATE
         subscriptions: Sequence[Filter | Template] = self._wanted.find(notification.attributes)
         if notification.area is not None and self._is_outside(notification.area):
@@ -1078,6 +1087,7 @@ class Client:
         """
         following, notification = self.following, message.notification
         following.hear(message.number)
+        self._came_bytes += size_of(notification)
         effects: list[Effect] = []
         if not self._wanted.find(notification.attributes):
             effects += self._hand_out_followed(notification, message.past)
@@ -1142,7 +1152,9 @@ class Client:
         return [*_losses(message, lost), *self._mind_here_ack(now)]
 
     def _mind_here_ack(self, now: int) -> list[Effect]:
-        if self.following.heard[1] - self.following.acked >= ACK_EVERY:
+        unsaid = self.following.heard[1] - self.following.acked
+        if unsaid >= ACK_EVERY or self._came_bytes >= ACK_BYTES:
+            self._came_bytes = 0
             return self._acknowledge_here()
         if self.deadline is None:
             self.deadline = now - now % ACK_GRAIN_NS + ACK_DELAY_NS
@@ -1229,14 +1241,16 @@ class Client:
 
     def _mind_ack(self, now: int) -> list[Effect]:
         done = self.done()
-        if done - self._acked >= ACK_EVERY:
+        if done - self._acked >= ACK_EVERY or (
+            self._came_bytes >= ACK_BYTES and done > self._acked
+        ):
             return self._acknowledge()
         if self.deadline is None and done > self._acked:
             self.deadline = now - now % ACK_GRAIN_NS + ACK_DELAY_NS
         return []
 
     def _acknowledge(self) -> list[Effect]:
-        self._acked, self.deadline = self.done(), None
+        self._acked, self.deadline, self._came_bytes = self.done(), None, 0
         return [*self._say(m.Ack(self._acked)), *self._acknowledge_here()]
 
 

@@ -43,6 +43,7 @@ SECOND_NS = 1_000_000_000
 MARKS_MAX = 50_000  # publishers of which a session knows how far they were heard, twice
 ATTRIBUTE_BYTES = 24  # a name and a number, roughly
 COUNTED_MIN = 8_192  # bytes on their way to a client that is attached; less is part of a session
+LARGE = 4_096  # bytes of a notification that counts once also on its way to many clients
 ROOM_MIN = 4_096  # bytes by which a backlog may always grow before its owner is looked at again
 
 
@@ -70,6 +71,8 @@ class Limits(msgspec.Struct, frozen=True):
     away_ns: int = 7 * 24 * 3600 * SECOND_NS  # then the session of a client that is away ends
     filters: int = 10_000  # subscriptions, or advertisements, of one client
     window: int = 256  # deliveries on the way to a client without an acknowledgement
+    # ... in bytes: no more are sent while so many are on the way. It grows with the window of a client that has a larger one.
+    window_bytes: int = 256 * 1024
     held_count: int = 10_000  # notifications held back until the old broker has answered
     answer_ns: int = 30 * SECOND_NS  # that a client waits for its old broker
     marks_age_ns: int = 3600 * SECOND_NS  # that a copy of a notification may be under way
@@ -484,12 +487,17 @@ class Backlog:
         "away",
         "bytes",
         "counted",
+        "gone_bytes",
+        "gone_to",
         "holes",
+        "large",
+        "large_bytes",
         "last",
         "may_repeat",
         "sent",
         "unacked",
         "waiting",
+        "waiting_bytes",
         "why",
     )
 
@@ -502,16 +510,20 @@ class Backlog:
         self._least = -1  # ... and below these bytes
         self._expires_at = ENDLESS  # when to look for what has expired while it waited
         self._spare = self._spare_bytes = 0  # that it may keep beyond its limits
-        self.away = (
-            False  # its client is: what it keeps counts once, with others that keep the same
-        )
-        self.counted = 0  # if it is not: bytes, when somebody last looked
+        # Its client is. What waits counts once, with others that keep the same; so does what is on its way to a
+        # client if that is large, or the client is away.
+        self.away = False
+        self.counted = 0  # bytes of the rest, when somebody last looked
+        self.large = self.large_bytes = 0  # of what is not acknowledged: how many, and bytes
         self.acked = self.sent = self.last = start
         self.why = ""  # the limit that was kept last
         # Nobody knows what its client got before: what is dropped here may be no loss.
         self.may_repeat = False
         self.holes: list[Hole] = []  # not acknowledged, in order of number
         self.bytes = 0
+        self.waiting_bytes = 0  # of those, what was not sent
+        # What was sent and dropped here is still on its way: until this number is acknowledged.
+        self.gone_bytes = self.gone_to = 0
         # (number, what is stored, when it was put here), in order of number.
         self.unacked: deque[tuple[int, Stored, int]] = deque()
         self.waiting: deque[tuple[int, Stored, int]] = deque()
@@ -526,8 +538,8 @@ class Backlog:
         self.last += 1
         self.waiting.append((self.last, stored, now))
         self.bytes += stored.size
-        if self.away:
-            self._memory.keep(stored)
+        self.waiting_bytes += stored.size
+        self._memory.keep(stored)
         if stored.notification.expires_ns:
             self._expires_at = min(self._expires_at, now + stored.notification.expires_ns)
         if self.bytes > self._most or len(self) > self._many:
@@ -539,16 +551,17 @@ class Backlog:
             self.last += 1
             self.waiting.append((self.last, stored, put))
             self.bytes += stored.size
-            if self.away:
-                self._memory.keep(stored)
+            self.waiting_bytes += stored.size
+            self._memory.keep(stored)
             if stored.notification.expires_ns:
                 self._expires_at = min(self._expires_at, put + stored.notification.expires_ns)
         if some and (self.bytes > self._most or len(self) > self._many):
             self._mind(limits, some[-1][1])
 
-    def is_open(self, window: int) -> bool:
+    def is_open(self, window: int, window_bytes: int) -> bool:
         """Whether nothing waits, and what is put here goes on its way at once."""
-        return self.last == self.sent < self.acked + window
+        free = self.bytes + self.gone_bytes < window_bytes
+        return free and self.last == self.sent < self.acked + window
 
     def pass_on(self, stored: Stored, now: int, limits: Limits) -> Deliver:
         """As `put` and `take`, where nothing waits and the window is open: the usual case."""
@@ -556,9 +569,26 @@ class Backlog:
         size = self.bytes = self.bytes + stored.size
         unacked = self.unacked
         unacked.append((number, stored, now))
+        if stored.size > LARGE:
+            self._enlarge(stored)
         if size > self._most or len(unacked) > self._many:
             self._mind(limits, now)
         return Deliver(number, stored.notification)
+
+    def _enlarge(self, stored: Stored) -> None:
+        """This is large, and on its way."""
+        self.large += 1
+        self.large_bytes += stored.size
+        self._memory.keep(stored)
+
+    def _let_go_sent(self, stored: Stored) -> None:
+        """This is not on its way any more."""
+        if stored.size > LARGE:
+            self.large -= 1
+            self.large_bytes -= stored.size
+            self._memory.let_go(stored)
+        elif self.away:
+            self._memory.let_go(stored)
 
     def lose(self, count: int, why: str, *, exact: bool = True) -> None:
         """So many were lost before they came here; if not `exact`, at least one.
@@ -640,8 +670,8 @@ class Backlog:
     def _forget(self, number: int, stored: Stored) -> None:
         """What had this number has expired."""
         self.bytes -= stored.size
-        if self.away:
-            self._memory.let_go(stored)
+        self.waiting_bytes -= stored.size
+        self._memory.let_go(stored)
         hole, holes = Hole(number, number, NO_LOSS, exact=True, expired=1), self.holes
         place = bisect(holes, number, key=_first)
         before = holes[place - 1] if place else None
@@ -660,10 +690,16 @@ class Backlog:
         return (self.unacked or self.waiting)[0][2]
 
     def _drop(self, why: str) -> None:
-        number, stored, _ = (self.unacked or self.waiting).popleft()
-        self.bytes -= stored.size
-        if self.away:
+        if self.unacked:
+            number, stored, _ = self.unacked.popleft()
+            self.gone_bytes += stored.size
+            self.gone_to = number
+            self._let_go_sent(stored)
+        else:
+            number, stored, _ = self.waiting.popleft()
+            self.waiting_bytes -= stored.size
             self._memory.let_go(stored)
+        self.bytes -= stored.size
         self.why = why
         if self.may_repeat:
             self._doubt(Hole(number, number, why, exact=False))
@@ -707,9 +743,15 @@ class Backlog:
         return self.bytes + len(self) * (BODY_BYTES + ENTRY_BYTES)
 
     def count(self) -> None:
-        """See how much it keeps now for a client that is attached; little does not count."""
+        """See how much is on its way to a client that is attached; little does not count."""
         self._most = self._many = -1  # somebody has to look when it grows: it may have shrunk
-        kept = 0 if self.away else self.kept_bytes()
+        self._count_sent()
+
+    def _count_sent(self) -> None:
+        kept = 0
+        if not self.away:
+            kept = self.bytes - self.waiting_bytes - self.large_bytes
+            kept += (len(self.unacked) - self.large) * (BODY_BYTES + ENTRY_BYTES)
         kept = kept if kept > COUNTED_MIN else 0
         self._memory.attached += kept - self.counted
         self.counted = kept
@@ -719,20 +761,45 @@ class Backlog:
         if self.away != away:
             self.away = away
             change = self._memory.keep if away else self._memory.let_go
-            for _, stored, _ in (*self.unacked, *self.waiting):
-                change(stored)
+            for _, stored, _ in self.unacked:
+                if stored.size <= LARGE:
+                    change(stored)
             self.count()
 
     def clear(self) -> None:
         """Keep nothing; it is not used any more."""
-        self.go_away(False)
+        self._release()
         self.unacked.clear()
         self.waiting.clear()
+        self.away = False
         self.bytes = 0
         self.count()
 
+    def hold(self) -> None:
+        """Count what it keeps: it was put here without."""
+        for _, stored, _ in self.waiting:
+            self.waiting_bytes += stored.size
+            self._memory.keep(stored)
+        for _, stored, _ in self.unacked:
+            if stored.size > LARGE:
+                self._enlarge(stored)
+            elif self.away:
+                self._memory.keep(stored)
+
+    def _release(self) -> None:
+        """Count nothing of what it keeps."""
+        for _, stored, _ in self.unacked:
+            self._let_go_sent(stored)
+        for _, stored, _ in self.waiting:
+            self._memory.let_go(stored)
+        self.waiting_bytes = 0
+
     def take(
-        self, window: int, now: int, state: State = m.NOWHERE
+        self,
+        window: int,
+        now: int,
+        state: State = m.NOWHERE,
+        window_bytes: int = ENDLESS,
     ) -> list[Deliver | Current | Late | Settled | Gap]:
         """What may be sent now to a client of this state; where something is gone, what says so.
 
@@ -743,12 +810,22 @@ class Backlog:
         if self._expires_at <= now:
             self.drop_expired(now)
         end = self.acked + window  # by number: what a limit dropped is still on its way
+        on_way = before = self.bytes - self.waiting_bytes + self.gone_bytes
         while self.sent < min(end, self.last):
             first = waiting[0][0] if waiting else self.last + 1
             if first == self.sent + 1:
+                if on_way >= window_bytes:
+                    break
                 item = waiting.popleft()
                 unacked.append(item)
                 stored = item[1]
+                on_way += stored.size
+                self.waiting_bytes -= stored.size
+                if stored.size > LARGE:
+                    self.large += 1
+                    self.large_bytes += stored.size
+                elif not self.away:
+                    self._memory.let_go(stored)
                 notification = stored.notification
                 if notification.area is not None and is_outside(notification.area, state):
                     _pass_over(out, item[0])
@@ -766,6 +843,8 @@ class Backlog:
                 expired = first - 1 - self.sent - loss.count
                 out.append(Gap(first - 1, loss.why, loss.exact, expired))
             self.sent = out[-1].number
+        if on_way > before:
+            self._count_sent()
         return out
 
     def _loss(self, before: int, last: int) -> Loss:
@@ -792,9 +871,11 @@ class Backlog:
         while unacked and unacked[0][0] <= number:
             stored = unacked.popleft()[1]
             size += stored.size
-            if away:
-                self._memory.let_go(stored)
+            if away or stored.size > LARGE:
+                self._let_go_sent(stored)
         self.bytes -= size
+        if number >= self.gone_to:
+            self.gone_bytes = 0
         if self.bytes < self._least and self._owner is not None:
             self._least = self._shrunk()
             self._memory.note(self._owner)
@@ -808,15 +889,20 @@ class Backlog:
         if not self.acked <= delivered <= self.sent:
             return False
         self.acknowledge(delivered)
-        self.waiting.extendleft(reversed(self.unacked))
+        for item in reversed(self.unacked):
+            if item[1].size <= LARGE and not self.away:
+                self._memory.keep(item[1])
+            self.waiting.appendleft(item)
         self.unacked.clear()
+        self.large = self.large_bytes = self.gone_bytes = 0
+        self.waiting_bytes = self.bytes
         self.sent = delivered
+        self._count_sent()
         return True
 
     def withdraw(self, keep: Callable[[Notification], bool], why: str) -> None:
         """Drop what `keep` rejects; each is lost, and reported at its place."""
-        away = self.away
-        self.go_away(False)
+        self._release()
         for queue in (self.unacked, self.waiting):
             kept = [one for one in queue if keep(one[1].notification)]
             if len(kept) < len(queue):
@@ -824,7 +910,8 @@ class Backlog:
                 queue.extend(kept)
                 self.why = why
         self.bytes = sum(stored.size for _, stored, _ in (*self.unacked, *self.waiting))
-        self.go_away(away)
+        self.hold()
+        self.count()
 
     def take_back(self) -> list[Kept]:
         """What was not sent yet, as if it had never been put here; what was lost stays lost."""
@@ -832,10 +919,10 @@ class Backlog:
         loss = self._loss(self.sent, self.last)
         lost = loss.count - len(kept)
         self.bytes -= sum(stored.size for stored, _ in kept)
-        if self.away:
-            for stored, _ in kept:
-                self._memory.let_go(stored)
+        for stored, _ in kept:
+            self._memory.let_go(stored)
         self.waiting.clear()
+        self.waiting_bytes = 0
         self.holes = [one for one in self.holes if one.last <= self.sent]
         self.last = self.sent
         if lost:
@@ -856,8 +943,8 @@ class Backlog:
                 self.waiting.append((self.last, one, put))
             else:
                 self.bytes -= one.size
-                if self.away:
-                    self._memory.let_go(one)
+                self.waiting_bytes -= one.size
+                self._memory.let_go(one)
         if self._owner is not None:
             self._memory.note(self._owner)
 

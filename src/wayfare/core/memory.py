@@ -1,13 +1,13 @@
 """What a broker keeps in memory, as an estimate, and which consumer keeps most of it.
 
-    bodies          notifications that are kept for clients that are away, or wait, each once
+    bodies          notifications that are kept or wait for clients, each once
     entries         what each of those clients has of them: a number, a reference and a time
-    attached        notifications on their way to clients that are attached, for each of them
+    attached        small notifications on their way to clients that are attached, for each of them
     profiles        sessions, with their subscriptions, advertisements and marks
     publications    of clients that wait for their old broker, and that are not accepted yet
 
-Bodies and entries are exact running counts. What is on its way to a client that is attached is looked at only when
-it has grown or shrunk a lot: nothing is counted for a notification that is passed on and acknowledged. Consumers are sorted into ranks, by the bits of their size, and move up
+Bodies and entries are exact running counts. What is small and on its way to a client that is attached is looked at only
+when it has grown or shrunk a lot: nothing is counted for it when it is passed on and acknowledged. Consumers are sorted into ranks, by the bits of their size, and move up
 when they grow past a threshold of their own, so that nobody pays for a change that does not matter. They move down
 only when somebody asks for the largest one, which happens beyond a limit. So a rank is an upper bound, and
 finding the largest consumer takes amortised constant time, whatever their number.

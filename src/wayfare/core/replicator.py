@@ -537,7 +537,7 @@ class Replicator:
             effects: list[Effect] = []
             if virtual.link is None:
                 self._make_room(virtual, stored, now)
-            elif not virtual.backlog.is_open(self.limits.window):
+            elif not virtual.backlog.is_open(self.limits.window, self.limits.window_bytes):
                 effects = self.border.backpressure.on_queue(virtual, stored, None, now)
             virtual.backlog.put(stored, now, self.limits)
             return effects + self.push(virtual, now)
@@ -618,7 +618,7 @@ class Replicator:
                 if isinstance(one, m.Gap)
                 else m.Here(one.number, one.notification, one.number in virtual.past),
             )
-            for one in virtual.backlog.take(self.limits.window, now, here)
+            for one in virtual.backlog.take(self.limits.window, now, here, self.limits.window_bytes)
             if not isinstance(one, m.Settled)  # nothing comes late here
         ]
 

@@ -572,11 +572,13 @@ def _load_session(border: Border, saved: SavedSession, stored: list[Stored]) -> 
         session.sought_since = border.since
     session.doubt = None if saved.doubt is None else Doubt(*saved.doubt, saved.exceeds)
     session.backlog = loaded_backlog(saved.backlog, stored, border.memory, session)
-    session.backlog.go_away(saved.link is None)
+    session.backlog.away = saved.link is None
+    session.backlog.hold()
+    session.backlog.count()
     session.marks = Marks(border.limits.marks_age_ns)
     session.marks.recent, session.marks.older = saved.recent, saved.older
     session.marks.turn_at = saved.turn_at
-    session.window = saved.window or border.limits.window
+    border.set_window(session, saved.window or border.limits.window)
     if saved.wait is not None:
         session.wait = _wait(saved.wait, stored)
         border.keep(session.wait)

@@ -146,6 +146,7 @@ def _loaded(saved: SavedVirtual, stored: list[Stored], memory: Memory) -> Virtua
     virtual.epoch, virtual.version, virtual.link = saved.epoch, saved.version, saved.link
     virtual.attached, virtual.state, virtual.stream = saved.attached, saved.state, saved.stream
     virtual.backlog = loaded_backlog(saved.backlog, stored, memory, virtual)
+    virtual.backlog.hold()
     memory.note(virtual)
     virtual.past, virtual.told = set(saved.past), set(saved.told)
     virtual.until, virtual.renew_at = saved.until, saved.renew_at

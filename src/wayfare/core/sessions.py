@@ -373,6 +373,7 @@ class Session:
         "will",
         "will_at",
         "window",
+        "window_bytes",
     )
 
     def __init__(
@@ -427,6 +428,7 @@ class Session:
         # It came back with an old store, and its client has not come since: that may be elsewhere.
         self.rolled_back = 0  # the last number that it had given away then; 0: it is not so
         self.window = 0  # deliveries that may be on their way to it
+        self.window_bytes = 0  # no more are sent while so many bytes are
         self.doubt: Doubt | None = None  # what it published before may still be on its way
         # An earlier process of its client, elsewhere, reached this number, and the client is to exceed it.
         self.above = 0

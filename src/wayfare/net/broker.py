@@ -99,6 +99,7 @@ from wayfare.net.store import GaveUp, Out, Resumed, Started, Store
 from wayfare.net.strangers import Strangers
 
 MORE_FILTERS = (Subscribe, Advertise, Follow)  # refused while there is no memory left
+EAGER_BYTES = 4 * 1024 * 1024  # of deliveries that are encoded in one turn, before they are written
 SMOOTHING = 0.125  # of a round trip, in the mean of those before
 NOTABLE = 0.25  # change of that mean of which the core is told, as a share
 WARN_EVERY_S = 60.0  # of a journal that is too long
@@ -215,6 +216,7 @@ class BrokerHost:
         self._dirty: dict[Connection, None] = {}  # have something to write
         self._closing: list[Connection] = []  # are closed at the end of the turn
         self._frames = Frames()
+        self._sent_bytes = 0  # in frames of deliveries that are not written yet, roughly
         self._ids = count(1)
         self._server: asyncio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -529,7 +531,7 @@ class BrokerHost:
             self._strangers.discard(connection)
             link = f"{first.client}#{next(self._ids)}"
             connection.admit(link)
-            connection.count_buffers(self.memory.buffers)
+            connection.count_buffers(self.memory.buffers, self._frames)
             connection.attached_ns = self.now()
             self.connections[link] = connection
             self._heartbeats.add(connection)
@@ -715,6 +717,8 @@ class BrokerHost:
 
     def _perform(self, effects: list[Effect]) -> None:
         frames, connections = self._frames, self.connections
+        crowded = self._sent_bytes > EAGER_BYTES
+        frame = b""
         for effect in effects:
             if type(effect) is Send:
                 connection = connections.get(effect.link)
@@ -722,9 +726,12 @@ class BrokerHost:
                 if connection is None:
                     self._send_on(effect)
                 elif type(message) is Deliver:
+                    if connection.lazy or crowded or not (frame := frames.of_delivery(message)):
+                        connection.send_later(message)
+                        continue
                     if not connection.out:
                         self.on_output(connection)
-                    connection.out.append(frames.of_delivery(message))
+                    connection.out.append(frame)
                 else:
                     connection.send(frames.of(message))
             elif type(effect) is Close:
@@ -740,6 +747,7 @@ class BrokerHost:
                 who = printable(effect.client)
                 what = "%(client)s is gone: its will was published"
                 self._tell(logging.INFO, "will_published", what, client=who)
+        self._sent_bytes += len(effects) * len(frame)  # roughly
 
     def _tell_ended(self, ended: SessionEnded) -> None:
         self.ended_sessions[ended.why] += 1
@@ -902,6 +910,7 @@ class BrokerHost:
         for link in self.links.values():
             link.confirm()
             more |= link.push()
+        self._sent_bytes = 0
         dirty, self._dirty = self._dirty, {}
         for connection in dirty:
             connection.flush()

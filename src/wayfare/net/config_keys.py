@@ -92,6 +92,7 @@ LIMITS = {
         ("away_ns", "that a client may be away; then its session ends"),
         ("filters", "subscriptions, or advertisements, of one client"),
         ("window", "deliveries on their way to a client without an acknowledgement"),
+        ("window_bytes", "the same, in bytes: while so many are on their way, no more are sent"),
         ("held_count", "notifications held back until a client's old broker has answered"),
         ("answer_ns", "that a client waits for its old broker"),
         (

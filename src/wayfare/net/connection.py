@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
 from wayfare.core.codec import REASON_MAX, FrameDecoder, encode
-from wayfare.core.messages import PROTOCOL_VERSION, AnyMessage, Hello, Ping, Refused
+from wayfare.core.messages import PROTOCOL_VERSION, AnyMessage, Deliver, Hello, Ping, Refused
 from wayfare.errors import CodecError
+from wayfare.net.frames import ENTRY_BYTES, Bodies, Body, Frames
 from wayfare.net.limits import DEFAULT_NET_LIMITS, NetLimits
 from wayfare.net.logs import printable, tell
 from wayfare.net.security import is_loopback, names_of
@@ -27,6 +29,8 @@ PING = encode(Ping())
 ANSWER = encode(Ping(answer=True))
 
 LITTLE_BYTES = 16 * 1024  # that a connection may have in memory without being looked at
+PIECE_BYTES = 64 * 1024  # of what was put off that are written at once
+STALLED_S = 2.0  # that a peer has read nothing: it is cut off before others
 
 logger = logging.getLogger("wayfare.net")
 
@@ -68,14 +72,19 @@ class Buffers:
 
     def __init__(self, grown: Callable[[], None]) -> None:
         """Whenever they become more, `grown` is called."""
-        self.bytes = 0
+        self._bytes = 0
+        self.bodies = Bodies()  # of what waits in several of them
         self._grown = grown
         self._sizes: dict[Connection, int] = {}
 
+    @property
+    def bytes(self) -> int:
+        return self._bytes + self.bodies.bytes
+
     def note(self, connection: Connection, size: int) -> None:
-        """A connection has so many now."""
+        """A connection has so many of its own now."""
         before = self._sizes.pop(connection, 0)
-        self.bytes += size - before
+        self._bytes += size - before
         if size:
             self._sizes[connection] = size
         if size > before:
@@ -87,8 +96,15 @@ class Buffers:
             self.note(connection, connection.buffered())
 
     def largest(self) -> tuple[Connection | None, int]:
-        """Who has most, and how much."""
-        return max(self._sizes.items(), key=lambda one: one[1], default=(None, 0))
+        """Who has most, and how much: first of those that have read nothing for a while."""
+        now = time.monotonic()
+        sizes = [
+            (one.is_stalled(now), size + one.put_off, one) for one, size in self._sizes.items()
+        ]
+        if not sizes:
+            return None, 0
+        _, size, connection = max(sizes, key=lambda one: one[:2])
+        return connection, size
 
 
 class Connection(asyncio.Protocol):
@@ -148,6 +164,16 @@ class Connection(asyncio.Protocol):
         self._buffers: Buffers | None = None  # where counts what it has in memory
         self._large = False  # that is more than a little
         self._held_bytes = 0  # of messages that its owner has not taken yet
+        # Deliveries are encoded when there is room for them, and so is what comes behind: see `send_later`.
+        self.lazy = False
+        self._frames: Frames | None = None
+        self._later: deque[bytes | tuple[Deliver, Body]] = deque()
+        self._later_bytes = 0  # its own
+        self.put_off = 0  # bytes of bodies in `_later`, whoever else has them
+        self._parts: deque[memoryview] = deque()  # of what was taken from there, and is written now
+        self._body: Body | None = None  # to which these belong
+        self._read_s = 0.0  # when the peer last read something, or it did not have to
+        self._ending = False  # it is closed as soon as all is written
         self.out: list[bytes] = [encode(Hello(PROTOCOL_VERSION, name))]  # what was sent
 
     # What asyncio calls
@@ -248,13 +274,21 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.blocked = True
+        self.lazy = self._frames is not None
+        self._read_s = time.monotonic()
         self._note()
         self._mind_unread()
+
+    def is_stalled(self, now: float) -> bool:
+        """Whether the peer has not read anything for a while."""
+        return self.blocked and now - self._read_s > STALLED_S
 
     def _mind_unread(self) -> None:
         """Cut off a peer for which too much waits, unless its owner waits for it."""
         transport, most = self._transport, self._limits.write_bytes
-        if not self.patient and transport and transport.get_write_buffer_size() > most:
+        if transport is None or self.patient:
+            return
+        if transport.get_write_buffer_size() + self._later_bytes + self.put_off > most:
             self.abort(f"it does not read: {most} bytes wait for it", why="unread")
 
     def resume_writing(self) -> None:
@@ -265,6 +299,7 @@ class Connection(asyncio.Protocol):
     def buffered(self) -> int:
         """Bytes that it has in memory, if they are more than a little."""
         unread = self._transport.get_write_buffer_size() if self._transport and self.blocked else 0
+        unread += self._later_bytes
         pending = self._decoder.pending + self._held_bytes
         return unread + (pending if pending > LITTLE_BYTES else 0)
 
@@ -284,7 +319,7 @@ class Connection(asyncio.Protocol):
             self.how = "lost"
         self.closing = True
         self._transport = None
-        self.out.clear()
+        self._drop_output()
         if self._buffers is not None:
             self._buffers.note(self, 0)
             self._buffers = None
@@ -297,18 +332,41 @@ class Connection(asyncio.Protocol):
     # What the owner calls
 
     def send(self, frame: bytes) -> None:
+        if self.lazy:
+            self._put_off(frame, len(frame))
+            return
         if not self.out:
             self.owner.on_output(self)
         self.out.append(frame)
+
+    def send_later(self, message: Deliver) -> None:
+        """Encode this when there is room for it: because it is large, much is sent, or the peer does not read.
+
+        Until then it is one object, whoever else gets the same.
+        """
+        assert self._buffers is not None
+        body = self._buffers.bodies.hold(message.notification)
+        self.put_off += body.size
+        self.lazy = True
+        self._put_off((message, body), ENTRY_BYTES)
+
+    def _put_off(self, item: bytes | tuple[Deliver, Body], size: int) -> None:
+        if not self.blocked:
+            self.owner.on_output(self)
+        elif not self._later:
+            self.owner.on_output(self)  # how much waits is looked at
+        self._later.append(item)
+        self._later_bytes += size
 
     def count_in(self, traffic: Traffic) -> None:
         """What went over this connection, and will, counts there."""
         traffic.add(self.traffic)
         self.traffic = traffic
 
-    def count_buffers(self, buffers: Buffers) -> None:
-        """What it has in memory counts there, from a little on."""
-        self._buffers = buffers
+    def count_buffers(self, buffers: Buffers, frames: Frames) -> None:
+        """What it has in memory counts there, from a little on. Deliveries may be sent later."""
+        self._buffers, self._frames = buffers, frames
+        self.lazy = self.blocked
         if self._transport is not None:
             self._transport.set_write_buffer_limits(high=LITTLE_BYTES)
 
@@ -321,9 +379,79 @@ class Connection(asyncio.Protocol):
             self.out = []
             self.spoken = True
             self._transport.write(data)
-            if self.blocked and self._buffers is not None:
-                self._note()
-                self._mind_unread()
+        if self._later or self._parts:
+            self._write_later()
+        if self.blocked and self._buffers is not None:
+            self._note()
+            self._mind_unread()
+
+    def _write_later(self) -> None:
+        """Write of what was put off as much as the peer reads."""
+        transport = self._transport
+        while transport is not None and (self._later or self._parts) and not self.blocked:
+            if not self._parts:
+                self._encode_more()
+            part = self._parts.popleft()
+            piece, rest = part[:PIECE_BYTES], part[PIECE_BYTES:]
+            if rest:
+                self._parts.appendleft(rest)
+            elif not self._parts:
+                self._let_go_body()
+            self.traffic.bytes_out += len(piece)
+            self.spoken = True
+            transport.write(piece)
+            transport = self._transport
+        if not self._later and not self._parts:
+            self.lazy = self.blocked
+            if self._ending and transport is not None:
+                self._close_transport()
+        self._note()
+
+    def _encode_more(self) -> None:
+        """Take small frames that make a piece together, or a large one."""
+        some: list[bytes] = []
+        size = 0
+        while self._later and size < PIECE_BYTES:
+            item = self._later[0]
+            if isinstance(item, bytes):
+                frame, own = item, len(item)
+            else:
+                assert self._frames is not None and self._buffers is not None
+                message, body = item
+                frame, own = self._frames.of_delivery(message), ENTRY_BYTES
+                if not frame:
+                    if some:
+                        break
+                    self._body = body
+                    self._parts += map(memoryview, self._frames.parts(message, body))
+                else:
+                    self.put_off -= body.size
+                    self._buffers.bodies.let_go(body)
+            self._later.popleft()
+            self._later_bytes -= own
+            self.traffic.messages_out += 1
+            if not frame:
+                return
+            some.append(frame)
+            size += len(frame)
+        self._parts.append(memoryview(b"".join(some)))
+
+    def _let_go_body(self) -> None:
+        body, self._body = self._body, None
+        if body is not None and self._buffers is not None:
+            self.put_off -= body.size
+            self._buffers.bodies.let_go(body)
+
+    def _drop_output(self) -> None:
+        """Nothing more is written."""
+        self.out.clear()
+        self._parts.clear()
+        self._let_go_body()
+        for item in self._later:
+            if not isinstance(item, bytes) and self._buffers is not None:
+                self._buffers.bodies.let_go(item[1])
+        self._later.clear()
+        self._later_bytes = self.put_off = 0
 
     def admit(self, link: str) -> None:
         """It is known who is there: from now on read whatever comes."""
@@ -432,13 +560,24 @@ class Connection(asyncio.Protocol):
 
     def finish(self) -> None:
         self.flush()
+        if self._later or self._parts:
+            self._ending = True
+            self._close_in_time()
+        else:
+            self._close_transport()
+
+    def _close_transport(self) -> None:
         transport = self._transport
         if transport is not None:
             unread = 0 if self.tls else transport.get_write_buffer_size()  # TLS has its own time
             transport.close()
             if unread:  # who does not read is not waited for
-                loop = asyncio.get_running_loop()
-                self._closing = loop.call_later(self._limits.closing_s, transport.abort)
+                self._close_in_time()
+
+    def _close_in_time(self) -> None:
+        if self._transport is not None and self._closing is None:
+            loop = asyncio.get_running_loop()
+            self._closing = loop.call_later(self._limits.closing_s, self._transport.abort)
 
     def abort(self, reason: str, *, why: str = "silent") -> None:
         """Close at once; what was sent may be lost."""
@@ -446,7 +585,7 @@ class Connection(asyncio.Protocol):
             self.how, self.why = "cut", why
             self._tell("cut_off", "cut off", reason)
         self.closing, self.reason = True, self.reason or reason
-        self.out.clear()
+        self._drop_output()
         if self._transport is not None:
             self._transport.abort()
 

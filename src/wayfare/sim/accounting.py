@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from wayfare.core.broker import Broker
-from wayfare.core.history import Backlog, Stored
+from wayfare.core.history import LARGE, Backlog, Stored
 from wayfare.core.memory import BODY_BYTES, RANK_MIN, Consumer
 from wayfare.core.preparing import waiting_bytes
 
@@ -16,7 +16,11 @@ def check_accounting(core: Broker) -> Iterator[str]:
     bodies = {id(one): one.size + BODY_BYTES for one in kept}
     waits = [one.wait for one in core.border.all() if one.wait is not None]
     asking = sum(one.bytes for one in core.profiles.asking.values())
+    backlogs = [one.backlog for one in core.border.all()]
+    backlogs += [one.backlog for one in core.replicator.virtual.values()]
     for what, counted, really in (
+        ("bytes that wait", sum(one.waiting_bytes for one in backlogs), _waiting(backlogs)),
+        ("large bytes", sum(one.large_bytes for one in backlogs), _large(backlogs)),
         ("notifications kept", memory.entries, len(kept)),
         ("bytes of notifications", memory.bodies, sum(bodies.values())),
         ("bytes for attached clients", memory.attached, _attached(core)),
@@ -58,14 +62,27 @@ def _attached(core: Broker) -> int:
     return sum(sessions) + sum(one.backlog.counted for one in core.replicator.virtual.values())
 
 
+def _waiting(backlogs: Iterable[Backlog]) -> int:
+    return sum(stored.size for one in backlogs for _, stored, _ in one.waiting)
+
+
+def _large(backlogs: Iterable[Backlog]) -> int:
+    sizes = [stored.size for one in backlogs for _, stored, _ in one.unacked]
+    return sum(one for one in sizes if one > LARGE)
+
+
 def _in(backlog: Backlog) -> Iterator[Stored]:
-    yield from (stored for _, stored, _ in (*backlog.unacked, *backlog.waiting))
+    """What counts once: not what is small, and on its way to a client that is attached."""
+    sent = [stored for _, stored, _ in backlog.unacked]
+    yield from (one for one in sent if backlog.away or one.size > LARGE)
+    yield from (stored for _, stored, _ in backlog.waiting)
 
 
 def _kept(core: Broker) -> Iterator[Stored]:
+    for virtual in core.replicator.virtual.values():
+        yield from _in(virtual.backlog)
     for session in core.border.all():
-        if session.backlog.away:
-            yield from _in(session.backlog)
+        yield from _in(session.backlog)
         if session.wait is not None:
             yield from session.wait.kept()
     yield from (one.stored for one in core.replicator.ear.store.kept.values())

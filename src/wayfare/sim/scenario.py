@@ -513,7 +513,7 @@ STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {
         Stage.client_link,
     ),
     "backlog": (
-        "count 3 | bytes 1000 | age 10s | away 60s | window 64 | answer 30s | held 100",
+        "count 3 | bytes 1000 | age 10s | away 60s | window 64 | window-bytes 1000 | answer 30s | held 100",
         Stage.backlog,
     ),
     "remember": ("100", Stage.remember),
@@ -681,6 +681,7 @@ LIMITS: dict[str, tuple[str, Callable[[str], int]]] = {
     "age": ("backlog_age_ns", _time_ns),
     "away": ("away_ns", _time_ns),
     "window": ("window", _whole),
+    "window-bytes": ("window_bytes", _whole),
     "answer": ("answer_ns", _time_ns),
     "held": ("held_count", _whole),
 }
