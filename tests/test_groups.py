@@ -12,7 +12,7 @@ from wayfare.core.groups import Assign, Done, Expelled, Group, Lease, Leave, Mem
 from wayfare.core.history import Limits, Stored
 from wayfare.core.membership import Enrol, Joined, Lacking, Listen, Membership, Ready, Tell, Work
 from wayfare.core.messages import Attach, Deliver, Enlist, Notification
-from wayfare.sim import World, check
+from wayfare.sim import World, check, scenario
 from wayfare.sim.faults import Crash, Cut, Faults, Rollback
 from wayfare.sim.links import MS_NS
 
@@ -487,6 +487,10 @@ def test_a_cut_for_longer_than_a_lease(world):
     world.settle()
     assert {price for _, price in handed(world)} == set(range(1, 11))
     assert check(world).violations == ()
+
+
+def test_a_member_that_fails_over_costs_the_others_no_report_of_a_loss():
+    assert scenario.play(scenario.shipped()["member-fails-over"]).world.missed == []
 
 
 def test_a_members_broker_that_forgets_the_tree_chooses_no_second_coordinator(world):

@@ -49,6 +49,7 @@ NOT_LIVE = {
     "forgotten-store": "tells what is lost while tables are repaired, to the millisecond",
     "lossy-link": "TCP hides what is lost below it",
     "lost-goodbye": "takes a week",
+    "member-fails-over": "takes two minutes, and the live stage has no queue groups",
     "moving-without-support": "tells what is lost and doubled without support, to the millisecond",
     "past-of-others": "live brokers of the stage remember nothing; test_past.py fetches a live past",
     "past-value-replaced": "live brokers of the stage remember nothing; test_past.py fetches a live past",

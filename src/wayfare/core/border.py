@@ -45,7 +45,7 @@ from wayfare.core.messages import OVER_NS, UNSETTLED_MAX, BrokerId, ClientId, Li
 from wayfare.core.places import Places
 from wayfare.core.preparing import Preparations
 from wayfare.core.reduction import STRATEGIES
-from wayfare.core.reserved import REPLY_TO
+from wayfare.core.reserved import CONTROL, REPLY_TO
 from wayfare.core.retained import Table, batches
 from wayfare.core.routing import NOWHERE, Routing, near_and_here
 from wayfare.core.sessions import (
@@ -1044,7 +1044,12 @@ class Border:
         return [(one, one.backlog.last) for one in sessions]
 
     def _doubt(self, notification: Notification, since: int) -> None:
-        """Report to the clients that got nothing of its publisher since then that something may be missing."""
+        """Report to the clients that got nothing of its publisher since then that something may be missing.
+
+        What queue groups and their members say to each other is said again until it is answered.
+        """
+        if not CONTROL.isdisjoint(notification.attributes):
+            return
         _, here = near_and_here(self._find(notification.attributes))
         for place in here:
             session = self._by_place[place]

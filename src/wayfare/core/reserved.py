@@ -20,6 +20,7 @@ MEMBER = "$member"  # of what the coordinator of a queue group sends: the addres
 GROUP = "$group"  # of what a member sends: the address of the coordinator
 RESERVED = frozenset((REPLY_TO, REQUEST, INBOX, MEMBER, GROUP))
 ADDRESSES = frozenset((INBOX, MEMBER, GROUP))
+CONTROL = frozenset((MEMBER, GROUP))  # of what queue groups and their members say to each other
 
 
 def check_unreserved(attributes: Mapping[str, Value]) -> None:
