@@ -57,6 +57,7 @@ NOT_LIVE = {
     "queue-group-lost-job": "the live stage has no queue groups; tells to the millisecond who is told what",
     "nothing-lost-by-leaving": "a live client that has left is another object, which has to follow again",
     "old-broker-down": "tells which of two answers comes first, to the millisecond",
+    "publisher-of-a-forgotten-store": "the live stage loses no stores; test_rollback.py has live brokers that do",
     "repeated-after-a-week": "takes a week",
     "session-expires": "takes two minutes; test_expiry.py has a live session that expires",
     "slow-broker": "a live broker cannot be slowed down",

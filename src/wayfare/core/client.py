@@ -145,6 +145,7 @@ class Client:
         self.published = 0  # number of the last publication
         self.link: LinkId | None = None
         self.subscriptions: dict[Filter, int] = {}  # and how often the application asked for it
+        self._has_subscribed = False  # ever
         self.terms: dict[Filter, m.Terms] = {}  # of subscriptions that have some
         self.advertisements: dict[Filter, int] = {}
         self.watched: dict[
@@ -471,6 +472,7 @@ class Client:
         if terms is not None:
             m.check_terms(terms)
         first = self._count_up(self.subscriptions, filter)
+        self._has_subscribed = True
         if since_ns and self.link is None:
             self._recalls[filter] = since_ns
         ask = self._ask_for_current(filter) if current else 0
@@ -1171,7 +1173,8 @@ class Client:
         if lost <= 0:
             return []
         self.delivered = message.number
-        effects = _losses(message, lost)
+        # A broker that has forgotten the client does not know that it never wanted anything.
+        effects = _losses(message, lost) if message.exact or self._has_subscribed else []
         if self._overlaps:
             effects += self._hand_out_overlaps(self._ended_overlaps())
         return [*effects, *self._mind_ack(now)]
