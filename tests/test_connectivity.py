@@ -119,6 +119,25 @@ async def test_who_does_not_read_changes_misses_the_oldest():
 
 
 @live
+async def test_changes_before_the_first_one_is_read_are_not_lost():
+    life = Life("anna")
+    life.opened = True
+    state = Connectivity("anna", life)
+    state.connected("porto")
+    changes = Changes(state)
+    state.disconnected("porto", "detached")
+    state.connected("faro")
+    first = await changes.get()
+    changes.give_back(first)
+    life.close()
+    assert [one async for one in changes] == [
+        Change(True, "porto"),
+        Change(False, "porto", "detached"),
+        Change(True, "faro"),
+    ]
+
+
+@live
 async def test_waiting_for_a_change_may_time_out_and_loses_nothing():
     async with tree(*LINE) as net, wayfare.connect(net.url("porto")) as anna:
         changes = anna.changes()

@@ -221,7 +221,7 @@ class Changes(Iterator[Change]):
             raise StopIteration from None
 
     def get(self, timeout: float | None = None) -> Change:
-        """The state when this is first called, and then the next change; or TimeoutError."""
+        """The state when this was made, and then the next change; or TimeoutError."""
         return self._background.call(lambda: self._live.get(timeout), self._live.give_back)
 
 

@@ -80,8 +80,9 @@ class Changes(AsyncIterator[Change]):
 
     def __init__(self, source: Connectivity) -> None:
         self._source = source
-        self._seen: int | None = None  # None: not even the present state
-        self._before: int | None = None
+        self._first: Change | None = source.now  # None: it was read
+        self._seen = source.count
+        self._before: tuple[Change | None, int] = self._first, self._seen
 
     async def __anext__(self) -> Change:
         try:
@@ -90,22 +91,23 @@ class Changes(AsyncIterator[Change]):
             raise StopAsyncIteration from None
 
     async def get(self, timeout: float | None = None) -> Change:
-        """The state when this is first called, and then the next change; or TimeoutError.
+        """The state when this was made, and then the next change; or TimeoutError.
 
         Closed if none will come. Who reads too slowly misses the oldest changes.
         """
         check_options(timeout=timeout)
         source = self._source
-        if self._seen is None:
-            self._before, self._seen = None, source.count
-            return source.now
+        if self._first is not None:
+            self._before = first, _ = self._first, self._seen
+            self._first = None
+            return first
         async with asyncio.timeout(timeout):
             await source.until_after(self._seen)
         change = source.after(self._seen)
-        self._before = self._seen
+        self._before = None, self._seen
         self._seen = max(self._seen + 1, source.count - CHANGES_MAX + 1)
         return change
 
     def give_back(self, change: Change) -> None:
         """It was taken for a caller that is not there any more: it is the next one again."""
-        self._seen = self._before
+        self._first, self._seen = self._before
