@@ -16,11 +16,12 @@ from pair import Network
 from roads import assert_tidy, homes, lost, network, publish, xs
 from test_kill import Processes
 from wayfare.core.broker import Broker
-from wayfare.core.effects import LinkState, Lost, Received
+from wayfare.core.effects import LinkState, Lost, Received, Stalled
 from wayfare.core.filters import Filter
 from wayfare.core.handoff import NO_ANSWER, Handoff
 from wayfare.core.history import SECOND_NS, Limits
 from wayfare.core.messages import Announce, Attach, Terms
+from wayfare.errors import UsageError
 from wayfare.sim import World, check
 from wayfare.sim.failover import Waits
 from wayfare.sim.faults import Crash
@@ -64,6 +65,45 @@ def test_without_that_option_it_waits_as_long_as_its_broker_allows():
     publish(net, 1)
     net.pass_time(Limits().answer_ns - 1)
     assert net.got("anna") == []
+
+
+@pytest.mark.parametrize(
+    ("wanted_s", "waits_s"), [(100, 100), (10**9, 600)], ids=["as-it-wants", "within-the-limit"]
+)
+def test_who_wants_to_may_wait_for_a_dead_broker_for_longer_than_for_another(wanted_s, waits_s):
+    net = leave_porto()
+    net.clients["anna"].failover_ns = wanted_s * SECOND_NS
+    dead(net)
+    net.move("anna", "faro")
+    publish(net, 1)
+    net.pass_time(waits_s * SECOND_NS - 1)
+    assert net.got("anna") == []
+    net.pass_time(1)
+    net.settle()
+    assert net.told["anna"][0] == MAYBE
+    assert net.got("anna") == xs(1)
+
+
+def test_a_broker_that_is_suspended_meanwhile_shortens_no_long_wait():
+    net = leave_porto()
+    net.clients["anna"].failover_ns = 100 * SECOND_NS
+    dead(net)
+    net.move("anna", "faro")
+    net._event("faro", Stalled(SECOND_NS))
+    publish(net, 1)
+    net.pass_time(99 * SECOND_NS)
+    assert net.got("anna") == []
+    net.pass_time(SECOND_NS)
+    net.settle()
+    assert net.got("anna") == xs(1)
+
+
+def test_any_number_of_seconds_is_a_patience():
+    for patience in (0, 1e6, float("inf")):
+        assert wayfare.connect("127.0.0.1", failover=patience)._core.failover_ns > 0
+    for wrong in (-1, float("nan"), float("-inf"), True):
+        with pytest.raises(UsageError, match="failover is a number of seconds"):
+            wayfare.connect("127.0.0.1", failover=wrong)
 
 
 def test_a_broker_that_has_sent_the_request_on_says_when_the_link_breaks():

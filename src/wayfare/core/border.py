@@ -1147,7 +1147,6 @@ class Border:
 
         Likewise for clients that are away: they may have come back, and were not heard.
         """
-        latest = now + self.limits.answer_ns
         for session in self.all():
             if session.link is None:
                 longest = now + self.away_ns(session)
@@ -1158,8 +1157,15 @@ class Border:
                     patience_ns = session.will_at - session.away_since
                     session.will_at = min(session.will_at + by_ns, now + patience_ns)
             if session.wait is not None:
+                latest = now + self.patience_ns(session, session.wait)
                 session.wait.until = min(session.wait.until + by_ns, latest)
         self.delay_wills(now)
+
+    def patience_ns(self, session: Session, wait: Wait) -> int:
+        """How long a session waits for its old broker."""
+        if wait.unreachable:
+            return min(session.failover_ns, self.limits.failover_ns)
+        return self.limits.answer_ns
 
     def check_room(self, held: Collection[Filter] | Collection[str]) -> None:
         if len(held) >= self.limits.filters:

@@ -669,18 +669,20 @@ class Handoff(Relocation):
         return effects
 
     def _wait_less(self, session: Session, now: int) -> None:
-        """The old broker cannot be reached: its client waits no longer than it wants to."""
+        """The old broker cannot be reached: its client waits as long as it wants to, within a limit."""
         wait = session.wait
-        if wait is not None and not wait.returning and session.failover_ns:
-            wait.unreachable = True
-            wait.until = min(wait.until, now + session.failover_ns)
-            self.border.deadlines.arm(ANSWER, session.place, wait.until)
+        if wait is None or wait.returning or wait.unreachable or not session.failover_ns:
+            return
+        wait.unreachable = True
+        until = now + self.border.patience_ns(session, wait)
+        is_longer = session.failover_ns > self.border.limits.answer_ns
+        wait.until = until if is_longer else min(wait.until, until)
+        self.border.deadlines.arm(ANSWER, session.place, wait.until)
 
     def _patience_ns(self, session: Session, wait: Wait) -> int:
         if wait.returning:
             return self.border.limits.confirm_ns
-        limit = self.border.limits.answer_ns
-        return min(session.failover_ns, limit) if wait.unreachable else limit
+        return self.border.patience_ns(session, wait)
 
     def _went_on(self, request: Request, epoch: int) -> tuple[tuple[BrokerId, int], ...]:
         """Where a session went from here, for a client that has forgotten its last attachments."""

@@ -75,6 +75,7 @@ class Limits(msgspec.Struct, frozen=True):
     window_bytes: int = 256 * 1024
     held_count: int = 10_000  # notifications held back until the old broker has answered
     answer_ns: int = 30 * SECOND_NS  # that a client waits for its old broker
+    failover_ns: int = 600 * SECOND_NS  # ... if it asks for that, and the old broker is unreachable
     marks_age_ns: int = 3600 * SECOND_NS  # that a copy of a notification may be under way
     delay_ns: int = 10 * SECOND_NS  # that `delayed` advertises for a publisher that left
     prepared_ns: int = 60 * SECOND_NS  # that `prefetching` advertises for one that may come

@@ -312,8 +312,9 @@ def connect(
                     beside it: {"need": 1, "mode": ["walk", "bike", "car"]}
     places          a map, or the file of one (.json or .toml), that says where named locations are:
                     for `near(myloc, metres)`
-    failover        seconds that live notifications wait for what is at a broker that cannot be reached; None:
-                    as long as the new broker allows (its limit `answer`)
+    failover        seconds that live notifications wait for what is at a broker that cannot be reached, but
+                    no more than the new broker allows (its `limits.failover`, 10 minutes by default); None:
+                    as long as for one that can be reached (its `limits.answer`, 30 s)
     late            whether what such a broker kept is wanted when it is back: it comes once, marked as `late`,
                     whatever of the same publisher came before. If not, on_settled says how many were lost
     will            what brokers publish when the client is gone for longer than a delay: `wayfare.Will`

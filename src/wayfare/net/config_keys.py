@@ -96,6 +96,10 @@ LIMITS = {
         ("held_count", "notifications held back until a client's old broker has answered"),
         ("answer_ns", "that a client waits for its old broker"),
         (
+            "failover_ns",
+            "the same where that cannot be reached, at most, for a client that asks for longer by its option `failover`",
+        ),
+        (
             "confirm_ns",
             "until a client is told which neighbours have not confirmed its filters, and whether"
             " anybody wants what it offers",

@@ -53,7 +53,7 @@ from wayfare.net.conversation import Conversation
 from wayfare.net.discovery import Discovery, reach_of
 from wayfare.net.keeping import Keeping
 from wayfare.net.life import Life
-from wayfare.net.options import Settings, check_options
+from wayfare.net.options import SECONDS_MAX, Settings, check_options
 from wayfare.net.profile import Profile
 from wayfare.net.rounds import Rounds
 from wayfare.net.subscription import Notification
@@ -91,7 +91,7 @@ class LocalBroker:
         if settings.expires is not None:
             mine.expires_ns = max(1, int(settings.expires * 1e9))
         if settings.failover is not None:
-            mine.failover_ns = max(1, int(settings.failover * 1e9))
+            mine.failover_ns = max(1, int(min(settings.failover, SECONDS_MAX) * 1e9))
         if settings.changes is not None:
             mine.following.declare(declared(settings.changes))
         self._settings = settings
@@ -267,7 +267,7 @@ class LocalBroker:
         return self._connectivity.now.connected
 
     def changes(self) -> Changes:
-        """Iterate over the connection state: as it is now, and then every change."""
+        """Iterate over the connection state: as it is now, and then every change from now on."""
         return Changes(self._connectivity)
 
     @property

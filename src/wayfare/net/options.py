@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import iscoroutinefunction
-from math import isfinite
+from math import inf, isfinite
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -121,6 +121,10 @@ def _seconds(value: Any) -> bool:
     )
 
 
+def _patience(value: Any) -> bool:
+    return _seconds(value) or value == inf
+
+
 def _text(value: Any) -> bool:
     """In characters of UTF-8: not every word of a command line is."""
     return isinstance(value, str) and not any("\ud800" <= one <= "\udfff" for one in value)
@@ -187,7 +191,7 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: isinstance(value, Places) or _path(value),
         "a map, or the path of its file",
     ),
-    "failover": (_seconds, "a number of seconds"),
+    "failover": (_patience, "a number of seconds"),
     "late": (lambda value: type(value) is bool, "True or False"),
     "will": (
         lambda value: isinstance(value, Will),
