@@ -46,6 +46,7 @@ from wayfare.core.effects import (
     WillPublished,
 )
 from wayfare.core.history import SECOND_NS, Limits
+from wayfare.core.memory import FILTER_BYTES
 from wayfare.core.messages import (
     Advertise,
     AnyMessage,
@@ -212,6 +213,7 @@ class BrokerHost:
             self._tell,
             self._turn.ask,
             self._press,
+            self.connections,
         )
         self._dirty: dict[Connection, None] = {}  # have something to write
         self._closing: list[Connection] = []  # are closed at the end of the turn
@@ -397,6 +399,8 @@ class BrokerHost:
                 if type(message) is Attach and message.client != connection.peer:
                     connection.refuse(f"{connection.peer} attaches as {message.client}")
                     return
+                if type(message) is Attach and not self._may_attach(connection, message):
+                    return
                 if type(message) in MORE_FILTERS and not self._has_memory(connection):
                     return
                 self.routed += type(message) is Publish
@@ -526,7 +530,9 @@ class BrokerHost:
                 self._strangers.discard(connection)
             return []
         if isinstance(first, Attach):
-            if not (self._door.admits(connection, first.client) and self._has_room(connection)):
+            if not (
+                self._door.admits(connection, first.client) and self._has_room(connection, first)
+            ):
                 return []
             self._strangers.discard(connection)
             link = f"{first.client}#{next(self._ids)}"
@@ -548,24 +554,31 @@ class BrokerHost:
 
     def _has_memory(self, connection: Connection) -> bool:
         """Whether a client may have one more filter; if not, it is refused."""
-        if self.memory.is_full_for(connection.account):
-            connection.refuse(f"{self._short_of_memory(connection)} for filters", again=True)
+        if short := self.memory.short_for(connection, FILTER_BYTES):
+            connection.refuse(f"{short} has no memory left for filters", again=True)
             return False
         self._turn.ask()  # it counts at the end of the turn
         return True
 
-    def _short_of_memory(self, connection: Connection) -> str:
-        who = self.name if self.memory.full else f"the account {connection.account}"
-        return f"{who} has no memory left"
+    def _has_memory_for(self, connection: Connection, attach: Attach) -> bool:
+        """Whether a client may have this profile; if not, it is refused. One that is here already may."""
+        size = self.memory.growth(attach)
+        if size and (short := self.memory.short_for(connection, size)):
+            connection.refuse(f"{short} has no memory left, and so no room", again=True)
+        return not connection.closing
 
-    def _has_room(self, connection: Connection) -> bool:
+    def _may_attach(self, connection: Connection, attach: Attach) -> bool:
+        """Whether a client may say more of itself: the first time it was asked when it came."""
+        link, core = LinkId(connection.link), self.core
+        again = link in core.profiles.asking or link in core.border.by_link
+        return not again or self._has_memory_for(connection, attach)
+
+    def _has_room(self, connection: Connection, attach: Attach) -> bool:
         """Whether one more client may come; if not, it is refused."""
         limits, border = self._net_limits, self.core.border
         if len(self.connections) >= limits.clients:
             connection.refuse(f"{self.name} has {limits.clients} clients, and no room", again=True)
-        elif self.memory.is_full_for(connection.account):
-            connection.refuse(f"{self._short_of_memory(connection)}, and so no room", again=True)
-        else:
+        elif self._has_memory_for(connection, attach):
             self._door.has_room(
                 connection, connection.peer, lambda one: border.knows(ClientId(one))
             )

@@ -9,6 +9,9 @@
                             a neighbour what waits for it
 
 Nothing is looked at one by one unless a limit is near; what is kept is counted where it changes.
+
+Profiles of clients that are attached are not taken back. So that there is always room for others, the clients of one
+account, or of one address where there are no accounts, get no more of it than is left of the limit besides all profiles.
 """
 
 from __future__ import annotations
@@ -19,14 +22,65 @@ from collections.abc import Callable, Iterator, Mapping
 
 from wayfare.core.broker import SPARE, Broker
 from wayfare.core.effects import Exceeded
-from wayfare.core.memory import NEAR
-from wayfare.core.messages import BrokerId
-from wayfare.net.connection import Buffers
+from wayfare.core.history import size_of
+from wayfare.core.memory import FILTER_BYTES, NEAR, SESSION_BYTES
+from wayfare.core.messages import Attach, BrokerId
+from wayfare.net.connection import Buffers, Connection
 from wayfare.net.links import Link
 
 WARN_EVERY_S = 60.0
+COUNTED_EVERY_S = 0.2  # all profiles, while they take much
+COUNTED_SHARE = 0.05  # of the time that this may take
 
 logger = logging.getLogger("wayfare.broker")
+
+
+class Holders:
+    """Whose clients' profiles take how much: by account, or by address for clients without one."""
+
+    def __init__(self, core: Broker, connections: Mapping[str, Connection]) -> None:
+        self._core, self._connections = core, connections
+        self._bytes: dict[str, int] = {}
+        self._due_s = 0.0  # when to look at all sessions again
+
+    def is_crowding(self, connection: Connection) -> bool:
+        """Whether its account or address has more than is left for everybody."""
+        limit, profiles = self._core.border.limits.memory_bytes, self._core.border.memory.profiles
+        if 2 * profiles <= limit:  # then nobody has
+            return False
+        now = time.monotonic()
+        if now >= self._due_s:
+            self._count()
+            took_s = time.monotonic() - now
+            self._due_s = now + max(COUNTED_EVERY_S, took_s / COUNTED_SHARE)
+        return 0 < limit < profiles + self._bytes.get(_holder(connection), 0)
+
+    def add(self, connection: Connection, size: int) -> None:
+        """One of its clients has so much more, which is counted again later."""
+        holder = _holder(connection)
+        self._bytes[holder] = self._bytes.get(holder, 0) + size
+
+    def _count(self) -> None:
+        self._bytes = {}
+        for session in self._core.border.all():
+            connection = self._connections.get(session.link or "")
+            if connection is not None:
+                self.add(connection, session.profile)
+            elif session.account:
+                holder = f"account {session.account}"
+                self._bytes[holder] = self._bytes.get(holder, 0) + session.profile
+
+
+def _holder(connection: Connection) -> str:
+    account = connection.account
+    return f"account {account}" if account else f"address {connection.origin}"
+
+
+def profile_of(attach: Attach) -> int:
+    """What the profile of a client will take, as the core counts it."""
+    filters = len(attach.subscriptions) + len(attach.advertisements)
+    will = 0 if attach.will is None else size_of(attach.will)
+    return SESSION_BYTES + filters * FILTER_BYTES + will
 
 
 class MemoryGuard:
@@ -41,6 +95,7 @@ class MemoryGuard:
         tell: Callable[..., None],
         grown: Callable[[], None],
         slow: Callable[[str], None],
+        connections: Mapping[str, Connection],
     ) -> None:
         """`grown` is called when connections keep more: then `mind` is due at the end of the turn.
 
@@ -51,6 +106,7 @@ class MemoryGuard:
         self._limit = core.border.limits.memory_bytes
         self._warned_s = -WARN_EVERY_S
         self.buffers = Buffers(grown)  # of clients' connections
+        self._holders = Holders(core, connections)
         self.cut = 0  # connections of clients that did not read
         self.full = False  # even now that the largest have lost
         self.near = False  # 7/8 of the limit are used
@@ -106,6 +162,23 @@ class MemoryGuard:
     def is_full_for(self, account: str) -> bool:
         """Whether a client of this account may add nothing more; "" is for clients without an account."""
         return self.full or account in self._full_accounts
+
+    def short_for(self, connection: Connection, size: int) -> str:
+        """Who has no memory left for a profile that becomes so much larger; "" if there is room."""
+        account = connection.account
+        if self.full:
+            return self._core.name
+        if account in self._full_accounts:
+            return f"the account {account}"
+        if self._holders.is_crowding(connection):
+            return f"the account {account}" if account else "your address"
+        self._holders.add(connection, size)
+        return ""
+
+    def growth(self, attach: Attach) -> int:
+        """By how much the profile of a client becomes larger that attaches; 0 if its session is here already."""
+        there = sum(one.profile for one in self._core.border.of(attach.client))
+        return max(0, profile_of(attach) - there)
 
     def _relieve(self) -> None:
         """Let the largest lose, whoever that is, until there is room again."""
