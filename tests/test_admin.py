@@ -10,15 +10,16 @@ import stat
 import pytest
 
 import wayfare
-from live import HERE, Tree, until
+from live import HERE, Tree, tree, until
 from test_account import wayfare as command
+from test_client_api import LINE, live
 from test_live_cli import Program
 from wayfare.errors import Refused, UsageError
 from wayfare.net import admin
 from wayfare.net.admin import AdminSocket
 from wayfare.net.broker import BrokerHost
 from wayfare.net.private import bind_private
-from wayfare.net.sessions import kick
+from wayfare.net.sessions import details_of, kick
 
 
 @pytest.fixture
@@ -260,6 +261,24 @@ def test_where_a_client_went_is_said(tmp_path):
             await broker.stop()
 
     asyncio.run(asyncio.wait_for(test(), 60))
+
+
+@live
+async def test_a_session_that_came_back_and_was_removed_is_nowhere():
+    async with tree(*LINE) as net:
+        porto = net.brokers["porto"]
+        anna = await wayfare.connect(net.url("porto"), client_id="anna")
+        await anna.subscribe("x > 0")
+        await anna.move(net.url("lisbon"))
+        await anna.flush(5)
+        assert [one.moved_to for one in details_of(porto, "anna")] == ["lisbon"]
+        await anna.move(net.url("porto"))
+        await anna.flush(5)
+        kick(porto, "anna", "uid 0", forget=True)
+        assert details_of(porto, "anna") == []
+        porto.core.border.bury("zoe", 3, porto.now(), moved_to=("porto", 4))  # was asked by itself
+        assert details_of(porto, "zoe") == []
+        await anna.close()
 
 
 def test_show_says_where_a_session_went(tmp_path):

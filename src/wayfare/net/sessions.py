@@ -241,8 +241,11 @@ def _time(ns: int) -> str:
 
 def _moved_to(host: BrokerHost, client: str) -> str:
     tombstone = host.core.border.tombstones.get(ClientId(client))
-    moved = tombstone.moved_to if tombstone is not None else None
-    return moved[0] if moved is not None else ""
+    if tombstone is None or tombstone.moved_to is None:
+        return ""
+    broker, epoch = tombstone.moved_to
+    came_back = broker == host.name or tombstone.epoch > epoch
+    return "" if came_back else broker
 
 
 def kick(
