@@ -6,6 +6,7 @@ import gc
 import pathlib
 import uuid
 import warnings
+from array import array
 from decimal import Decimal
 from fractions import Fraction
 
@@ -130,6 +131,8 @@ def test_an_error_names_the_attribute_and_says_what_to_do(given, why):
         (bytearray(b"a"), b"a"),
         (memoryview(b"abcd")[::2], b"ac"),
         ("Praça", "Praça".encode()),
+        (enum.Enum("Place", {"A": "Praça"}).A, "Praça".encode()),
+        (enum.Enum("Raw", {"A": b"a"}).A, b"a"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -142,6 +145,8 @@ def test_payloads_are_converted(given, payload):
     [
         (None, "a payload is bytes or a text, not NoneType: encode it, for instance as JSON"),
         ({}, "a payload is bytes or a text, not dict"),
+        (array("d", [1.0]), "a payload is bytes or a text, not array: use its tobytes()"),
+        (enum.Enum("Level", {"A": 1}).A, "a payload is bytes or a text, not int"),
         ("\ud800", "half of a surrogate pair"),
     ],
 )
@@ -197,8 +202,9 @@ def test_a_filter_is_not_compared_with_none():
         ("a = 1 and a = 2 or b = 1 and b = 2", "a = 1 and a = 2; b = 1 and b = 2: that"),
         ("x between 5 and 3", "x >= 5 and x <= 3: that contradicts itself"),
         ("x not between 5 and 3 and x = 1 and x = 2", "x = 1 and x = 2: that"),
-        ("false", "no value satisfies its condition"),
-        ("false and location in myloc", "no value satisfies its condition"),
+        ("false", "no value satisfies false"),
+        (" not true", "no value satisfies not true"),
+        ("false and location in myloc", "no value satisfies false and location in myloc"),
     ],
 )
 def test_a_filter_that_can_never_match_is_refused_with_its_contradiction(text, why):
@@ -273,6 +279,22 @@ def test_a_subscription_that_nobody_uses_warns():
     assert warned(lambda: client.subscribe("x > 0")) == [
         "the subscription to x > 0 was never used: await it, iterate over it, or use it with `async with`"
     ]
+
+
+def test_an_offer_that_nobody_uses_warns():
+    client = wayfare.connect("127.0.0.1:1")
+    assert warned(lambda: client.offer("x > 0")) == [
+        "the offer of x > 0 was never used: await it, iterate over it, or use it with `async with`"
+    ]
+
+
+@live
+async def test_an_offer_that_is_used_does_not_warn():
+    async with tree(*LINE) as net, wayfare.connect(net.url("porto")) as anna:
+        used = [await anna.offer("x > 0"), anna.offer("x > 1"), anna.offer("x > 2")]
+        await used[1].ready(5)
+        await used[2].close()
+        assert warned(used.clear) == []
 
 
 @live

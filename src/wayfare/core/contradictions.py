@@ -15,7 +15,9 @@ NO_VALUE = "no value satisfies its condition"
 def parse(text: str) -> Filter | Template:
     """What a text describes; FilterNeverMatches if that can match nothing."""
     found = templates.parse(text)
-    return _possible(found, syntax.parse(text, marked=True)) if found == NOTHING else found
+    if found != NOTHING:
+        return found
+    return _possible(found, syntax.parse(text, marked=True), f"no value satisfies {text.strip()}")
 
 
 def where(condition: Condition) -> Filter | Template:
@@ -30,17 +32,19 @@ def possible(found: Filter | Template) -> Filter | Template:
     return found
 
 
-def _possible(found: Filter | Template, condition: Condition) -> Filter | Template:
+def _possible(
+    found: Filter | Template, condition: Condition, no_value: str = NO_VALUE
+) -> Filter | Template:
     if found == NOTHING:
         clauses = condition.alternatives(negated=False)
-        raise FilterNeverMatches(_explanation([known(clause) for clause in clauses]))
+        raise FilterNeverMatches(_explanation([known(clause) for clause in clauses], no_value))
     return found
 
 
-def _explanation(conjunctions: list[Conjunction]) -> str:
+def _explanation(conjunctions: list[Conjunction], no_value: str) -> str:
     texts = list(dict.fromkeys(syntax.text((_contradiction(one),)) for one in conjunctions))
     if not texts:
-        return NO_VALUE
+        return no_value
     more = f", and {len(texts) - SHOWN_MAX} more" if len(texts) > SHOWN_MAX else ""
     return f"{'; '.join(texts[:SHOWN_MAX])}{more}: that contradicts itself"
 

@@ -16,7 +16,7 @@ from wayfare.errors import InvalidNotification
 PLAIN = frozenset((str, int, float, bool))
 
 Plain = str | int | float | bool
-Payload = bytes | bytearray | memoryview | str
+Payload = bytes | bytearray | memoryview | str | Enum
 
 
 class Scalar(Protocol):
@@ -103,11 +103,16 @@ def plain_payload(payload: Payload) -> bytes:
     """As bytes: a text in UTF-8."""
     if type(payload) is bytes:
         return payload
+    if isinstance(payload, Enum):
+        return plain_payload(payload.value)
     if isinstance(payload, bytes | bytearray | memoryview):
         return bytes(payload)
     if not isinstance(payload, str):
+        remedy = "encode it, for instance as JSON"
+        if callable(getattr(payload, "tobytes", None)):  # not its buffer: a number has one, too
+            remedy = "use its tobytes(), and say in an attribute what it is"
         raise InvalidNotification(
-            f"a payload is bytes or a text, not {type(payload).__name__}: encode it, for instance as JSON"
+            f"a payload is bytes or a text, not {type(payload).__name__}: {remedy}"
         )
     try:
         return payload.encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Callable
 
 from wayfare.core.filters import Filter
@@ -29,6 +30,17 @@ class Offer(Stream[bool]):
         self._profile = profile
         self._confirmations = confirmations
         self._told: bool | None = None  # the last answer that `get` gave
+        self._used = False  # begun, or closed
+
+    def __del__(self) -> None:
+        if not getattr(self, "_used", True):
+            warnings.warn(
+                f"the offer of {self.filter} was never used: await it, iterate over it, or use it with"
+                " `async with`",
+                RuntimeWarning,
+                source=self,
+                stacklevel=2,
+            )
 
     @property
     def wanted(self) -> bool | None:
@@ -50,6 +62,7 @@ class Offer(Stream[bool]):
 
     async def close(self) -> None:
         """Withdraw the advertisement. A client with a store keeps it."""
+        self._used = True
         if self._open:
             self._open = False
             if self._life.closed:
@@ -63,11 +76,13 @@ class Offer(Stream[bool]):
         self._told = None
 
     def _start(self) -> None:
+        self._used = True
         self._life.check()
         self._profile.advertise(self.filter)
         self._profile.watch(self.filter)
 
     async def _wait(self, condition: Callable[[], bool], timeout: float | None) -> None:
+        self._used = True
         check_options(timeout=timeout)
         if not self._begun:
             self._begin()
