@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 import wayfare
-from live import settled, tree
+from live import tree
 from test_net import numbers
 from test_store import with_path
 from wayfare.errors import CannotConnect, StoreError, UsageError
@@ -39,7 +39,6 @@ async def test_the_next_process_goes_on_where_the_last_one_was(tmp_path):
             wayfare.connect(net.url("porto"), client_id="anna", store=file) as anna,
             anna.subscribe("x > 0") as all,
         ):
-            await settled(net)
             await tom.publish({"x": 1})
             assert await numbers(all, 1) == [1]
         for x in (2, 3):

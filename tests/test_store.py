@@ -309,7 +309,6 @@ async def test_a_full_disk_stops_the_broker_and_loses_nothing_that_was_acknowled
             wayfare.connect(net.url("porto"), client_id="anna") as anna,
             anna.subscribe("x > 0") as all,
         ):
-            await settled(net)
             await tom.publish({"x": 1}, confirm=True)
             db = net.brokers["lisbon"]._store._db
             (pages,) = db.execute("PRAGMA page_count").fetchone()
