@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from roads import Roads, assert_tidy, publish, xs
 from wayfare.core import messages as m
-from wayfare.core.broker import PUBLISHER_RELOCATIONS, Broker
+from wayfare.core.broker import LINK_LOST, PUBLISHER_RELOCATIONS, Broker
 from wayfare.core.client import Client
 from wayfare.core.convergence import (
     NEVER,
@@ -18,7 +18,7 @@ from wayfare.core.convergence import (
     SavedSpread,
     Spread,
 )
-from wayfare.core.effects import Confirmed, LinkUp, Received, Send, Tick
+from wayfare.core.effects import Confirmed, LinkAwaited, LinkState, LinkUp, Received, Send, Tick
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
 from wayfare.core.messages import Echo, Entry, Notification, Probe, Update
@@ -543,6 +543,68 @@ def test_a_broker_without_its_links_confirms_nothing():
     late = porto.step(Tick(), CONFIRM_NS)
     assert late == [Send("1", Echo(subs=1, missing=("lisbon",)))]
     assert Send("1", Echo(subs=1)) in porto.step(LinkUp("lisbon"), CONFIRM_NS)
+
+
+def test_a_broker_that_keeps_everything_for_its_neighbours_need_not_know_them():
+    """What is published behind them waits there until they come."""
+    porto = Broker("porto", ["lisbon"])
+    assert porto.step(LinkAwaited("lisbon"), 0) == [Send("lisbon", m.Announce(("porto",)))]
+    porto.step(Received("1", m.Attach("anna", 1, 0)), 0)
+    porto.step(Received("1", m.Subscribe(X)), 0)
+    assert porto.step(Received("1", m.Ack(0, Probe(subs=1))), 0) == [Send("1", Echo(subs=1))]
+    assert porto.step(LinkAwaited("lisbon"), 0) == [], "once is enough"
+
+
+def offered_while_awaited():
+    porto = Broker("porto", ["lisbon", "faro"])
+    porto.step(LinkAwaited("lisbon"), 0)
+    porto.step(LinkUp("faro"), 0)
+    porto.step(Received("1", m.Attach("tom", 1, 0)), 0)
+    porto.step(Received("1", m.Advertise(X)), 0)
+    return porto
+
+
+def test_what_is_offered_is_sent_to_a_neighbour_that_was_never_there():
+    porto = offered_while_awaited()
+    effects = porto.step(Received("1", m.Publish(1, {"x": 1})), 0)
+    there = [one.message for one in effects if one.link == "lisbon"]
+    assert [type(one) for one in there] == [m.Notification]
+
+
+GAP = m.Gap(0, LINK_LOST, exact=False)
+
+
+def test_who_is_behind_a_neighbour_that_was_given_up_before_it_came_is_told():
+    """It had said nothing, so nothing is missing here."""
+    porto = offered_while_awaited()
+    effects = porto.step(LinkUp("lisbon"), 1)
+    assert effects[0] == Send("lisbon", GAP), "in front of the tables"
+    assert Send("faro", GAP) not in effects
+    again = porto.step(LinkUp("lisbon"), 2)
+    assert Send("faro", GAP) in again and Send("lisbon", GAP) not in again
+
+
+def test_both_are_told_if_a_neighbour_was_there_and_nothing_came():
+    """It may have got nothing, and not know that anything was sent."""
+    porto = offered_while_awaited()
+    porto.step(LinkState("lisbon", up=True), 0)
+    effects = porto.step(LinkUp("lisbon"), 1)
+    assert {Send("lisbon", GAP), Send("faro", GAP)} <= {*effects}
+
+
+def test_a_neighbour_that_was_heard_tells_its_own():
+    porto = offered_while_awaited()
+    porto.step(LinkState("lisbon", up=True), 0)
+    porto.step(Received("lisbon", m.Announce(("lisbon",))), 0)
+    effects = porto.step(LinkUp("lisbon"), 1)
+    assert Send("faro", GAP) in effects and Send("lisbon", GAP) not in effects
+
+
+def test_a_broker_remembers_for_whom_it_keeps_everything():
+    before = offered_while_awaited()
+    after = Broker("porto", ["lisbon", "faro"])
+    after.load(before.save())
+    assert after.step(LinkUp("lisbon"), 1)[0] == Send("lisbon", GAP)
 
 
 def test_a_client_is_told_which_neighbours_have_not_answered_and_again_when_they_have():

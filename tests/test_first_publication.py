@@ -11,8 +11,13 @@ from itertools import pairwise
 import pytest
 
 import wayfare
+from live import HERE, until
+from proxy import proxy
+from test_client_api import live
 from test_kill import Processes
 from wayfare.bench import processes
+from wayfare.net.broker import BrokerHost
+from wayfare.net.limits import NetLimits
 
 LINE = [f"b{i}" for i in range(10)]
 LINK_S = 0.05
@@ -96,6 +101,90 @@ def test_confirmations_and_publications_survive_a_broker_that_is_killed(tmp_path
                 await process.wait()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("durability", ["memory", "os"])
+def test_nothing_is_lost_of_what_is_published_before_the_first_link_begins(tmp_path, durability):
+    """At a broker that is installed while the others run, after anna's subscription was confirmed."""
+
+    async def main():
+        net = Processes(tmp_path, durability)
+        try:
+            await net.start("a")
+            async with wayfare.connect(net.urls("a")[0], client_id="anna", failover=None) as anna:
+                everything = await anna.subscribe("exists x")
+                await net.start("c")  # its only neighbour is not there yet
+                async with wayfare.connect(net.urls("c")[0], client_id="tom", confirm=0) as tom:
+                    await tom.advertise("exists x")
+                    for x in range(20):
+                        await tom.publish({"x": x}, confirm=True)
+                will = wayfare.Will({"x": 20})
+                lost = await wayfare.connect(
+                    net.urls("c")[0], client_id="ann", confirm=0, will=will
+                )
+                lost._conversation.stop()
+                await asyncio.sleep(0.2)
+                if durability == "os":
+                    await net.kill("c")
+                    await net.start("c")
+                await net.start("b")
+                got = [(await everything.get(20))["x"] for _ in range(21)]
+                assert got == [*range(21)]
+                assert anna.lost == 0
+        finally:
+            for process in net.running.values():
+                process.kill()
+                await process.wait()
+
+    asyncio.run(main())
+
+
+@live
+async def test_who_is_behind_a_first_link_that_was_given_up_is_told_and_nobody_else():
+    """Porto cannot keep all that is for lisbon. Nothing of what lisbon kept is lost."""
+    lost = {"anna": [], "bert": []}
+    lisbon = BrokerHost("lisbon", {"porto": None})
+    await lisbon.start(HERE)
+    async with proxy(lisbon.address) as road:
+        road.refuses = True
+        limits = NetLimits(link_count=50, link_away_s=0.1)
+        porto = BrokerHost("porto", {"lisbon": road.address}, net_limits=limits)
+        await porto.start(HERE)
+        urls = {"anna": str(porto.address), "bert": str(lisbon.address)}
+        async with (
+            wayfare.connect(
+                urls["anna"],
+                client_id="anna",
+                confirm=0,
+                on_lost=lambda *it: lost["anna"].append(it),
+            ) as anna,
+            wayfare.connect(
+                urls["bert"],
+                client_id="bert",
+                confirm=0,
+                on_lost=lambda *it: lost["bert"].append(it),
+            ) as bert,
+            anna.subscribe("exists y") as ys,
+            bert.subscribe("exists x") as xs,
+        ):
+            await ys.ready(5)
+            await xs.ready(5)
+            await anna.advertise("exists x")
+            await bert.advertise("exists y")
+            for number in range(200):
+                await anna.publish({"x": number}, confirm=True)
+            for number in range(5):
+                await bert.publish({"y": number}, confirm=True)
+            assert len(porto.links["lisbon"]) == 0
+            road.refuses = False
+            assert [(await ys.get(10))["y"] for _ in range(5)] == [*range(5)]
+            await until(lambda: lost["bert"])
+            await anna.publish({"x": 200}, confirm=True)
+            assert (await xs.get(10))["x"] == 200
+            assert [count for count, *_ in lost["bert"]] == [0]
+            assert lost["anna"] == []
+        await porto.stop()
+        await lisbon.stop()
 
 
 def test_a_neighbour_that_is_stopped_is_named_and_confirms_when_it_is_back(tmp_path):

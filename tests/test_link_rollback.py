@@ -163,6 +163,64 @@ def test_what_is_taken_is_what_was_sent(seed):
                     end.restart(end.copies[-1])
 
 
+@pytest.mark.parametrize("seed", range(100))
+def test_what_is_sent_before_the_link_ever_began_is_taken_or_its_end_begins_from_nothing(seed):
+    """Whatever becomes of the first connections, and of the processes."""
+    random = Random(seed)
+    ends = End("a", random), End("b", random)
+    gave_up, hopeless = set(), False
+    for end in ends:
+        end.link.expect()
+    for _ in range(random.randint(0, 5)):
+        caller, callee = random.sample(ends, 2)
+        for end in ends:
+            if end.name not in gave_up:
+                end.sent += (frames := [b"%d" % random.getrandbits(60) for _ in range(3)])
+                for frame in frames:
+                    end.link.send(frame)
+            if random.random() < 0.3:
+                end.save()
+                end.restart(end.copies[-1])  # a crash
+        if random.random() < 0.1:
+            caller.give_up()
+            gave_up.add(caller.name)
+            hopeless = True
+        if random.random() < 0.7:  # the caller never reads the answer
+            join = caller.link.join()
+            if callee.link.is_over(join):
+                callee.give_up()
+                gave_up.add(callee.name)
+            line = Line()
+            if not callee.link.connect(line, join):
+                gave_up.add(callee.name)
+            callee.link.disconnect(line)
+    caller, callee = random.sample(ends, 2)
+    join = caller.link.join()
+    assert not callee.link.is_behind(join)
+    if callee.link.is_over(join):
+        callee.give_up()
+        gave_up.add(callee.name)
+    answer, lines = callee.link.join(), (Line(), Line())
+    assert not caller.link.is_behind(answer)
+    for end, said, line in ((callee, join, lines[1]), (caller, answer, lines[0])):
+        if not end.link.connect(line, said):
+            gave_up.add(end.name)
+            end.sent.clear()
+    for end, line in ((caller, lines[0]), (callee, lines[1])):
+        assert line.out == end.sent, "all of it, from the first message on"
+    assert not gave_up or hopeless, "nobody had to"
+
+
+def test_an_end_that_was_rolled_back_to_before_the_link_began_is_behind():
+    link = Link(BrokerId("faro"), 7)
+    link.expect()
+    link.send(b"a")
+    assert not link.is_behind(Join(8, 7, 0, 0)), "the other end was connected, and this one was not"
+    assert link.is_behind(Join(8, 7, 1, 0))
+    assert link.is_behind(Join(8, 7, 0, 1))
+    assert not link.is_behind(Join(8, 6, 1, 1)), "of another life"
+
+
 def test_a_neighbour_of_an_older_release_says_nothing_of_what_was_confirmed():
     link = Link(BrokerId("faro"), 7)
     link.begin(8)

@@ -16,6 +16,7 @@ from wayfare.net.addresses import Address
 from wayfare.net.broker import BrokerHost
 from wayfare.net.connection import Connection
 from wayfare.net.frames import Frames
+from wayfare.net.limits import NetLimits
 
 LINE = ("porto-lisbon", "faro-lisbon")
 
@@ -443,14 +444,18 @@ async def test_publications_that_come_together_are_acknowledged_together():
 
 
 @live
-async def test_a_neighbour_that_never_comes_costs_nothing():
-    alone = BrokerHost("alone", {"never": Address("127.0.0.1", 1)})
+async def test_a_neighbour_that_never_comes_costs_no_more_than_a_link_may():
+    limits = NetLimits(link_count=60, link_away_s=0.1)
+    alone = BrokerHost("alone", {"never": Address("127.0.0.1", 1)}, net_limits=limits)
     await alone.start(HERE)
     async with wayfare.connect(str(alone.address), confirm=0) as anna:
         for x in range(50):
             await anna.advertise(f"x = {x}")
         await anna.publish({"x": 1}, confirm=True)
-        assert len(alone.links["never"]) == 0
+        assert len(alone.links["never"]) == 52, "it is announced, told and sent everything"
+        for _ in range(20):
+            await anna.publish({"x": 1}, confirm=True)
+        assert len(alone.links["never"]) == 0, "it was given up"
     await alone.stop()
 
 

@@ -562,8 +562,9 @@ class Border:
         return latest if self.out_of_reach else max(due, min(self.wills_from, latest))
 
     def lose_neighbour(self, neighbour: BrokerId) -> None:
-        """The link to a neighbour is down."""
-        if self.convergence.has_begun(neighbour):
+        """The link to a neighbour is down; one that was never there may never come."""
+        has_begun = self.convergence.has_begun(neighbour)
+        if has_begun and neighbour not in self.convergence.awaited:
             self.out_of_reach[neighbour] = None
 
     def reach_neighbour(self, neighbour: BrokerId, now: int) -> None:

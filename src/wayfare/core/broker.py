@@ -35,6 +35,7 @@ from wayfare.core.effects import (
     Exceeded,
     Forgotten,
     Granted,
+    LinkAwaited,
     LinkDown,
     LinkState,
     LinkUp,
@@ -403,6 +404,7 @@ class Broker:
         if event.up:
             self.paths.down.discard(neighbour)
             self.border.reach_neighbour(neighbour, now)
+            self.convergence.awaited.discard(neighbour)
             return []
         self.paths.down.add(neighbour)
         self.border.lose_neighbour(neighbour)
@@ -419,9 +421,12 @@ class Broker:
             effects += self.step(late, now)
         self._prepared = None
         again = self.convergence.has_begun(neighbour)  # whether or not anything came over it
-        if again:
+        awaited = neighbour in self.convergence.awaited
+        if again and not awaited:
             self.border.cut[neighbour] = now
             effects += self.on_gap(neighbour, m.Gap(0, LINK_LOST, exact=False), now)
+        if neighbour in self.convergence.unheard:  # it cannot know what it misses
+            effects.append(Send(event.link, m.Gap(0, LINK_LOST, exact=False)))
         queue = self._queued.pop(neighbour, deque())
         while queue:
             message = queue.popleft()
@@ -433,13 +438,28 @@ class Broker:
         self.convergence.start_over(neighbour, again=again)
         if not self.convergence.is_eager:  # nobody says when it has told everything anew
             self.routing.drop_stale(neighbour)
-        values = self.border.retained.start_over(neighbour, now)
-        effects += [Send(event.link, one) for one in values]  # before the announcements
+        return self._with_updates([*effects, *self._introduction(neighbour, now)])
+
+    def _introduction(self, neighbour: BrokerId, now: int) -> list[Effect]:
+        """What a neighbour is told first, in front of the tables."""
+        values = self.border.retained.start_over(neighbour, now)  # before the announcements
         known, begun = self.paths.known_beyond(neighbour), self.border.begun()
         for start in range(0, len(begun), ANNOUNCE_MAX):  # it may have forgotten, or never heard it
             known.append(Announce((), tuple(begun[start : start + ANNOUNCE_MAX])))
         known += self._unclaimed()
-        return self._with_updates([*effects, *(Send(event.link, one) for one in known)])
+        said: list[m.Between] = [*values, *known]
+        return [Send(LinkId(neighbour), one) for one in said]
+
+    def on_link_awaited(self, event: LinkAwaited, now: int) -> list[Effect]:
+        """From now on the link is as one that is down: nothing is lost that is for it, and nobody waits for it."""
+        neighbour = BrokerId(event.link)
+        if self.convergence.has_begun(neighbour):
+            return []
+        self._begin(now)
+        self.routing.start_over(neighbour)
+        self.convergence.start_over(neighbour, again=False)
+        self.convergence.expect(neighbour)
+        return self._with_updates(self._introduction(neighbour, now))
 
     def _begin(self, now: int) -> None:
         """Remember when this store began: it knows nothing of what was before."""
@@ -936,6 +956,7 @@ class Broker:
 
     def on_announce(self, neighbour: BrokerId, message: Announce, now: int) -> list[Effect]:
         self.border.retained.heard(neighbour)
+        self.convergence.unheard.discard(neighbour)
         told = self.paths.learn(neighbour, message.brokers)
         effects: list[Effect] = [Send(LinkId(other), one) for other, one in told]
         for one in message.begun:
@@ -1328,6 +1349,7 @@ EVENTS: dict[type, Callable[[Broker, Any, int], list[Effect]]] = {
     Received: Broker.on_received,
     Publications: Broker.on_publications,
     LinkUp: Broker.on_link_up,
+    LinkAwaited: Broker.on_link_awaited,
     LinkState: Broker.on_link_state,
     LinkDown: Broker.on_link_down,
     Granted: Broker.on_granted,

@@ -252,12 +252,23 @@ class SavedConvergence(msgspec.Struct, array_like=True, frozen=True):
     subs: SavedSpread = SavedSpread()
     provisional: list[tuple[BrokerId, list[tuple[Entry, int]]]] = []
     restarts: dict[BrokerId, int] = {}
+    awaited: list[BrokerId] = []
+    unheard: list[BrokerId] = []
 
 
 class Convergence:
     """How far the tables of one broker have spread."""
 
-    __slots__ = ("_echoes", "_restarts", "ads", "is_eager", "provisional", "subs")
+    __slots__ = (
+        "_echoes",
+        "_restarts",
+        "ads",
+        "awaited",
+        "is_eager",
+        "provisional",
+        "subs",
+        "unheard",
+    )
 
     def __init__(self, neighbours: Sequence[BrokerId], *, eager: bool = True) -> None:
         """Unless it is `eager`, publications that come before the answers of neighbours are lost."""
@@ -268,6 +279,10 @@ class Convergence:
         # Neighbours that tell everything anew: they have when they echo this update of advertisements.
         self._restarts: dict[BrokerId, int] = {}
         self._echoes: dict[Source, Echo] = {}  # of what has spread; not sent yet
+        # Neighbours for whom everything is kept until they come, and that were never there; and those that were, but
+        # may not have got anything: they cannot know that something is missing. For membership only.
+        self.awaited: set[BrokerId] = set()
+        self.unheard: set[BrokerId] = set()
 
     @property
     def is_due(self) -> bool:
@@ -358,8 +373,15 @@ class Convergence:
         waiting = [*self.ads.of(place), *self.subs.of(place)]
         return min((one.report_at for one in waiting), default=NEVER)
 
+    def expect(self, neighbour: BrokerId) -> None:
+        """What is sent to this neighbour is kept from now on, though its link has never begun."""
+        self.awaited.add(neighbour)
+        self.unheard.add(neighbour)
+
     def start_over(self, neighbour: BrokerId, *, again: bool) -> None:
         """The link to a neighbour begins from nothing; `again`, if it was there before."""
+        self.awaited.discard(neighbour)
+        self.unheard.discard(neighbour)
         self.ads.start_over(neighbour)
         self.subs.start_over(neighbour)
         self.provisional.start_over(neighbour)
@@ -378,12 +400,21 @@ class Convergence:
     def save(self) -> SavedConvergence:
         entries = self.provisional.entries.items()
         provisional = [(name, list(known.items())) for name, known in entries]
-        return SavedConvergence(self.ads.save(), self.subs.save(), provisional, self._restarts)
+        return SavedConvergence(
+            self.ads.save(),
+            self.subs.save(),
+            provisional,
+            self._restarts,
+            sorted(self.awaited),
+            sorted(self.unheard),
+        )
 
     def load(self, saved: SavedConvergence) -> None:
         self.ads.load(saved.ads)
         self.subs.load(saved.subs)
         self._restarts.update(saved.restarts)
+        self.awaited.update(saved.awaited)
+        self.unheard.update(saved.unheard)
         for neighbour, known in saved.provisional:
             for entry, number in known:
                 self.provisional.add(neighbour, [entry], number)

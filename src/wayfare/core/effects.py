@@ -61,6 +61,15 @@ class LinkUp(msgspec.Struct, frozen=True, gc=False):
     link: LinkId
 
 
+class LinkAwaited(msgspec.Struct, frozen=True, gc=False):
+    """A neighbour was never there: what is sent to it from now on is kept until it comes, from the first message on.
+
+    Comes before any client. If that is given up, the link begins from nothing when the neighbour comes (`LinkUp`).
+    """
+
+    link: LinkId
+
+
 class LinkState(msgspec.Struct, frozen=True, gc=False):
     """A neighbour can be reached now, or cannot; what is sent to it waits until it can."""
 
@@ -148,6 +157,7 @@ Event = (
     Received
     | Publications
     | LinkUp
+    | LinkAwaited
     | LinkState
     | LinkDown
     | Granted

@@ -27,6 +27,7 @@ from wayfare.core.effects import (
     Event,
     Exceeded,
     Granted,
+    LinkAwaited,
     LinkDown,
     LinkState,
     LinkUp,
@@ -233,7 +234,10 @@ class BrokerHost:
         loop = asyncio.get_running_loop()
         if self._store is not None:
             self._recover(self._store)
-        for neighbour in self.links:
+        for neighbour, link in self.links.items():
+            if not self.core.convergence.has_begun(neighbour):
+                link.expect()
+                self._step(LinkAwaited(LinkId(neighbour)), self.now())
             self._step(LinkState(LinkId(neighbour), up=False), self.now())
         self._server = await loop.create_server(
             self._connection,
@@ -608,11 +612,12 @@ class BrokerHost:
         self._calls.on_joined(link.name)
         connection.admit(link.name)
         connection.timed = self.core.replicator.ahead.measures_hops
+        first = link.is_first(join)
         if link.connect(connection, join):
             if self._store is not None:
-                self._store.append(Resumed(self.now(), link.name))
+                self._store.append(Resumed(self.now(), link.name, link.known))
                 self._turn.ask()
-            self._tell_linked(link, "as before")
+            self._tell_linked(link, "for the first time" if first else "as before")
             self._step(LinkState(LinkId(link.name), up=True), self.now())
             return True
         self._tell_linked(link, "from nothing")
@@ -799,7 +804,7 @@ class BrokerHost:
     def _send_on(self, effect: Send) -> None:
         """To a neighbour; a client that is gone gets nothing."""
         neighbour = self.links.get(BrokerId(effect.link))
-        if neighbour is not None and neighbour.known:
+        if neighbour is not None and neighbour.keeps:
             frame = self._frames.of(effect.message)
             neighbour.send(frame)
             if self._store is not None:

@@ -12,6 +12,7 @@ from wayfare.core.effects import (
     Exceeded,
     Forgotten,
     Granted,
+    LinkAwaited,
     LinkDown,
     LinkState,
     LinkUp,
@@ -29,6 +30,7 @@ from wayfare.errors import StoreError, UsageError
 from wayfare.net.links import Link
 from wayfare.net.store import (
     AnyRecord,
+    Awaits,
     Confine,
     Down,
     Forget,
@@ -62,6 +64,8 @@ def records_of(event: Event, now: int, links: Links) -> list[AnyRecord]:
         return [In(now, event.link, encode(one)) for one in event.messages]
     if isinstance(event, LinkUp):
         return [Up(now, event.link, links[BrokerId(event.link)].known)]
+    if isinstance(event, LinkAwaited):
+        return [Awaits(now, event.link)]
     if isinstance(event, LinkState):
         return [Linked(now, event.link, event.up)]
     if isinstance(event, Granted):
@@ -129,7 +133,7 @@ class Told:
 
     def mind(self, record: AnyRecord) -> None:
         neighbour = BrokerId(record.link)
-        if isinstance(record, Up):
+        if isinstance(record, Up | Awaits):
             self._known[neighbour] = {}, {}
         elif isinstance(record, Out) and record.frame[5:6] == UPDATE_TAG:
             update = decode(record.frame[4:])
@@ -161,7 +165,7 @@ def _replay(record: AnyRecord, core: Broker, links: Links) -> None:
         neighbour.give_up(record.now)
     elif isinstance(record, Resumed):
         assert neighbour is not None
-        neighbour.resume()
+        neighbour.resume(record.known)
     elif isinstance(record, Started):
         for one in links.values():
             one.start()
@@ -175,6 +179,10 @@ def _replay(record: AnyRecord, core: Broker, links: Links) -> None:
         assert neighbour is not None
         neighbour.begin(record.known)
         core.step(LinkUp(link), record.now)
+    elif isinstance(record, Awaits):
+        assert neighbour is not None
+        neighbour.expect()
+        core.step(LinkAwaited(link), record.now)
     elif isinstance(record, Linked):
         core.step(LinkState(link, record.up), record.now)
     elif isinstance(record, Grant):

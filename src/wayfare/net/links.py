@@ -5,6 +5,10 @@ confirmed is kept. When a connection comes, both ends say how far they are (`Joi
 missing is sent again, as fast as the other end reads. If either has lost its memory (another `life`), or has given up
 what it kept, because that was too much, the link begins from nothing.
 
+For a neighbour that was never there, everything is kept from the first message on: its link begins when this broker is made,
+and until the neighbour comes it is one that is down. Each end sees to that for itself. If it had to give up, the link
+begins from nothing at that end, and the other end goes on with what it kept.
+
 It also does so when the counts show that the store of either end was rolled back. For each direction, with what
 the sender has sent and knows to be confirmed, and what the receiver has taken:
 
@@ -45,6 +49,7 @@ class Link:
         "_since",
         "_start",
         "_waiting",
+        "_whole",
         "bytes",
         "connection",
         "full",
@@ -75,22 +80,35 @@ class Link:
         self._waiting: deque[bytes] = deque()  # the last of these, not sent on this connection yet
         # What was sent before this process started; -1: the other end was linked to it since.
         self._start = -1
+        self._whole = False  # what is kept is all that was sent, since this broker was made
         self._confirmed = 0  # of what was taken, how much the other end knows of
         self._confirmed_bytes = 0
 
     def saved(self) -> SavedLink:
         kept = list(self._kept)
-        return SavedLink(self.known, self.taken, self._sent, kept, self._start, self.life)
+        start, life = self._start, self.life
+        return SavedLink(self.known, self.taken, self._sent, kept, start, life, self._whole)
 
     def load(self, saved: SavedLink) -> None:
         self.known, self.taken, self._sent = saved.known, saved.taken, saved.sent
         self._start, self.life = saved.start, saved.life or self.life
+        self._whole = saved.whole
         self._kept = deque(saved.kept)
         self.bytes = sum(map(len, saved.kept))
         self.full = self._exceeds()
 
+    def expect(self) -> None:
+        """Keep everything for the other end, which was never there."""
+        self._whole = True
+
+    @property
+    def keeps(self) -> bool:
+        """Whether what is sent is kept until the other end has it."""
+        return self._whole or self.known > 0
+
     def begin(self, known: int) -> None:
         """From nothing, with this life of the other end."""
+        self._whole = False
         self._kept.clear()
         self._waiting.clear()
         self._sent = self.taken = self.bytes = 0
@@ -103,9 +121,10 @@ class Link:
         if self._start < 0:
             self._start = self._sent
 
-    def resume(self) -> None:
-        """The other end is linked to this process."""
+    def resume(self, known: int) -> None:
+        """The other end is linked to this process; `known` is its life, or 0 if that is known already."""
         self._start = -1
+        self.known = known or self.known
 
     def give_up(self, now: int) -> None:
         """Keep nothing for it any more, until it comes, and the link begins from nothing.
@@ -133,8 +152,8 @@ class Link:
         return len(self._kept)
 
     def send(self, frame: bytes) -> None:
-        if not self.known:
-            return  # it has never been there, or was given up, and is told everything when it comes
+        if not self.keeps:
+            return  # it was given up, and is told everything when it comes
         self._sent += 1
         self._kept.append(frame)
         self.bytes += len(frame)
@@ -160,6 +179,7 @@ class Link:
     def take(self) -> None:
         """A message has come, and is safe."""
         self.taken += 1
+        self._whole = False
 
     def confirm(self, *, all: bool = False) -> None:
         """Let the other end forget what was taken, if that is worth a message."""
@@ -176,6 +196,7 @@ class Link:
             raise ProtocolError(f"took {taken} messages, but only {self._sent} were sent")
         while self._sent - len(self._kept) < taken:
             self.bytes -= len(self._kept.popleft())
+            self._whole = False
         self.full = self.full and self._exceeds(0.5)
 
     def join(self) -> Join:
@@ -185,12 +206,22 @@ class Link:
         """Whether both ends mean the same generation of the link."""
         return join.known == self.life and join.life == self.known
 
+    def is_first(self, join: Join) -> bool:
+        """Whether this end sends all that it ever sent, because nobody has taken any of it.
+
+        The other end may have been there, but not so long that it heard of this one.
+        """
+        unheard = join.life == self.known and not join.known
+        return self._whole and (not self.known or unheard)
+
     def is_over(self, join: Join) -> bool:
         """Whether this generation of the link is over: the other end knows another one."""
-        return self.known > 0 and not self.goes_on(join)
+        return self.known > 0 and not (self.goes_on(join) or self.is_first(join))
 
     def is_behind(self, join: Join) -> bool:
         """Whether the other end knows more of this end than this end does: its store was rolled back."""
+        if join.known == self.life and not self.known:  # to before the link began
+            return join.taken > 0 or join.confirmed > 0
         sent = self._sent if self._start < 0 else min(self._start, self._sent)
         return self.goes_on(join) and (join.taken > sent or join.confirmed > self.taken)
 
@@ -203,7 +234,10 @@ class Link:
         goes_on = self.goes_on(join)
         if goes_on:
             self.forget(join.taken)
-            self.resume()
+            self.resume(0)
+        elif self.is_first(join):
+            goes_on = True
+            self.resume(join.life)
         else:
             self.begin(join.life)
         self._confirmed = self.taken

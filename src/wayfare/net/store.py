@@ -86,7 +86,13 @@ class Started(Record, frozen=True, tag=9):
 
 
 class Resumed(Record, frozen=True, tag=10):
-    """A neighbour is back, and its link goes on as before."""
+    """A neighbour is back, and its link goes on as before; or it came for the first time, in this life of its own."""
+
+    known: int = 0
+
+
+class Awaits(Record, frozen=True, tag=13):
+    """What is sent to a neighbour that was never there is kept from now on."""
 
 
 class Linked(Record, frozen=True, tag=12):
@@ -136,6 +142,7 @@ AnyRecord = (
     Linked
     | In
     | Up
+    | Awaits
     | Down
     | Ticked
     | Out
@@ -158,6 +165,7 @@ class SavedLink(msgspec.Struct, frozen=True, array_like=True):
     kept: list[bytes]
     start: int = -1  # what was sent before this process started; -1: the neighbour was there since
     life: int = 0  # of this end; 0: that of the broker
+    whole: bool = False  # from the first message on
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
