@@ -46,6 +46,7 @@ NOT_LIVE = {
     "last-will": "takes half a minute; test_wills.py has live clients that vanish",
     "late": "takes a minute; test_late.py kills a live broker",
     "late-after-two-failovers": "takes more than a minute; test_late.py kills a live broker",
+    "first-link": "the live stage starts all brokers at once; test_first_publication.py starts one late",
     "forgotten-store": "tells what is lost while tables are repaired, to the millisecond",
     "lossy-link": "TCP hides what is lost below it",
     "lost-goodbye": "takes a week",

@@ -15,7 +15,7 @@
 ()
 """
 
-from wayfare.sim.faults import Crash, Cut, Disconnect, Faults, Rollback, Slow, Stall
+from wayfare.sim.faults import Crash, Cut, Disconnect, Faults, Late, Rollback, Slow, Stall
 from wayfare.sim.links import LinkSpec
 from wayfare.sim.oracle import check
 from wayfare.sim.verdict import Verdict, Violation
@@ -26,6 +26,7 @@ __all__ = [
     "Cut",
     "Disconnect",
     "Faults",
+    "Late",
     "LinkSpec",
     "Rollback",
     "Slow",

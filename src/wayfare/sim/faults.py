@@ -62,6 +62,19 @@ class Rollback(msgspec.Struct, frozen=True):
         _check_times(self.copied_ns or 0, self.at_ns, self.for_ns)
 
 
+class Late(msgspec.Struct, frozen=True):
+    """A broker starts late, for the first time, and its links begin so much later.
+
+    No fault: what is published there before, or for it, is kept.
+    """
+
+    at_ns: int
+    link_ns: int
+
+    def __post_init__(self) -> None:
+        _check_times(self.at_ns, self.link_ns)
+
+
 class Slow(msgspec.Struct, frozen=True):
     """A broker takes so long for every message for a while."""
 

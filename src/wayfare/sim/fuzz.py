@@ -35,7 +35,7 @@ from wayfare.core.reserved import mentions
 from wayfare.sim import topology
 from wayfare.sim.expiry import unexpired
 from wayfare.sim.failover import Waits
-from wayfare.sim.faults import Crash, Cut, Faults, Rollback, Stall
+from wayfare.sim.faults import Crash, Cut, Faults, Late, Rollback, Stall
 from wayfare.sim.hosts import ClientHost
 from wayfare.sim.links import MS_NS, SECOND_NS, LinkSpec
 from wayfare.sim.migrations import Migrations
@@ -219,9 +219,12 @@ class Fuzz:
         self.plan = Plan()
         self.world.forecast = self.plan.forecast(self.world)
         edges = topology.random_tree(random, size)
-        self.world.add_brokers(edges, own=self._own_limits(edges))
-        self._shape_links()
+        self.late_brokers = Random(f"late brokers {job.seed}")  # likewise
         hop_ns = size * 60 * MS_NS
+        late = self._late(edges, hop_ns)
+        self.is_late = bool(late)
+        self.world.add_brokers(edges, own=self._own_limits(edges), late=late)
+        self._shape_links()
         self.until_ns = random.choice([hop_ns, 3 * hop_ns, 10 * hop_ns, 300_000 * MS_NS])
         self.brokers = brokers = list(self.world.brokers)
         self.waits = Waits(self.world, 4 * hop_ns + 1000 * MS_NS)
@@ -271,6 +274,8 @@ class Fuzz:
         shares = self.sharing.random() < 0.25 and not self.congested
         self.crowds = Random(f"congested groups {job.seed}")  # likewise
         shares |= self.congested and self.crowds.random() < 0.4
+        # Where nobody advertises, a broker does not know whether it knows all others, and a second coordinator may begin.
+        shares &= not (self.is_late and job.routing == "flooding")
         if shares and self.publishers:
             self._plan_groups()
         if job.faults:
@@ -283,6 +288,24 @@ class Fuzz:
         if self.attempts.random() < 0.5:
             for _ in range(self.attempts.choice([1, 4, 10])):
                 self._attempt_in_vain()
+
+    def _late(self, edges: Sequence[tuple[str, str]], hop_ns: int) -> dict[str, Late]:
+        """Now and then some brokers start late, and their links begin even later.
+
+        Not where a store is rolled back or lost: what a broker takes before its first link and then forgets, nobody knows of.
+        """
+        random = self.late_brokers
+        names = list(dict.fromkeys(end for edge in edges for end in edge))
+        excused = self.rolled_back or self.suspended or self.failing
+        if random.random() < 0.7 or excused or not names:
+            return {}
+        return {
+            name: Late(
+                random.choice([0, 5 * MS_NS, hop_ns // 2, 3 * hop_ns]),
+                random.choice([0, 5 * MS_NS, 100 * MS_NS, 2 * hop_ns]),
+            )
+            for name in random.sample(names, k=random.randint(1, min(len(names), 5)))
+        }
 
     def _past_count(self) -> int:
         little = self.past.choice([5, 50]) if self.remembering else 0
@@ -624,6 +647,8 @@ class Fuzz:
             expected |= begun and event.reason == OVERTAKEN
             expected |= event.reason == OVERTAKEN and event.time_ns >= overtaking
             expected |= event.reason == NO_ANSWER and (event.client or "") in evicted
+            # Nobody can reach a broker before its first link.
+            expected |= self.is_late and event.reason in (NO_ANSWER, OVERTAKEN)
             # A broker that was to advertise for a client knows nothing of what that got.
             expected |= (
                 event.reason == OUT_OF_STEP and self.world.relocation in PUBLISHER_RELOCATIONS

@@ -39,7 +39,7 @@ from wayfare.core.virtual import Ahead
 from wayfare.errors import ScenarioError, UsageError, WayfareError
 from wayfare.sim import topology
 from wayfare.sim.applications import Applications
-from wayfare.sim.faults import Crash, Cut, Rollback, Slow, Stall
+from wayfare.sim.faults import Crash, Cut, Late, Rollback, Slow, Stall
 from wayfare.sim.links import MS_NS, LinkSpec
 from wayfare.sim.oracle import check
 from wayfare.sim.trace import Trace
@@ -189,6 +189,7 @@ class Stage:
         self._trace_clients = False
         self._applications: Applications | None = None
         self._wills: dict[str, Will] = {}  # of clients that have not attached yet
+        self._starts: dict[str, Late] = {}  # brokers that are not there from the beginning
 
     @property
     def world(self) -> World:
@@ -275,9 +276,18 @@ class Stage:
         places = read_places(rest)
         self._ahead = Ahead(places, places.next_brokers, int(steps or 0))
 
+    def starts(self, rest: str) -> None:
+        """A broker starts for the first time after so long, and its links begin so much later."""
+        self._before_brokers()
+        rest, _, link = rest.partition(" linked after ")
+        name, time = _words(rest, 2)
+        self._starts[name] = Late(_time_ns(time), _time_ns(link) if link else 0)
+
     def brokers(self, rest: str) -> None:
         self._before_brokers()
         names, edges = _branches(rest)
+        if unknown := self._starts.keys() - names.keys():
+            raise WayfareError(f"there is no broker {min(unknown)!r} that could start")
         if (wrong := topology.check_tree(list(names), edges)) is not None:
             raise WayfareError(wrong)
         check_ahead(self._relocation, self._ahead is not NOT_AHEAD)
@@ -292,7 +302,8 @@ class Stage:
         )
         if self._log_messages:
             world.log_messages()
-        world.add_brokers(edges, alone=None if edges else next(iter(names)))
+        alone = None if edges else next(iter(names))
+        world.add_brokers(edges, alone=alone, late=self._starts)
         self._world, self._trace = world, Trace(world, clients=self._trace_clients)
         self._applications = Applications(world, self._trace)
 
@@ -519,6 +530,7 @@ STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {
     "remember": ("100", Stage.remember),
     "trace": ("all", Stage.trace_all),
     "places": ("porto - lisbon - faro, lisbon - harbour at lisbon [steps 1]", Stage.places),
+    "starts": ("faro 2s [linked after 50ms]", Stage.starts),
     "brokers": ("porto - lisbon - faro, lisbon - braga", Stage.brokers),
     "failover": ("anna 2s", Stage.failover),
     "late": ("anna", Stage.late),

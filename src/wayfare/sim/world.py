@@ -23,6 +23,7 @@ from wayfare.core.changes import Changes
 from wayfare.core.client import DIGEST_FROM, OUTBOX_MAX, Client
 from wayfare.core.codec import NAME_MAX, encode
 from wayfare.core.effects import (
+    LinkAwaited,
     LinkState,
     LinkUp,
     Measured,
@@ -54,7 +55,7 @@ from wayfare.core.virtual import Ahead
 from wayfare.errors import UsageError
 from wayfare.eventlog import Event
 from wayfare.sim import topology
-from wayfare.sim.faults import Crash, Cut, Disconnect, Faults, Rollback, Slow, Stall
+from wayfare.sim.faults import Crash, Cut, Disconnect, Faults, Late, Rollback, Slow, Stall
 from wayfare.sim.hosts import RETRY_NS, BrokerHost, ClientHost, Connection, Paused
 from wayfare.sim.links import MS_NS, Action, Agenda, LinkSpec, Pipe
 from wayfare.sim.listening import Listening
@@ -141,7 +142,8 @@ class World:
         self.missed: list[tuple[int, str, str]] = []  # losses of groups: when reported, which, why
         self.faulty = False  # faults are planned
         self.sheds = False  # brokers have too little memory, now and then
-        self.stopped: set[str] = set()  # crashed brokers, for membership only
+        self.stopped: set[str] = set()  # brokers that crashed, or never ran; for membership only
+        self.awaited: set[tuple[str, str]] = set()  # links that were never there; likewise
         self.restoring: set[str] = set()  # those of them whose store is to be replaced; likewise
         self._unlinked: dict[tuple[str, str], int] = {}  # since when a broker knows that
         # For how long brokers were cut off that published a will: by its publisher and number.
@@ -165,8 +167,12 @@ class World:
         alone: str | None = None,
         limits: Limits | None = None,
         own: Mapping[str, Limits] = MappingProxyType({}),
+        late: Mapping[str, Late] = MappingProxyType({}),
     ) -> None:
-        """All brokers and links of the tree, at once; `alone` names a single broker. Some have limits of their `own`."""
+        """All brokers and links of the tree, at once; `alone` names a single broker. Some have limits of their `own`.
+
+        Those that are `late` start then for the first time.
+        """
         if self.brokers:
             raise UsageError("the brokers are there already: name the whole tree in one call")
         if edges and alone is not None:
@@ -207,7 +213,41 @@ class World:
                 )
                 self.brokers[end].pipes[LinkId(other)] = pipe
                 self.pipes[end, other] = pipe
+        self._expect(late)
         self._introduce()
+
+    def _expect(self, late: Mapping[str, Late]) -> None:
+        """Some brokers are not there yet: their links begin when both ends are, and then a bit later."""
+        for name, one in late.items():
+            self.broker(name)
+            self.stopped.add(name)
+            for pipe in self._pipes_of(name):
+                pipe.cut()
+            self.agenda.at(one.at_ns, self._start_late, name)
+        for a, b in self.edges:
+            ends = [late[end] for end in (a, b) if end in late]
+            if ends:
+                self.awaited.add((a, b))
+                for pipe in self.link(a, b):
+                    pipe.cut()
+                begins_ns = max(one.at_ns for one in ends) + max(one.link_ns for one in ends)
+                self.agenda.at(begins_ns, self._begin_late, (a, b))
+
+    def _start_late(self, name: str) -> None:
+        """A broker starts for the first time: it keeps what is for neighbours that were never there."""
+        self.stopped.discard(name)
+        host = self.broker(name)
+        for neighbour in host.core.neighbours:
+            host.perform(host.step(LinkAwaited(LinkId(neighbour)), self.now))
+        for pipe in self._pipes_of(name):
+            pipe.heal()
+        self._report_links(self._edges_of(name))
+
+    def _begin_late(self, edge: tuple[str, str]) -> None:
+        self.awaited.discard(edge)
+        for pipe in self.link(*edge):
+            pipe.heal()
+        self._report_links([edge])
 
     def _introduce(self) -> None:
         """All brokers have announced themselves before the world begins.
@@ -216,18 +256,25 @@ class World:
         as the square of brokers.
         """
         told: dict[tuple[str, str], list[BrokerId]] = {}
+        awaited = {(end, other) for a, b in self.awaited for end, other in ((a, b), (b, a))}
 
-        def step(name: str, event: LinkUp | Received) -> None:
+        def step(name: str, event: LinkUp | LinkAwaited | Received) -> None:
             for effect in self.brokers[name].core.step(event, 0):
                 assert isinstance(effect, Send) and isinstance(effect.message, Announce)
-                told.setdefault((name, effect.link), []).extend(effect.message.brokers)
+                if (name, effect.link) in awaited:
+                    self.brokers[name].perform([effect])
+                else:
+                    told.setdefault((name, effect.link), []).extend(effect.message.brokers)
 
         for end, other in self.pipes:
-            step(end, LinkUp(LinkId(other)))
+            if end not in self.stopped:
+                there = LinkId(other)
+                step(end, LinkAwaited(there) if (end, other) in awaited else LinkUp(there))
         while told:
             now, told = told, {}
             for (end, other), names in now.items():
                 step(other, Received(LinkId(end), Announce(tuple(names))))
+        self._report_links([one for one in self.edges if one in self.awaited])
 
     def add_client(
         self,
