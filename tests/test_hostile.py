@@ -301,7 +301,7 @@ async def test_nobody_is_told_to_wait_for_no_time():
 @live
 async def test_who_does_not_read_is_cut_off():
     async with serving(net_limits=NetLimits(write_bytes=300_000)) as broker, raw(broker) as mallory:
-        await mallory.say(m.Attach("mallory", 1, 0, (Filter.parse("big > 0"),)))
+        await mallory.say(m.Attach("mallory", 1, 0, (Filter.parse("big > 0"),), window=10_000))
         await mallory.hear(m.Welcome)
         (link,) = [one for one in broker.connections.values() if one.peer == "mallory"]
         async with wayfare.connect(str(broker.address), client_id="bob") as bob:
@@ -319,7 +319,7 @@ async def test_who_does_not_read_is_cut_off():
 async def test_who_is_refused_and_does_not_read_is_closed_all_the_same():
     limits = NetLimits(write_bytes=50_000_000, closing_s=0.2)
     async with serving(net_limits=limits) as broker, raw(broker) as mallory:
-        await mallory.say(m.Attach("mallory", 1, 0, (Filter.parse("big > 0"),)))
+        await mallory.say(m.Attach("mallory", 1, 0, (Filter.parse("big > 0"),), window=10_000))
         await mallory.hear(m.Welcome)
         (link,) = [one for one in broker.connections.values() if one.peer == "mallory"]
         async with wayfare.connect(str(broker.address), client_id="bob") as bob:

@@ -67,12 +67,12 @@ def test_who_comes_back_gets_a_window_of_its_backlog():
     assert list(check_accounting(core)) == []
 
 
-def test_a_larger_window_is_larger_in_bytes_too_but_no_larger_than_a_backlog():
-    core = broker(window=2, window_bytes=2 * SIZE, backlog_bytes=5 * SIZE)
+def test_a_larger_window_is_larger_in_bytes_too_up_to_all_that_is_kept():
+    core = broker(window=2, window_bytes=2 * SIZE, backlog_bytes=5 * SIZE, backlog_count=8)
     for name, window in (("anna", 4), ("ben", 8)):
         one = Attach(name, 1, 0, (Filter.parse(f"{name} = 1"),), window=window)
         core.step(Received(f"{name}#1", one), 0)
-    assert delivered(publish(core, 1, 5, anna=1)) == [1, 2, 3, 4]
+    assert delivered(publish(core, 1, 5, anna=1)) == [1, 2, 3]
     assert delivered(publish(core, 6, 13, ben=1)) == [1, 2, 3, 4, 5]
 
 

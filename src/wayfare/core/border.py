@@ -27,6 +27,7 @@ from wayfare.core.effects import Close, Effect, Send, WillPublished
 from wayfare.core.filters import Filter
 from wayfare.core.grants import Grants
 from wayfare.core.history import (
+    LARGE,
     Backlog,
     Kept,
     Limits,
@@ -356,10 +357,16 @@ class Border:
         return max(self.limits.window, min(message.window, self.limits.backlog_count))
 
     def set_window(self, session: Session, window: int) -> None:
-        """So many deliveries may be on their way, and in proportion so many bytes, but no more than are kept anyway."""
+        """So many deliveries may be on their way, and in proportion so many bytes.
+
+        Who asks for all that is kept, as readers do that acknowledge only whole batches, gets all of it.
+        """
         limits, session.window = self.limits, window
-        most = max(limits.window_bytes, limits.backlog_bytes)
-        session.window_bytes = min(limits.window_bytes * window // limits.window, most)
+        session.window_bytes = limits.window_bytes
+        more = max(0, limits.backlog_bytes - limits.window_bytes)
+        if window > limits.window:
+            share = (window - limits.window) / (limits.backlog_count - limits.window)
+            session.window_bytes += int(more * min(1.0, share))
 
     def end(self, session: Session, now: int, moved_to: Departure | None = None) -> list[Effect]:
         """Forget a session; what is remembered is a tombstone."""
@@ -722,6 +729,7 @@ class Border:
             return effects
         limits, by_place = self.limits, self._by_place
         stored = Stored(notification, size_of(notification))
+        large, anywhere = stored.size > LARGE, notification.area is None
         publisher, number = notification.publisher, notification.number
         for place in here:
             session = by_place[place]
@@ -743,8 +751,10 @@ class Border:
             elif (
                 backlog.last == backlog.sent < backlog.acked + session.window
                 and backlog.bytes + backlog.gone_bytes < session.window_bytes
-                and notification.area is None
+                and anywhere
             ):
+                if large:
+                    backlog.enlarge(stored)
                 deliver = backlog.pass_on(stored, now, limits)
                 effects.append(Send(connection, deliver))
             else:

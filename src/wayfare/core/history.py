@@ -565,19 +565,17 @@ class Backlog:
         return free and self.last == self.sent < self.acked + window
 
     def pass_on(self, stored: Stored, now: int, limits: Limits) -> Deliver:
-        """As `put` and `take`, where nothing waits and the window is open: the usual case."""
+        """As `put` and `take`, where nothing waits and the window is open: the usual case. See `enlarge`."""
         number = self.last = self.sent = self.last + 1
         size = self.bytes = self.bytes + stored.size
         unacked = self.unacked
         unacked.append((number, stored, now))
-        if stored.size > LARGE:
-            self._enlarge(stored)
         if size > self._most or len(unacked) > self._many:
             self._mind(limits, now)
         return Deliver(number, stored.notification)
 
-    def _enlarge(self, stored: Stored) -> None:
-        """This is large, and on its way."""
+    def enlarge(self, stored: Stored) -> None:
+        """This is large, and goes on its way."""
         self.large += 1
         self.large_bytes += stored.size
         self._memory.keep(stored)
@@ -783,7 +781,7 @@ class Backlog:
             self._memory.keep(stored)
         for _, stored, _ in self.unacked:
             if stored.size > LARGE:
-                self._enlarge(stored)
+                self.enlarge(stored)
             elif self.away:
                 self._memory.keep(stored)
 
@@ -868,11 +866,11 @@ class Backlog:
     def acknowledge(self, number: int) -> None:
         if number > self.sent:
             raise ProtocolError(f"acknowledged {number}, but only {self.sent} were sent")
-        unacked, away, size = self.unacked, self.away, 0
+        unacked, counted, size = self.unacked, self.away or self.large > 0, 0
         while unacked and unacked[0][0] <= number:
             stored = unacked.popleft()[1]
             size += stored.size
-            if away or stored.size > LARGE:
+            if counted:
                 self._let_go_sent(stored)
         self.bytes -= size
         if number >= self.gone_to:

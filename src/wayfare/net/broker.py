@@ -735,7 +735,8 @@ class BrokerHost:
 
     def _perform(self, effects: list[Effect]) -> None:
         frames, connections = self._frames, self.connections
-        crowded = self._sent_bytes > EAGER_BYTES
+        if self._sent_bytes > EAGER_BYTES:
+            self._put_off(effects)
         frame = b""
         for effect in effects:
             if type(effect) is Send:
@@ -744,12 +745,16 @@ class BrokerHost:
                 if connection is None:
                     self._send_on(effect)
                 elif type(message) is Deliver:
-                    if connection.lazy or crowded or not (frame := frames.of_delivery(message)):
-                        connection.send_later(message)
-                        continue
                     if not connection.out:
+                        if connection.lazy:
+                            connection.send_later(message)
+                            continue
                         self.on_output(connection)
-                    connection.out.append(frame)
+                    frame = frames.of_delivery(message)
+                    if frame:
+                        connection.out.append(frame)
+                    else:
+                        connection.send_later(message)
                 else:
                     connection.send(frames.of(message))
             elif type(effect) is Close:
@@ -766,6 +771,14 @@ class BrokerHost:
                 what = "%(client)s is gone: its will was published"
                 self._tell(logging.INFO, "will_published", what, client=who)
         self._sent_bytes += len(effects) * len(frame)  # roughly
+
+    def _put_off(self, effects: list[Effect]) -> None:
+        """Much was encoded in this turn: what comes now is encoded when it is written."""
+        for effect in effects:
+            if type(effect) is Send and type(effect.message) is Deliver:
+                connection = self.connections.get(effect.link)
+                if connection is not None:
+                    connection.be_lazy()
 
     def _tell_ended(self, ended: SessionEnded) -> None:
         self.ended_sessions[ended.why] += 1

@@ -164,7 +164,7 @@ class Connection(asyncio.Protocol):
         self._buffers: Buffers | None = None  # where counts what it has in memory
         self._large = False  # that is more than a little
         self._held_bytes = 0  # of messages that its owner has not taken yet
-        # Deliveries are encoded when there is room for them, and so is what comes behind: see `send_later`.
+        # Deliveries are encoded when there is room for them, and so is what comes behind: see `be_lazy`.
         self.lazy = False
         self._frames: Frames | None = None
         self._later: deque[bytes | tuple[Deliver, Body]] = deque()
@@ -274,7 +274,8 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.blocked = True
-        self.lazy = self._frames is not None
+        if self._frames is not None:
+            self.be_lazy()
         self._read_s = time.monotonic()
         self._note()
         self._mind_unread()
@@ -347,13 +348,19 @@ class Connection(asyncio.Protocol):
         assert self._buffers is not None
         body = self._buffers.bodies.hold(message.notification)
         self.put_off += body.size
-        self.lazy = True
+        self.be_lazy()
         self._put_off((message, body), ENTRY_BYTES)
 
+    def be_lazy(self) -> None:
+        """From now on everything waits, in order, until there is room: as long as it does, `out` is empty."""
+        self.lazy = True
+        out, self.out = self.out, []
+        for frame in out:
+            self._put_off(frame, len(frame))
+
     def _put_off(self, item: bytes | tuple[Deliver, Body], size: int) -> None:
-        if not self.blocked:
-            self.owner.on_output(self)
-        elif not self._later:
+        waits = self._later_bytes + self.put_off
+        if not self.blocked or not self._later or waits > self._limits.write_bytes:
             self.owner.on_output(self)  # how much waits is looked at
         self._later.append(item)
         self._later_bytes += size

@@ -83,7 +83,9 @@ class Frames:
 
     def of(self, message: AnyMessage) -> bytes:
         if type(message) is Deliver:
-            return self.of_delivery(message)
+            frame = self.of_delivery(message)
+            self.deliveries += not frame
+            return frame or encode(message)
         self.gaps += type(message) is Gap or type(message) is HereGap
         self.deliveries += type(message) is Here
         return encode(message)
