@@ -118,7 +118,7 @@ def size_of(notification: Notification | Publish | Will) -> int:
     size = len(notification.payload)
     for value in notification.attributes.values():
         size += ATTRIBUTE_BYTES + len(value) if type(value) is str else ATTRIBUTE_BYTES
-    if not isinstance(notification, Will) and notification.area is not None:
+    if notification.area is not None:
         size += ATTRIBUTE_BYTES + sum(len(one) for one in notification.area.locations)
     return size
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from math import isfinite
-from typing import Annotated, NewType
+from typing import Annotated, ClassVar, NewType
 
 import msgspec
 from msgspec import Meta
@@ -216,6 +216,8 @@ class Will(msgspec.Struct, frozen=True, array_like=True, gc=False):
     payload: bytes = b""
     delay_ns: Number = 0
     retain: Retain | None = None
+
+    area: ClassVar[Area | None] = None  # a will is of use everywhere
 
 
 def check_will(will: Will, client: str) -> None:
