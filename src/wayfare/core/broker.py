@@ -522,7 +522,7 @@ class Broker:
                 effects += self.border.disconnect(session, reason, now)
                 effects += self.relocation.forget(session, now)
             elif why := reason or following or unpublishable:
-                effects += self.border.disconnect(session, why, now)
+                effects += self.relocation.hang_up(session, why, now)
         return self._with_updates(effects)
 
     def on_forgotten(self, event: Forgotten, now: int) -> list[Effect]:

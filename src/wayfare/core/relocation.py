@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from wayfare.core import messages as m
 from wayfare.core.border import Border, is_earlier
 from wayfare.core.deadlines import AWAY
-from wayfare.core.effects import EXPIRED, Effect, LinkDown, Received, Send
+from wayfare.core.effects import EXPIRED, Close, Effect, LinkDown, Received, Send
 from wayfare.core.history import NEVER, Loss, Queued, is_unsure, with_loss_between
 from wayfare.core.messages import BrokerId, LinkId
 from wayfare.core.paths import Paths
@@ -115,7 +115,7 @@ class Relocation:
             return []
         tell = Send(session.link, m.Resend(session.epoch, session.above))
         why = EXCEED.format(session.client)
-        return [tell, *self.border.disconnect(session, why, now, again=True)]
+        return [tell, *self.hang_up(session, why, now, again=True)]
 
     def on_detach(self, session: Session, message: m.Detach, now: int) -> list[Effect]:
         self.border.lose_link(session, now)
@@ -126,6 +126,10 @@ class Relocation:
     def on_link_down(self, session: Session, now: int) -> list[Effect]:
         self.border.lose_link(session, now)
         return []
+
+    def hang_up(self, session: Session, why: str, now: int, *, again: bool = False) -> list[Effect]:
+        """Close the connection of a session, if it has one; the client may attach again."""
+        return self.border.disconnect(session, why, now, again=again)
 
     def visits(self, message: m.Attach) -> bool:
         """Whether the session of this client is another broker's business."""
@@ -292,3 +296,10 @@ class Naive(Relocation):
 
     def on_detach(self, session: Session, message: m.Detach, now: int) -> list[Effect]:
         return self.on_link_down(session, now)
+
+    def hang_up(self, session: Session, why: str, now: int, *, again: bool = False) -> list[Effect]:
+        """No link will go down any more: the session would stay beside the next one."""
+        link = session.link
+        if link is None:
+            return []
+        return [Close(link, why, again=again), *self.on_link_down(session, now)]
