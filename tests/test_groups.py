@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from wayfare.core import groups as g
 from wayfare.core import membership as ms
 from wayfare.core.broker import Broker
+from wayfare.core.client import ACK_DELAY_NS
 from wayfare.core.effects import Received, Send
 from wayfare.core.filters import Filter
 from wayfare.core.groups import Assign, Done, Expelled, Group, Lease, Leave, Member, Missed, Poll
@@ -14,7 +15,7 @@ from wayfare.core.membership import Enrol, Joined, Lacking, Listen, Membership, 
 from wayfare.core.messages import Attach, Deliver, Enlist, Notification
 from wayfare.sim import World, check, scenario
 from wayfare.sim.faults import Crash, Cut, Faults, Rollback
-from wayfare.sim.links import MS_NS
+from wayfare.sim.links import MS_NS, SECOND_NS
 
 F = Filter.parse("price > 0")
 AWAY = 9_000
@@ -197,6 +198,10 @@ def told(actions):
     return g.from_member(tell.payload)
 
 
+def tells(actions):
+    return [one for one in actions if isinstance(one, Tell)]
+
+
 def test_a_member_hands_out_while_its_lease_holds():
     one = member()
     assert one.on_notified(came(Lease(1, 1)), 300) == [Joined()]
@@ -320,10 +325,56 @@ def test_what_is_done_is_said_again_until_the_coordinator_answers():
     check_done, _ = one.on_lost(400)
     assert told([check_done]) == Done("a", 1, (5,), 3, has=(6,))
     assert one.tick(400 + AWAY // 3) == [Enrol(enlist("a"))], "it is on its way, and may wait"
-    check_done, _ = one.on_lost(5000)
+    later = 400 + 2 * ACK_DELAY_NS + 1
+    check_done, _ = one.on_lost(later)
     assert told([check_done]) == Done("a", 1, (5,), 5, has=(6,)), "lost, too"
-    one.on_notified(came(Lease(1, 6)), 5100)
+    one.on_notified(came(Lease(1, 6)), later + 100)
     assert told(one.tick(one.next_deadline())) == Done("a", 1, (), 7), "it was answered"
+
+
+def test_a_member_that_is_told_of_one_loss_after_another_asks_later_each_time():
+    """Or the answers to all members of a client may be the next loss, for ever."""
+    one, now, pauses = member(), 300, []
+    one.on_notified(came(Lease(1, 1)), now)
+    assert len(one.on_lost(now)) == 2
+    for _ in range(7):
+        assert one.on_lost(now + 1) == one.on_lost(now + 2) == [], "not yet; once for both"
+        before = now
+        while not any(told([said]).has == () for said in tells(one.tick(now))):
+            now = one.next_deadline()
+        pauses.append((now - before - 1) // ACK_DELAY_NS)
+    assert pauses[0] >= 1 and pauses[1] >= 2 and pauses[4] >= 16 and pauses[-1] < 32
+    now += 2 * ms.PAUSE_MAX_NS + 1
+    assert len(one.on_lost(now)) == 2, "the next one comes long after"
+
+
+def test_a_member_that_waits_to_ask_what_it_missed_asks_when_it_is_connected_again():
+    one = member()
+    one.on_notified(came(Lease(1, 1)), 300)
+    one.on_lost(300)
+    assert one.on_lost(301) == []
+    one.on_disconnected()
+    assert Enrol in {type(action) for action in one.on_connected(302)}
+    assert told(one.on_notified(came(Lease(1, 4)), 303)).has == ()
+
+
+def test_a_member_says_again_what_a_coordinator_that_answers_has_not_heard():
+    """Where it has just come to, some relocation strategies lose what a publisher says."""
+    one = member()
+    one.on_notified(came(Lease(1, 1)), 300)
+    one.on_notified(came(Assign(1, 5, note(5), 0, 1)), 300)
+    one.take(300)
+    assert one.done((1, 5)) and told(one.flush(310)) == Done("a", 1, (5,), 2), "lost"
+    now = 310
+    while (now := now + 3 * SECOND_NS) < 310 + ms.UNHEARD_MAX_NS:
+        one.on_notified(came(Lease(1, 1)), now - AWAY // 3)  # so it is not asked for long
+        assert tells(one.tick(now)) == []
+    one.on_notified(came(Lease(1, 1)), now - AWAY // 3)
+    said, enlisted = one.tick(now)
+    assert told([said]) == Done("a", 1, (5,), 3, has=()) and enlisted == Enrol(enlist("a"))
+    one.on_notified(came(Lease(1, 3)), now + 10)
+    while (due := one.next_deadline()) is not None:
+        assert one.tick(due) == []
 
 
 def test_what_is_assigned_again_after_it_was_done_is_done():

@@ -1027,3 +1027,21 @@ def test_a_broker_keeps_and_recalls_nothing_that_is_of_use_elsewhere():
 def test_what_was_kept_for_a_client_may_wait_for_its_window_and_so_may_the_report_of_a_loss():
     """Found at random, in the judge: two fit in the window, and a gap was between them."""
     assert fuzz(Job(13301564, "merging", mobile="walkers")).verdict.violations == ()
+
+
+def test_members_of_queue_groups_do_not_lose_what_they_asked_for_after_a_loss_for_ever():
+    """Found at random: all asked at once, and the answers were more than there was room for behind the gap."""
+    assert fuzz(Job(13203125, "flooding")).verdict.violations == ()
+
+
+@pytest.mark.parametrize("relocation", ["standard", "prefetching"])
+def test_a_member_says_again_what_was_lost_where_it_had_just_come_to(relocation):
+    """Found at random: it said for ever that it was there. These baselines lose publications."""
+    found = fuzz(Job(300010, "covering", relocation, mobile="both")).verdict.violations
+    assert {one.rule for one in found} == {"complete"}
+
+
+def test_a_session_that_has_to_begin_above_another_number_does_not_stay_without_support():
+    """Found at random: its broker had closed the connection, so no link went down any more."""
+    job = Job(7740013, "identity", "naive", faults=True, mobile="walkers")
+    assert fuzz(job).verdict.violations == ()

@@ -11,12 +11,19 @@ the lease holds; else the lease is renewed first. What waits when the member is 
 What a member tells the coordinator are publications, and those wait while the client is slowed for other readers. So
 that it is not expelled meanwhile, a member that gets no answer enlists once more: that is no publication, and passes
 them. It has said nothing new by that: neither the lease begins anew, nor is anything answered that still waits.
+
+When a loss is reported to the client, its members ask what they missed. All do so at once, and the answers may be more
+than there is room for behind a window that the gap has closed: that would be the next loss, for ever. So whoever is told
+of another loss soon asks later, each time twice as late, and not at the same time as others.
 """
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 import msgspec
 
+from wayfare.core.client import ACK_DELAY_NS
 from wayfare.core.conditions import attr
 from wayfare.core.filters import Filter
 from wayfare.core.groups import (
@@ -40,6 +47,10 @@ PREFETCH = 16  # notifications that a member may have without being done with th
 AWAY_NS = 10_000_000_000  # that a member may be silent, unless it says otherwise
 SEEN_MIN = 64  # assignments of which a member knows that it had them, beside four prefetches
 RENEWALS = 3  # in that time, as long as it has something
+UNHEARD_MAX_NS = 60_000_000_000  # that what it publishes may wait, before it counts as lost
+PAUSE_MAX_NS = (
+    16 * ACK_DELAY_NS
+)  # between two losses, and asking what it missed; at most twice that
 
 
 class Listen(msgspec.Struct, frozen=True):
@@ -145,6 +156,12 @@ class Membership:
         # Since when the coordinator may not hear what is said to it; None: it has heard all.
         self._unheard_ns: int | None = None
         self._unanswered_ns = 0  # ... and since when it has answered nothing at all
+        self._told_ns = 0  # when the last publication to it was made
+        self._asks_at: int | None = None  # when it asks what it missed by a loss that came too soon
+        self._missing_ns = 0  # when it last asked
+        self._pause_ns = 0  # after the next loss that comes soon
+        # A part of each pause, its own.
+        self._share = sha256(address.encode()).digest()[0] / 256
 
     def begin(self) -> list[Action]:
         return [Listen(self.wanted, self.offered)]
@@ -255,8 +272,18 @@ class Membership:
 
     def on_lost(self, now: int) -> list[Action]:
         """A loss was reported to the client: maybe of an assignment, or the coordinator has forgotten its members."""
-        if not self._listening or self.left:
+        if not self._listening or self.left or self._asks_at is not None:
             return []
+        if self._pause_ns and now - self._missing_ns <= 2 * self._pause_ns and self.connected:
+            self._asks_at = now + int(self._pause_ns * (1 + self._share))
+            self._pause_ns = min(2 * self._pause_ns, PAUSE_MAX_NS)
+            self._arm(now, self._asks_at - now)
+            return []
+        self._pause_ns = ACK_DELAY_NS  # the window may be closed for so long
+        return self._ask_for_missing(now)
+
+    def _ask_for_missing(self, now: int) -> list[Action]:
+        self._asks_at, self._missing_ns = None, now
         checked: list[Action] = []
         if self.term and self.connected:
             checked = self._tell(now, check=True)
@@ -267,6 +294,8 @@ class Membership:
     def on_disconnected(self) -> None:
         """Nothing is said to anybody until the client is connected again."""
         self.connected, self._due = False, None
+        if self._asks_at is not None:
+            self._ask_for_missing(self._missing_ns)  # when it is connected again
 
     def on_connected(self, now: int) -> list[Action]:
         """The client is back, or somewhere else: renew the lease, or enlist again."""
@@ -283,6 +312,10 @@ class Membership:
         if self._due is None or now < self._due or self.left:
             return []
         self._due = None
+        if self._asks_at is not None:
+            if now >= self._asks_at:
+                return self._ask_for_missing(now)
+            self._arm(now, self._asks_at - now)
         if not self.term:
             return self._enrol(now)
         actions = self._keep_alive(now)
@@ -366,7 +399,8 @@ class Membership:
         """Enlist once more if nothing that was said has been heard for a while.
 
         A coordinator that has answered nothing for as long as this member may be silent cannot be reached: then
-        that would pile up.
+        that would pile up. One that answers, and has not heard for long what was published, may never hear it:
+        some relocation strategies lose what a publisher says where it has just come to.
         """
         if self._unheard_ns is None or not self.connected:
             return []
@@ -378,7 +412,10 @@ class Membership:
             return []
         self._unheard_ns = now
         self._arm(now)
-        return [self._enlist(self._answered)]
+        enlisted = self._enlist(self._answered)
+        if now - self._told_ns >= UNHEARD_MAX_NS:
+            return [*self._tell(now, check=True), enlisted]
+        return [enlisted]
 
     def _on_heard(self, beat: int, now: int, *, enlisted: bool) -> None:
         """The coordinator has heard this, and answered; with `enlisted`, maybe what passed what it has not heard."""
@@ -400,7 +437,7 @@ class Membership:
         is said again until the coordinator answers.
         """
         numbers, has, beat = tuple(self._done), None, self._next_beat(now)
-        self._told = beat
+        self._told, self._told_ns = beat, now
         if check:
             has = tuple(sorted(self._has()))
             numbers = tuple(one for one in self._seen if one not in has)
