@@ -1045,3 +1045,8 @@ def test_a_session_that_has_to_begin_above_another_number_does_not_stay_without_
     """Found at random: its broker had closed the connection, so no link went down any more."""
     job = Job(7740013, "identity", "naive", faults=True, mobile="walkers")
     assert fuzz(job).verdict.violations == ()
+
+
+def test_who_wanted_nothing_of_its_lost_session_is_told_of_no_loss_when_it_asks_for_the_past():
+    """Found at random: its session had ended, and what that had might have been missing in between."""
+    assert fuzz(Job(13800021, "covering", mobile="both")).verdict.violations == ()

@@ -470,7 +470,8 @@ class Handoff(Relocation):
         if not wait.returning:
             self.border.handovers.add(now - (wait.until - self._patience_ns(session, wait)))
         olds = wait.old.values()
-        session.backlog.may_repeat = loss is not None or any(is_unsure(old.kept) for old in olds)
+        unsure = loss is not None and bool(wait.asked)  # else those had nothing that it wants
+        session.backlog.may_repeat = unsure or any(is_unsure(old.kept) for old in olds)
         losses: list[Queued] = [] if loss is None else [(loss, NEVER)]
         past, lost_past = self._hold_past(session, wait, now) if wait.queries else ([], [])
         queue, unthinned = self._merged(session, wait, [*losses, *lost_past], now)
