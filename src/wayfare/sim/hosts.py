@@ -261,11 +261,19 @@ class BrokerHost(Host):
         if due is not None and (self._armed is None or due < self._armed):
             self.arm(due)
 
-    def reload(self) -> None:
-        """Start again with what was saved, if this broker can be saved."""
+    def reload(self, stopped_ns: int) -> None:
+        """Start again with what was saved, if this broker can be saved, as a live broker does."""
         if (saved := self._saved()) is not None:
             self._load(saved)
-            self.perform([])
+        self.stalled_ns += stopped_ns
+        self.perform(self.step(Stalled(stopped_ns), self.agenda.now))
+
+    def wake(self, due: int) -> None:
+        """As `Host.wake`; while it is stopped, no timer of it goes off, and `reload` arms them again."""
+        if self.core.name not in self.world.stopped:
+            super().wake(due)
+        elif due == self._armed:
+            self._armed = None
 
     def can_be_saved(self) -> bool:
         return self.core.relocation.name in SAVABLE

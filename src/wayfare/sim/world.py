@@ -501,7 +501,7 @@ class World:
 
     def restart(self, crash: Crash) -> None:
         self.stopped.discard(crash.broker)
-        self.broker(crash.broker).reload()
+        self.broker(crash.broker).reload(crash.for_ns)
         for pipe in self._pipes_of(crash.broker):
             pipe.heal()
         self._report_links(self._edges_of(crash.broker))
