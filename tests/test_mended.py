@@ -1050,3 +1050,8 @@ def test_a_session_that_has_to_begin_above_another_number_does_not_stay_without_
 def test_who_wanted_nothing_of_its_lost_session_is_told_of_no_loss_when_it_asks_for_the_past():
     """Found at random: its session had ended, and what that had might have been missing in between."""
     assert fuzz(Job(13800021, "covering", mobile="both")).verdict.violations == ()
+
+
+def test_no_timer_goes_off_in_a_broker_that_has_crashed():
+    """A coordinator gave its members up in the middle of a crash."""
+    assert fuzz(Job(13124166, "simple", faults=True)).verdict.violations == ()
