@@ -1055,3 +1055,14 @@ def test_who_wanted_nothing_of_its_lost_session_is_told_of_no_loss_when_it_asks_
 def test_no_timer_goes_off_in_a_broker_that_has_crashed():
     """A coordinator gave its members up in the middle of a crash."""
     assert fuzz(Job(13124166, "simple", faults=True)).verdict.violations == ()
+
+
+def test_no_will_waits_for_a_neighbour_that_was_never_there():
+    """Found at random, in the judge: it took a link that had never begun for one that was down."""
+    assert fuzz(Job(13800098, "covering", mobile="both")).verdict.violations == ()
+
+
+def test_a_connection_whose_end_was_not_read_before_a_rollback_is_not_paused_for_ever():
+    """Found at random, in the simulator."""
+    job = Job(13800361, "simple", faults=True, mobile="both", rollbacks=True)
+    assert fuzz(job).verdict.violations == ()

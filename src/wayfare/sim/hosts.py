@@ -288,7 +288,7 @@ class BrokerHost(Host):
 
     def restore_copy(self) -> None:
         """Start again with the copy, as a live broker does whose store was rolled back."""
-        self.agenda.cancel(lambda action: action[0] == self._leave_queue)  # gone with the process
+        self.agenda.cancel(self._is_gone)
         self._load(self.copy)
         if not self.copy:  # it does not know that there was a store
             return
@@ -296,6 +296,13 @@ class BrokerHost(Host):
         for gone in [*border.by_link, *self.core.profiles.asking]:
             self.perform(self.step(LinkDown(gone), now))
         self.perform(self.step(RolledBack(), now))
+
+    def _is_gone(self, action: Planned) -> bool:
+        """Whether this waited to be read, and is gone with the process; so are connections whose ends were."""
+        waits = action[0] == self._leave_queue
+        if waits and type(action[1]) is LinkDown:
+            self.drop_paused(action[1].link)
+        return waits
 
     def begin_link(self, neighbour: str) -> None:
         """A link to a neighbour begins from nothing: what was to be read from it, or sent, is gone."""

@@ -586,7 +586,12 @@ class World:
 
     def log_will(self, effect: WillPublished, broker: str) -> None:
         one = effect.notification
-        since = [down for (end, _), down in self._unlinked.items() if end == broker]
+        since = [
+            down
+            for (end, other), down in self._unlinked.items()
+            # No will waits for a neighbour that was never there.
+            if end == broker and self.awaited.isdisjoint({(end, other), (other, end)})
+        ]
         if since:
             self.cut_off_wills[one.publisher, one.number] = self.now - min(since)
         self.log(
