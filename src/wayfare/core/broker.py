@@ -387,8 +387,9 @@ class Broker:
                 if any(type(effect) is Close and effect.link == link for effect in effects):
                     break
             return effects
+        publish = border.publish
         for message in event.messages:
-            effects += border.publish(session, message, now)
+            effects += publish(session, message, now)
         effects.append(Send(link, m.Published(session.published)))
         return effects
 

@@ -478,9 +478,7 @@ class Backlog:
     __slots__ = (
         "_expires_at",
         "_least",
-        "_many",
         "_memory",
-        "_most",
         "_owner",
         "_spare",
         "_spare_bytes",
@@ -494,7 +492,9 @@ class Backlog:
         "large",
         "large_bytes",
         "last",
+        "many",
         "may_repeat",
+        "most",
         "sent",
         "unacked",
         "waiting",
@@ -507,7 +507,7 @@ class Backlog:
     ) -> None:
         """What it keeps counts in `memory`, and makes its owner larger."""
         self._memory, self._owner = memory or Memory(), owner
-        self._most = self._many = -1  # beyond these bytes, or entries, somebody has to look
+        self.most = self.many = -1  # beyond these bytes, or entries, somebody has to look
         self._least = -1  # ... and below these bytes
         self._expires_at = ENDLESS  # when to look for what has expired while it waited
         self._spare = self._spare_bytes = 0  # that it may keep beyond its limits
@@ -543,7 +543,7 @@ class Backlog:
         self._memory.keep(stored)
         if stored.notification.expires_ns:
             self._expires_at = min(self._expires_at, now + stored.notification.expires_ns)
-        if self.bytes > self._most or len(self) > self._many:
+        if self.bytes > self.most or len(self) > self.many:
             self._mind(limits, now)
 
     def put_all(self, some: Sequence[Kept], limits: Limits) -> None:
@@ -556,7 +556,7 @@ class Backlog:
             self._memory.keep(stored)
             if stored.notification.expires_ns:
                 self._expires_at = min(self._expires_at, put + stored.notification.expires_ns)
-        if some and (self.bytes > self._most or len(self) > self._many):
+        if some and (self.bytes > self.most or len(self) > self.many):
             self._mind(limits, some[-1][1])
 
     def is_open(self, window: int, window_bytes: int) -> bool:
@@ -565,12 +565,15 @@ class Backlog:
         return free and self.last == self.sent < self.acked + window
 
     def pass_on(self, stored: Stored, now: int, limits: Limits) -> Deliver:
-        """As `put` and `take`, where nothing waits and the window is open: the usual case. See `enlarge`."""
+        """As `put` and `take`, where nothing waits and the window is open. See `enlarge`.
+
+        In the usual case, `Border.route` does this by itself.
+        """
         number = self.last = self.sent = self.last + 1
         size = self.bytes = self.bytes + stored.size
         unacked = self.unacked
         unacked.append((number, stored, now))
-        if size > self._most or len(unacked) > self._many:
+        if size > self.most or len(unacked) > self.many:
             self._mind(limits, now)
         return Deliver(number, stored.notification)
 
@@ -618,9 +621,9 @@ class Backlog:
             self._memory.note(self._owner)
             room = max(self._memory.room(self._owner) // 8, ROOM_MIN)
         self._least = self._shrunk()
-        self._most = min(limits.backlog_bytes + self._spare_bytes, self.bytes + room)
+        self.most = min(limits.backlog_bytes + self._spare_bytes, self.bytes + room)
         most = limits.backlog_count + self._spare
-        self._many = min(most, len(self) + room // (BODY_BYTES + ENTRY_BYTES))
+        self.many = min(most, len(self) + room // (BODY_BYTES + ENTRY_BYTES))
 
     def _shrunk(self) -> int:
         """Below these bytes its owner is looked at again: not whenever a window of deliveries is acknowledged."""
@@ -629,7 +632,7 @@ class Backlog:
     def allow(self, count: int, size: int) -> None:
         """Let it keep this much beyond its limits; what is too much is dropped when more is put here."""
         self._spare, self._spare_bytes = count, size
-        self._most = self._many = -1
+        self.most = self.many = -1
 
     def _keep_to(self, limits: Limits, now: int) -> None:
         if (
@@ -743,7 +746,7 @@ class Backlog:
 
     def count(self) -> None:
         """See how much is on its way to a client that is attached; little does not count."""
-        self._most = self._many = -1  # somebody has to look when it grows: it may have shrunk
+        self.most = self.many = -1  # somebody has to look when it grows: it may have shrunk
         self._count_sent()
 
     def _count_sent(self) -> None:
