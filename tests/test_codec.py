@@ -492,9 +492,9 @@ LAYOUT = [
     ),
     (
         m.Tunnel("porto", "faro", "anna#2", m.Ack(4)),
-        [32, "porto", "faro", "anna#2", [17, 4, None], ""],
+        [32, "porto", "faro", "anna#2", [17, 4, None], "", False],
     ),
-    (m.Tunnel("porto", "faro", "l", None, "gone"), [32, "porto", "faro", "l", None, "gone"]),
+    (m.Tunnel("porto", "faro", "l", None, "gone"), [32, "porto", "faro", "l", None, "gone", False]),
     *(
         (m.Update(errands=(errand,)), [30, [], [], [], [], [array], False, None, None, []])
         for errand, array in (

@@ -1066,3 +1066,15 @@ def test_a_connection_whose_end_was_not_read_before_a_rollback_is_not_paused_for
     """Found at random, in the simulator."""
     job = Job(13800361, "simple", faults=True, mobile="both", rollbacks=True)
     assert fuzz(job).verdict.violations == ()
+
+
+def test_a_client_elsewhere_learns_that_it_is_to_attach_again():
+    """What closes a connection says so; on the way back from the home broker that was left out."""
+    job = Job(13710118, "covering", "home", faults=True, mobile="both")
+    assert fuzz(job).verdict.violations == ()
+
+
+@pytest.mark.parametrize("seed", [67, 92])
+def test_a_client_whose_home_is_not_known_yet_tries_again(seed):
+    """Its home broker starts late, and nobody has heard of it."""
+    assert fuzz(Job(seed, "covering", "home", mobile="both")).verdict.violations == ()

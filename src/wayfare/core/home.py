@@ -91,7 +91,7 @@ class Home(Relocation):
             else:
                 assert isinstance(effect, Close)
                 del self._away[effect.link]
-                out += self._send(Tunnel(there[0], *there, None, effect.reason))
+                out += self._send(Tunnel(there[0], *there, None, effect.reason, effect.again))
         return out
 
     # On the way
@@ -127,7 +127,7 @@ class Home(Relocation):
         if message.message is not None:
             return [Send(link, message.message)]
         del self._visitors[link]
-        return [Close(link, message.reason)]
+        return [Close(link, message.reason, again=message.again)]
 
     def _send(self, message: Tunnel) -> list[Effect]:
         hop = self.paths.towards(message.broker)

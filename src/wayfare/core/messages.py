@@ -1033,6 +1033,7 @@ class Tunnel(Message, frozen=True, tag=32):
     link: LinkId  # the client's connection there
     message: FromClient | ToClient | None
     reason: str = ""
+    again: bool = False  # the client is to attach again
 
 
 # Replicator -> replicator, directly. Any of them may be lost: a virtual client has a lease.

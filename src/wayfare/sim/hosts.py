@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from wayfare.core import membership as ms
 from wayfare.core import messages as m
-from wayfare.core.broker import LATER, Broker
+from wayfare.core.broker import Broker
 from wayfare.core.client import Client
 from wayfare.core.conditions import Condition
 from wayfare.core.effects import (
@@ -64,7 +64,6 @@ from wayfare.core.messages import (
     terms_text,
 )
 from wayfare.core.predicates import Value
-from wayfare.core.relocation import EXCEED
 from wayfare.core.requests import (
     REPLIES,
     Action,
@@ -436,8 +435,7 @@ class BrokerHost(Host):
         if connection is not None:
             connection.break_off(noticed=True, reason=effect.reason)
             client = connection.client
-            contested = {one.format(client.name) for one in (EXCEED, LATER)}
-            if effect.again and effect.reason in contested and not client.replaced:
+            if effect.again and not client.replaced:
                 self.agenda.at(self.agenda.now + RETRY_NS, self.world.come_back, client)
 
 
