@@ -157,7 +157,7 @@ async def _publish(
     offered: Filter | None,
     area: Area | None,
 ) -> int:
-    announced: dict[Filter, Offer] = {}
+    announced: dict[Filter, Offer | None] = {}
     similar = notation.alike if a.json else notation.exactly
     published = 0
     # What is published reaches all subscribers, also before the advertisement is confirmed.
@@ -168,14 +168,15 @@ async def _publish(
             async for attributes, payload in what:
                 filter = offered or similar(attributes)
                 if filter not in announced:
-                    announced[filter] = client.offer(filter)
-                    if a.quench:
-                        await running.until_ready(announced[filter])
+                    announced[filter] = client.offer(filter) if a.quench else None
+                    if offer := announced[filter]:
+                        await running.until_ready(offer)
                     else:
                         await client.advertise(filter)
-                if a.quench and not announced[filter].wanted:
+                offer = announced[filter]
+                if offer and not offer.wanted:
                     running.tell(f"nobody is interested in {filter}: waiting")
-                    await announced[filter].until_wanted()
+                    await offer.until_wanted()
                     running.tell(f"somebody is interested in {filter}: publishing")
                 publish = partial(client.publish, expires=a.lifetime, area=area)
                 say = client.clear if a.clear else publish
