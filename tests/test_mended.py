@@ -1078,3 +1078,8 @@ def test_a_client_elsewhere_learns_that_it_is_to_attach_again():
 def test_a_client_whose_home_is_not_known_yet_tries_again(seed):
     """Its home broker starts late, and nobody has heard of it."""
     assert fuzz(Job(seed, "covering", "home", mobile="both")).verdict.violations == ()
+
+
+def test_no_reply_of_an_earlier_process_answers_a_request_with_its_number():
+    """Two processes of a client whose clock is behind had one reply address in the simulator."""
+    assert fuzz(Job(209, "covering", mobile="both")).verdict.violations == ()

@@ -754,7 +754,7 @@ class ClientHost(Host):
         """Send a request to all that subscribe to it; `answers` has the replies."""
         self.core.check_publication(attributes, payload)
         if self.requests is None:
-            self.requests = Requests(f"{self.name}/{self.core.epoch}")
+            self.requests = Requests(f"{self.name}/{self.core.life}/{self.core.epoch}")
         number, actions = self.requests.begin(
             attributes, payload, timeout_ns, self.world.now, many=many
         )
