@@ -1083,3 +1083,8 @@ def test_a_client_whose_home_is_not_known_yet_tries_again(seed):
 def test_no_reply_of_an_earlier_process_answers_a_request_with_its_number():
     """Two processes of a client whose clock is behind had one reply address in the simulator."""
     assert fuzz(Job(209, "covering", mobile="both")).verdict.violations == ()
+
+
+def test_a_reader_for_which_nobody_is_slowed_may_lose_what_comes_first():
+    job = Job(13124334, "merging", faults=True)
+    assert fuzz(job).verdict.violations == ()

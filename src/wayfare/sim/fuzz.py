@@ -672,6 +672,8 @@ class Fuzz:
             if event.kind == "subscribed" and SLOWS in (event.reason or ""):
                 seconds = (event.reason or "").partition(SLOWS)[2].removesuffix(" s")
                 bounds[client] = min(bound, int(float(seconds) * SECOND_NS))
+                if not bounds[client]:  # nobody is slowed for it, so the first may be lost already
+                    since.setdefault(client, now)
             late = now - published.get((event.publisher, event.number), now)
             if event.kind == "detached" or (event.kind == "delivered" and late >= bound):
                 since.setdefault(client, now)
