@@ -77,9 +77,9 @@ def test_top_of_one_broker_shows_its_links():
         port = json.loads(one.line())["status"].rpartition(":")[2]
         code, out, _ = wayfare("top", port, "--once")
         assert code == 0
-        assert ["porto", "down", "0"] in [line.split()[:3] for line in out.splitlines()]
+        assert ["porto", "down", "1"] in [line.split()[:3] for line in out.splitlines()]
         code, out, _ = wayfare("top", port, port, "--once")
-        assert "lisbon has no link to porto: 0 messages wait" in out.splitlines()
+        assert "lisbon has no link to porto: 1 messages wait" in out.splitlines()
 
 
 def test_top_says_what_it_cannot_reach_and_goes_on(tmp_path):

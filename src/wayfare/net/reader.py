@@ -65,6 +65,10 @@ class Log(core.Client):
     def may_attach_unseen(self) -> bool:
         return False  # it reads at one broker, and nowhere else
 
+    def ask_for_all(self) -> list[Effect]:
+        """Ask the broker to say so when this has all that it has: see `CaughtUp`."""
+        return self._say(m.HereAck(self.following.acked, asks=True))
+
     def attach(self, broker: BrokerId | None, link: LinkId, time_ns: int = 0) -> list[Effect]:
         assert broker is not None
         if self.where not in ("", broker):
@@ -107,6 +111,7 @@ class Reader(LocalBroker):
         self._start = start
         self._committed = start.delivery
         self._wanted = wanted
+        self._caught_up = 0  # how often the broker said that this has all
         self._since_ns = 0 if start.session else int(since * 1e9)
         if not self._since_ns:
             mine.subscribe(wanted)
@@ -138,10 +143,18 @@ class Reader(LocalBroker):
         self._conversation.perform(self._core.confirm_to(self._committed, now))
 
     async def settle(self) -> None:
-        """Wait until all is here that the broker had when it was asked."""
+        """Wait until all is here that the broker had when it was asked, and the past that it fetches."""
         there = self._conversation
-        while there.wire is None or not await there.answered(there.wire):
+        while there.wire is None or not await self._has_caught_up():
             await there.arrived()
+
+    async def _has_caught_up(self) -> bool:
+        """Whether the broker said so; False if the connection ended meanwhile."""
+        there = self._conversation
+        wire, before = there.wire, self._caught_up
+        there.perform(self._core.ask_for_all())
+        await self._life.until(lambda: self._caught_up > before or there.wire is not wire)
+        return self._caught_up > before
 
     async def reach(self, delivery: int) -> None:
         """Wait until so much has come."""
@@ -151,7 +164,10 @@ class Reader(LocalBroker):
 
     def _heard(self, message: m.AnyMessage) -> None:
         super()._heard(message)
-        if isinstance(message, m.Welcome):
+        if isinstance(message, m.CaughtUp):
+            self._caught_up += 1
+            self._life.changed.set()
+        elif isinstance(message, m.Welcome):
             self._core.session = self._core.session or self._core.epoch
             if self._since_ns:
                 since_ns, self._since_ns = self._since_ns, 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from wayfare.core import membership as ms
 from wayfare.core import messages as m
-from wayfare.core.broker import Broker
+from wayfare.core.broker import LATER, Broker
 from wayfare.core.client import Client
 from wayfare.core.conditions import Condition
 from wayfare.core.effects import (
@@ -43,6 +43,7 @@ from wayfare.core.effects import (
     passes_pauses,
 )
 from wayfare.core.filters import Filter
+from wayfare.core.home import Home
 from wayfare.core.membership import Membership
 from wayfare.core.messages import (
     Area,
@@ -64,6 +65,7 @@ from wayfare.core.messages import (
     terms_text,
 )
 from wayfare.core.predicates import Value
+from wayfare.core.relocation import EXCEED
 from wayfare.core.requests import (
     REPLIES,
     Action,
@@ -435,7 +437,10 @@ class BrokerHost(Host):
         if connection is not None:
             connection.break_off(noticed=True, reason=effect.reason)
             client = connection.client
-            if effect.again and not client.replaced:
+            contested = {one.format(client.name) for one in (EXCEED, LATER)}
+            # Others would try for ever where a broker has no room.
+            tries = effect.reason in contested or self.core.relocation.name == Home.name
+            if effect.again and tries and not client.replaced:
                 self.agenda.at(self.agenda.now + RETRY_NS, self.world.come_back, client)
 
 
