@@ -5,7 +5,7 @@ import pytest
 from wayfare.core.past_requests import PastRequests
 from wayfare.sim.fuzz import Fuzz, Job
 
-JOB = Job(900239, mobile="both")  # all brokers remember everything, and nothing goes wrong
+JOB = Job(900089, mobile="both")  # all brokers remember everything, and nothing goes wrong
 
 
 def played():

@@ -206,9 +206,7 @@ def test_a_past_that_a_broker_cannot_deliver_as_a_whole_is_no_batch(brokers):
         read()
     assert read(failOnDataLoss="false") == [*range(50, 70)]
     assert read(filter="x > 55") == [*range(56, 70)]
-    with pytest.raises(
-        PipelineError, match="a cannot tell the last 60 s: brokers remember less"
-    ):
+    with pytest.raises(PipelineError, match="a cannot tell the last 60 s: brokers remember less"):
         read(filter="x > 55", since="60")
 
 
