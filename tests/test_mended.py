@@ -1088,3 +1088,9 @@ def test_no_reply_of_an_earlier_process_answers_a_request_with_its_number():
 def test_a_reader_for_which_nobody_is_slowed_may_lose_what_comes_first():
     job = Job(13124334, "merging", faults=True)
     assert fuzz(job).verdict.violations == ()
+
+
+@pytest.mark.parametrize(("seed", "routing"), [(3000057, "covering"), (4100180, "flooding")])
+def test_the_judge_of_walkers_knows_why_a_loss_may_be_reported_without_faults(seed, routing):
+    """A broker that a walker left in a hurry reports it on its return; a new process overtakes its predecessor."""
+    assert fuzz(Job(seed, routing, mobile="walkers")).verdict.violations == ()

@@ -27,12 +27,13 @@ def is_refusal(reason: str) -> bool:
 class Span:
     """From when to when a client held a filter, or was attached."""
 
-    __slots__ = ("confirmed", "end", "filter", "limited", "start")
+    __slots__ = ("broker", "confirmed", "end", "filter", "limited", "start")
 
-    def __init__(self, start: int, filter: Filter | None = None) -> None:
+    def __init__(self, start: int, filter: Filter | None = None, broker: str | None = None) -> None:
         self.start = start
         self.end: float = inf
         self.filter = filter
+        self.broker = broker  # of an attachment
         self.limited = False  # the client does not want to have all that it missed
         self.confirmed: float = inf  # since when the subscription is known to be in effect
 
@@ -94,7 +95,7 @@ class History:
 
     def come(self, time: int, broker: str | None) -> None:
         """A new attachment; after leaving, everything that is held begins anew."""
-        self.attached.append(Span(time))
+        self.attached.append(Span(time, broker=broker))
         self.moves += self._broker not in (None, broker)
         self._broker = broker
         for key, (count, span) in self._held.items():

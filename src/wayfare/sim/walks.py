@@ -14,6 +14,7 @@ from random import Random
 
 import msgspec
 
+from wayfare.core.border import OVERTAKEN
 from wayfare.core.broker import ALL_RELOCATIONS
 from wayfare.core.changes import Changes
 from wayfare.core.client import ACK_DELAY_NS
@@ -686,11 +687,17 @@ class Walks:
             # What its broker followed for the former number is over, with what it kept meanwhile.
             again = event.client in exceeding and event.reason == NO_STREAM
             # A client that goes on before what was kept for it has come may be told of a loss that is none.
-            recent = [span for span in history.attached if span.start <= event.time_ns][-4:-1]
+            # What a broker could not report, because the client had gone on, is reported when it comes back there.
+            *earlier, here = [one for one in history.attached if one.start <= event.time_ns]
+            recent = earlier[-3:] + [one for one in earlier if one.broker == here.broker][-1:]
             hurries = event.reason in (NO_STREAM, NOT_ANSWERED) and any(
                 span.end - span.start < whole_ns for span in recent
             )
-            if not (in_vain or overflow or again or hurries):
+            # What a process published last may be on its way when the next one publishes, at another broker.
+            anew = event.reason == OVERTAKEN and any(
+                replaced <= event.time_ns for one in known.values() for replaced in one.replaced
+            )
+            if not (in_vain or overflow or again or hurries or anew):
                 yield Violation("gap", f"{event.client} was told of a loss: {event.reason}")
 
 
