@@ -1,22 +1,25 @@
 """Archives: what is added is there once, and what is asked for is found without reading all of it."""
 
 import json
+import shutil
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
 from wayfare import cli
 from wayfare.bench.history import rows_read, scan_of
 from wayfare.core.filters import Filter
+from wayfare.core.messages import Area, State
 from wayfare.core.predicates import Attributes
 from wayfare.errors import PipelineError
 from wayfare.eventlog import Event, writer
-from wayfare.pipeline import archive, columns, history
-from wayfare.pipeline.archive import DAY_NS, NOTIFICATIONS
+from wayfare.pipeline import archive, columns, events, history
+from wayfare.pipeline.archive import DAY_NS, NOTIFICATIONS, USE
 
 MARCH_NS = 20_541 * DAY_NS  # 2026-03-29
 
@@ -68,6 +71,78 @@ def test_days_attributes_and_sorts_come_and_go(spark: SparkSession, tmp_path: Pa
     ]:
         got = history.past(spark, path, Filter.parse(text), since, until)
         assert numbers(got) == found, text
+
+
+def of_use(spark: SparkSession, tmp_path: Path) -> str:
+    """An archive of an event log with publications that expire, or are of use somewhere only."""
+    at = MARCH_NS
+    log, path = tmp_path / "log.parquet", str(tmp_path / "city")
+    with writer(log, run="r") as file:
+        file.write(
+            [
+                Event(at, "published", "ticker", number=0, attributes={"x": 0}),
+                Event(at, "published", "ticker", number=1, attributes={"x": 1}, expires_ns=10),
+                Event(at, "published", "ticker", number=2, attributes={"x": 2}, area=Area(("R1",))),
+                Event(
+                    at + 1,
+                    "published",
+                    "ticker",
+                    number=3,
+                    attributes={"x": 3},
+                    area=Area((), (52.5, 13.4, 500.0)),
+                ),
+            ]
+        )
+    assert archive.add(spark, path, archive.published(events.read(spark, str(log)))) == 4
+    return path
+
+
+def test_what_has_expired_or_is_of_use_elsewhere_is_left_out(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, everything = of_use(spark, tmp_path), Filter.parse("exists(x)")
+
+    def past(until_ns: int | None = None, **more: Any) -> list[int]:
+        return sorted(numbers(history.past(spark, path, everything, None, until_ns, **more)))
+
+    assert past() == [0, 2, 3]
+    assert past(MARCH_NS + 10) == [0, 2, 3]  # a lifetime that is over at that very moment
+    assert past(MARCH_NS + 9) == [0, 1, 2, 3]
+    assert past(expired=True) == [0, 1, 2, 3]
+    assert past(place=State("R1")) == [0, 2, 3]  # whose position is not known
+    assert past(place=State("R2")) == [0, 3]
+    assert past(place=State("", (52.5, 13.401))) == [0, 2, 3]
+    assert past(place=State("", (52.5, 13.5))) == [0, 2]
+
+    rows = spark.read.format("wayfare")
+    assert sorted(numbers(rows.load(path))) == [0, 2, 3]
+    assert sorted(numbers(rows.option("expired", "true").load(path))) == [0, 1, 2, 3]
+
+    for at, found in [("R2", ["x=0", "x=3"]), ("52.5,13.5", ["x=0", "x=2"])]:
+        assert cli.main(["history", path, "exists(x)", "--at", at]) == 0
+        assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == found
+    with pytest.raises(SystemExit):
+        cli.main(["history", path, "exists(x)", "--at", "91,0"])
+    assert "'91,0' is not a place" in capsys.readouterr().err
+
+
+def test_an_archive_of_an_earlier_release_has_nothing_that_expires(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path, old = of_use(spark, tmp_path), tmp_path / "old"
+    kept = spark.read.parquet(f"{path}/notifications").drop(*USE.names)
+    kept.write.partitionBy("day").parquet(f"{old}/notifications")
+    shutil.copytree(f"{path}/names", old / "names")
+    found = history.past(spark, str(old), Filter.parse("x < 5"), place=State("R2"))
+    assert sorted(numbers(found)) == [0, 1, 2, 3]
+    assert sorted(numbers(spark.read.format("wayfare").load(str(old)))) == [0, 1, 2, 3]
+    new = [(MARCH_NS, {"x": 4})]
+    assert (
+        archive.add(
+            spark, str(old), frame(spark, *new).withColumn("number", F.lit(9).cast("bigint"))
+        )
+        == 1
+    )
 
 
 def test_an_add_that_failed_can_be_repeated(

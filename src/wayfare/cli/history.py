@@ -26,6 +26,7 @@ EXAMPLES = """examples:
   wayfare history city "kmh > 120" --since 2h               of the last two hours
   wayfare history city "exists(kmh)" --since 2026-03-29 --until 2026-03-30T06:00 --limit 10 --json
   wayfare history city "near(52.52, 13.4, 500)" --out found.jsonl
+  wayfare history city "service = 'traffic'" --at R12       without what was of use elsewhere only
 
 Times are in UTC: 2026-03-29, 2026-03-29T12:30, with another offset 2026-03-29T12:30+02:00, or ago: 90s, 15m,
 2h, 7d, 2w. A log that is added again adds nothing. The language of filters: docs/filter-language.md.
@@ -50,6 +51,15 @@ def add_parser(commands: Any) -> None:
     one.add_argument("--since", type=time_ns, metavar="TIME", help="from then on")
     one.add_argument("--until", type=time_ns, metavar="TIME", help="before then")
     one.add_argument("--limit", type=running.count, metavar="N", help="the first so many")
+    one.add_argument(
+        "--expired", action="store_true", help="also what has expired by --until, or by now"
+    )
+    one.add_argument(
+        "--at",
+        type=place,
+        metavar="PLACE",
+        help="only what is of use there: a location, or LATITUDE,LONGITUDE",
+    )
     one.add_argument("--json", action="store_true", help="one JSON object a line")
     one.add_argument(
         "--out",
@@ -90,6 +100,22 @@ def time_ns(text: str) -> int:
     return found
 
 
+def place(text: str) -> m.State:
+    """Where somebody is: a location, or a position."""
+    parts = text.split(",")
+    try:
+        position = tuple(float(part) for part in parts)
+    except ValueError:
+        position = ()
+    if len(position) == 2 and abs(position[0]) <= 90 and abs(position[1]) <= 180:
+        return m.State("", position)
+    if len(parts) == 1 and text:
+        return m.State(text)
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a place: give a location, like R12, or latitude and longitude in degrees, like 52.52,13.38"
+    )
+
+
 def run(arguments: argparse.Namespace) -> int:
     a = arguments
     if (a.filter is None) == (a.add is None):
@@ -119,7 +145,9 @@ def _add(spark: Any, a: argparse.Namespace) -> int:
 def _ask(spark: Any, a: argparse.Namespace, wanted: Filter) -> int:
     from wayfare.pipeline import history
 
-    found = history.past(spark, a.archive, wanted, a.since, a.until, a.limit)
+    found = history.past(
+        spark, a.archive, wanted, a.since, a.until, a.limit, expired=a.expired, place=a.at
+    )
     if a.out is None:
         count = _print(history.told(found, a.archive), sys.stdout, _as_json if a.json else _as_text)
     elif a.out.endswith(".parquet"):

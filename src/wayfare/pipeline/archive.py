@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     BinaryType,
@@ -41,7 +41,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from wayfare.core.messages import check_attributes
+from wayfare.core.areas import is_outside
+from wayfare.core.messages import Area, State, check_attributes
 from wayfare.core.predicates import Value
 from wayfare.errors import InvalidNotification, PipelineError
 from wayfare.pipeline.spark import explained
@@ -56,6 +57,9 @@ NOTIFICATIONS = StructType(
         StructField("payload", BinaryType()),
     ]
 )
+# For how long, and where, a notification is of use. Archives of earlier releases have neither: null there means always, and everywhere.
+USE = StructType([StructField("expires_ns", LongType()), StructField("area", StringType())])
+STORED = StructType([*NOTIFICATIONS, *USE])
 IDENTITY = ["run", "time_ns", "publisher", "number"]
 DAY = StructField("day", DateType())
 EPOCH = date(1970, 1, 1)
@@ -145,7 +149,7 @@ def _open(spark: SparkSession, path: str) -> Archive | None:
         try:
             facts = spark.read.schema(FACTS).option("mode", "FAILFAST").json(f"{path}/names")
             names = _names(facts)
-            schema = StructType([*NOTIFICATIONS, *_fields(names), DAY])
+            schema = StructType([*STORED, *_fields(names), DAY])
             return Archive(names, spark.read.schema(schema).parquet(f"{path}/notifications"))
         except AnalysisException as error:
             if error.getCondition() == "PATH_NOT_FOUND":
@@ -179,6 +183,29 @@ def within(frame: DataFrame, since_ns: int | None, until_ns: int | None) -> Data
     return frame
 
 
+def unexpired(frame: DataFrame, now_ns: int) -> DataFrame:
+    """What has not expired at this time."""
+    left_ns = F.col("expires_ns") - (F.lit(now_ns) - F.col("time_ns"))
+    return frame.where(F.col("expires_ns").isNull() | (left_ns > 0))
+
+
+def of_use_at(frame: DataFrame, place: State) -> DataFrame:
+    """What is of use for a client that is there."""
+
+    def is_inside(area: str | None) -> bool:  # Spark calls it for every row
+        return area is None or not is_outside(_area(area), place)
+
+    return frame.where(F.udf(is_inside, BooleanType(), useArrow=False)("area"))
+
+
+def _area(text: str) -> Area:
+    """An area as event logs have it."""
+    said = msgspec.json.decode(text)
+    if "locations" in said:
+        return Area(tuple(said["locations"]))
+    return Area((), (said["lat"], said["lon"], said["metres"]))
+
+
 def day_of(time_ns: int) -> date:
     """The day in UTC."""
     return EPOCH + timedelta(days=time_ns // DAY_NS)
@@ -196,6 +223,7 @@ def published(events: DataFrame) -> DataFrame:
         "number",
         "attributes",
         F.lit(b"").alias("payload"),
+        *USE.names,
     )
 
 
@@ -210,7 +238,10 @@ def add(
     """
     with explained(f"notifications cannot be added to {path}"):
         kept = _open(spark, path)
-        new = notifications.select(NOTIFICATIONS.names).dropDuplicates(IDENTITY)
+        use = [
+            F.col(one.name) if one.name in notifications.columns else _nothing(one) for one in USE
+        ]
+        new = notifications.select(*NOTIFICATIONS.names, *use).dropDuplicates(IDENTITY)
         if kept is not None:
             new = _unknown(new, kept.frame)
         new.cache()
@@ -223,6 +254,10 @@ def add(
         finally:
             new.unpersist()
         return count
+
+
+def _nothing(field: StructField) -> Column:
+    return F.lit(None).cast(field.dataType).alias(field.name)
 
 
 def _unknown(new: DataFrame, old: DataFrame) -> DataFrame:
@@ -314,7 +349,7 @@ def _write_names(spark: SparkSession, path: str, names: Names, known: Names) -> 
 
 
 def _write(path: str, new: DataFrame, names: Names, lead: Sequence[str]) -> None:
-    schema = StructType([*NOTIFICATIONS, *_fields(names)])
+    schema = StructType([*STORED, *_fields(names)])
     order = [column_name(sort, name) for name, sort in _columns(names) if name in lead]
     day = F.date_add(F.lit(EPOCH), F.call_function("div", "time_ns", F.lit(DAY_NS)).cast("int"))
     (

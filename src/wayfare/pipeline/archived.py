@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
 from operator import and_, or_
+from time import time_ns as now_ns
 from typing import Any
 
 import pyarrow as pa
@@ -37,6 +38,8 @@ ARROW = pa.schema(
         ("number", pa.int64()),
         ("attributes", pa.string()),
         ("payload", pa.binary()),
+        ("expires_ns", pa.int64()),
+        ("area", pa.string()),
     ]
 )
 
@@ -50,7 +53,7 @@ class ArchiveReader(DataSourceReader):
     def __init__(self, settings: Settings, schema: StructType) -> None:
         assert settings.path is not None
         self._path, self._schema = settings.path, schema
-        self._wanted = settings.wanted
+        self._wanted, self._expired = settings.wanted, settings.expired
         self._since, self._until = INT_MIN, INT_MAX  # both included
 
     def pushFilters(self, filters: list[ds.Filter]) -> Iterable[ds.Filter]:  # noqa: N802
@@ -99,6 +102,9 @@ class ArchiveReader(DataSourceReader):
         )
         time = pads.field("time_ns")
         maybe = (time >= self._since) & (time <= self._until) & expression(self._wanted, names)
+        if not self._expired:
+            expires = pads.field("expires_ns")
+            maybe &= expires.is_null() | (expires > pads.scalar(now_ns()) - time)
         for batch in file.to_batches(columns=NOTIFICATIONS.names, filter=maybe):
             yield batch_of(self._matching(batch), self._schema)
 

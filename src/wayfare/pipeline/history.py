@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 from pyspark.sql import DataFrame, SparkSession
 
 from wayfare.core.filters import Filter
-from wayfare.core.messages import ClientId, Notification, Number
+from wayfare.core.messages import ClientId, Notification, Number, State
 from wayfare.pipeline import archive, columns
 from wayfare.pipeline.spark import explained
 
@@ -21,11 +22,21 @@ def past(
     since_ns: int | None = None,
     until_ns: int | None = None,
     limit: int | None = None,
+    *,
+    expired: bool = False,
+    place: State | None = None,
 ) -> DataFrame:
-    """What was published at `since` or later, before `until`, and is wanted; the earliest first."""
+    """What was published at `since` or later, before `until`, and is wanted; the earliest first.
+
+    Not what has expired by `until`, or by now, unless `expired` says so. With a `place`, only what is of use there.
+    """
     kept = archive.read(spark, path)
-    then = kept._replace(frame=archive.within(kept.frame, since_ns, until_ns))
-    found = columns.matching(then, wanted).orderBy(ORDER)
+    then = archive.within(kept.frame, since_ns, until_ns)
+    if not expired:
+        then = archive.unexpired(then, time.time_ns() if until_ns is None else until_ns)
+    if place is not None:
+        then = archive.of_use_at(then, place)
+    found = columns.matching(kept._replace(frame=then), wanted).orderBy(ORDER)
     return found if limit is None else found.limit(limit)
 
 

@@ -28,6 +28,7 @@ class Settings(NamedTuple):
     timeout: float
     advertise: Filter | None
     sort: bool
+    expired: bool
     connection: Options
 
 
@@ -68,6 +69,7 @@ READERS: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "timeout": ("timeout", _seconds, "a number of seconds"),
     "advertise": ("advertise", Filter.parse, "a filter"),
     "sort": ("sort", _truth, "true or false"),
+    "expired": ("expired", _truth, "true or false"),
     "ca": ("ca", str, "the path of a file"),
     "crl": ("crl", str, "the path of a file"),
     "cert": ("cert", _pair, "the paths of a certificate and its key, with a comma in between"),
@@ -106,6 +108,7 @@ def settings(options: Mapping[str, str]) -> Settings:
         timeout,
         given.get("advertise"),
         given.get("sort", False),
+        given.get("expired", False),
         cast(Options, {"timeout": timeout, **connection}),
     )
 
