@@ -345,6 +345,63 @@ def test_publications_beyond_the_rate_wait_and_none_is_lost(file):
     run(test())
 
 
+def test_bytes_beyond_the_rate_wait_and_none_is_lost(file):
+    change(file, '["tom"]\n', '["tom"]\nbytes_per_second = "100kB"\n')
+
+    async def test():
+        async with (
+            live(broker_of(file)) as broker,
+            connect(broker) as anna,
+            connect(broker, "tom", "sesame") as tom,
+        ):
+            got = await anna.subscribe("x >= 0")
+            await anna.flush()
+            began = time.monotonic()
+            for x in range(50):
+                await tom.publish({"x": x}, payload=bytes(5_000))
+            assert [(await got.get(10))["x"] for _ in range(50)] == [*range(50)]
+            await tom.publish({"x": 50})
+            assert (await got.get(10))["x"] == 50
+            assert time.monotonic() - began > 1.0  # 100 kB at once, 150 kB at 100 kB a second
+
+    run(test())
+
+
+def test_an_account_has_as_many_sessions_as_its_quota_says(file):
+    change(file, '["anna"]\n', '["anna"]\nsessions = 2\n')
+
+    async def test():
+        async with live(broker_of(file)) as broker:
+            for i in range(2):
+                client = await connect(broker, f"anna-{i}", account="anna")
+                await client.detach()
+            with pytest.raises(wayfare.errors.CannotConnect, match="has 2 sessions, and no more"):
+                await connect(broker, "anna-2", account="anna", timeout=5)
+            async with connect(broker, "anna-0", account="anna"):  # it has a session already
+                pass  # and closing ends it
+            async with connect(broker, "anna-2", account="anna"):
+                pass
+
+    run(test())
+
+
+def test_sessions_on_disk_count_after_a_restart(file, tmp_path):
+    change(file, '["anna"]\n', '["anna"]\nsessions = 1\n')
+
+    async def test():
+        def broker():
+            return broker_of(file, store=Store(tmp_path / "store", "os", "porto"))
+
+        async with live(broker()) as first:
+            client = await connect(first, "anna-0", account="anna")
+            await client.detach()
+        async with live(broker()) as again:
+            with pytest.raises(wayfare.errors.CannotConnect, match="has 1 sessions, and no more"):
+                await connect(again, "anna-1", account="anna", timeout=5)
+
+    run(test())
+
+
 def test_a_client_without_a_quota_has_no_meter(file):
     async def test():
         async with live(broker_of(file)) as broker, connect(broker):
