@@ -9,8 +9,9 @@ import pytest
 
 from wayfare.core.broker import Broker
 from wayfare.core.messages import Announce, Attach, Began, Reply, Request, Update
-from wayfare.core.sessions import Wait
+from wayfare.core.sessions import Tombstone, Wait
 from wayfare.sim import World, check
+from wayfare.sim.fuzz import Job, fuzz
 from wayfare.sim.links import MS_NS
 from wayfare.sim.ownership import Watch, check_ownership
 from wayfare.sim.verdict import Violation
@@ -138,6 +139,26 @@ def test_a_ghost_is_seen_though_it_is_gone_when_all_is_quiet():
         "lisbon has a session anna:7-7 of nobody",
         "anna has several open sessions: porto anna:1-1, lisbon anna:7-7",
     ]
+
+
+def first_departure(tombstone, more):
+    """The rule that lost sessions: a departure that came first was kept, whatever its epoch."""
+    known = () if tombstone.moved_to is None else (tombstone.moved_to, *tombstone.earlier)
+    return (known or more)[:1]
+
+
+def broken_rules(job):
+    return {one.rule for one in fuzz(job).verdict.violations}
+
+
+@pytest.mark.parametrize(
+    ("seed", "mobile"), [(379, "subscribers"), (10, "walkers")], ids=["subscribers", "walkers"]
+)
+def test_random_runs_find_ghosts_that_are_gone_when_all_is_quiet(monkeypatch, seed, mobile):
+    job = Job(seed, "covering", faults=True, mobile=mobile)
+    assert broken_rules(job) == set()
+    monkeypatch.setattr(Tombstone, "departures_with", first_departure)
+    assert broken_rules(job) == {"owner"}
 
 
 # What tombstones lead to

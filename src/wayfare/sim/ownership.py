@@ -84,12 +84,7 @@ def check_ownership(world: World) -> Iterator[Violation]:
             continue  # its sessions are about to be replaced by older ones, which it announces
         for session in host.core.border.all():
             held.setdefault(session.client, []).append((name, session))
-    # Epochs of processes whose clocks are behind lead to sessions of others; they seek theirs when they hear of that.
-    doubtful = {
-        client: some
-        for client, some in held.items()
-        if client not in world.behind and not _is_simple(world, some)
-    }
+    doubtful = {client: some for client, some in held.items() if not _is_simple(world, some)}
     if not doubtful:
         return
     traffic = traffic_of(world)

@@ -101,7 +101,6 @@ class World:
         self.outbox_max = outbox_max
         self.digest_from = digest_from
         self.digests = 0  # attachments by digest
-        self.behind: set[str] = set()  # clients whose processes began with their clocks behind
         self.forecast = forecast
         self.ahead = ahead
         self.direct_link = direct_link
@@ -323,8 +322,6 @@ class World:
         new.following.declare(old.core.following.state.changes)
         new.begin(latest if clock is None else clock, old.process + 1)
         new.published = old.core.published + LIFE
-        if clock is not None:
-            self.behind.add(name)
         self.clients[name].attach()
         return old
 
