@@ -18,16 +18,12 @@ from wayfare.core.filters import Filter
 from wayfare.core.handoff import NO_ANSWER
 from wayfare.core.history import FORGOTTEN_PAST, Limits
 from wayfare.core.home import Home
-from wayfare.core.membership import Membership, Work
 from wayfare.core.messages import (
     PROFILE_CHARACTERS_MAX,
     SLOWS,
     Area,
-    Notification,
-    Retain,
     State,
     Terms,
-    Will,
 )
 from wayfare.core.predicates import Value
 from wayfare.core.relocation import NO_SESSION, OUT_OF_STEP, ROUTES_LOST, Naive
@@ -43,6 +39,12 @@ from wayfare.sim.movement import Plan, Stay, failed_attempts, play, random_walk
 from wayfare.sim.oracle import check
 from wayfare.sim.ownership import Watch
 from wayfare.sim.quiet import check_outlived
+from wayfare.sim.random_actions import (
+    RandomGroups,
+    RandomRequests,
+    RandomRetention,
+    draw_will,
+)
 from wayfare.sim.reach import reach
 from wayfare.sim.remembered import Asked, check_remembered
 from wayfare.sim.sharing import unexpected_losses
@@ -174,8 +176,9 @@ class Fuzz:
         self.expiring = self.expiry.random() < 0.25 and job.relocation != Home.name
         self.crowded = self.expiring and self.expiry.random() < 0.4
         self.wills = Random(f"wills {job.seed}")  # likewise
-        self.values = Random(f"values {job.seed}")  # likewise
-        self.retaining = self.values.choice([0.0, 0.2, 0.6])  # that part of publications
+        values = Random(f"values {job.seed}")  # likewise
+        share = values.choice([0.0, 0.2, 0.6])
+        self.retention = RandomRetention(values, share, ("topic", "name"))
         self.clocks = Random(f"clocks {job.seed}")
         self.lifetimes = Random(f"lifetimes {job.seed}")  # likewise
         self.perishing = self.lifetimes.random() < 0.3  # some publications expire
@@ -260,24 +263,23 @@ class Fuzz:
         if self.short:
             for _ in range(self.pressure.choice([1, 3, 10])):
                 self.world.agenda.at(self.pressure.randrange(self.until_ns), self._run_short)
-        self.requests = Random(f"requests {job.seed}")  # likewise
-        if self.requests.random() < 0.3:
-            self._plan_requests()
+        names = [one.name for one in self.publishers]
+        requests = Random(f"requests {job.seed}")  # likewise
+        if requests.random() < 0.3:
+            movers = self.movers
+            RandomRequests(self.world, requests, names, movers, random_attributes).plan(
+                self.until_ns
+            )
         if self.congested:
             for _ in range(self.flow.choice([1, 3, 5])):
                 self.world.agenda.at(self.flow.randrange(self.until_ns), self._burst)
                 self.world.agenda.at(self.flow.randrange(self.until_ns), self._stop_reading)
-        self.sharing = Random(f"groups {job.seed}")  # likewise
-        self.away_ns = 0  # the longest that a member of a queue group may be silent
-        self.readers = Random(f"readers {job.seed}")  # likewise
-        self.busy: set[str] = set()  # members whose applications will ask for the next one
-        shares = self.sharing.random() < 0.25 and not self.congested
-        self.crowds = Random(f"congested groups {job.seed}")  # likewise
-        shares |= self.congested and self.crowds.random() < 0.4
+        self.groups = RandomGroups(self.world, job.seed, names, random_attributes, random_filter)
+        shares = self.groups.are_drawn(0.25, congested=self.congested)
         # Where nobody advertises, a broker does not know whether it knows all others, and a second coordinator may begin.
         shares &= not (self.is_late and job.routing == "flooding")
         if shares and self.publishers:
-            self._plan_groups()
+            self.groups.plan(self.until_ns, congested=self.congested, suspended=self.suspended)
         if job.faults:
             names = [client.name for client in self.clients]
             edges = self.world.edges
@@ -327,102 +329,6 @@ class Fuzz:
             name: msgspec.structs.replace(limits, past_count=self.pasts.choice(counts))
             for name in dict.fromkeys(end for edge in edges for end in edge)
         }
-
-    def _plan_requests(self) -> None:
-        """Some clients send requests, and publishers reply: at once or later, several times or not at all."""
-        self.world.responder = self._respond
-        for _ in range(self.requests.choice([3, 10, 30])):
-            self.world.agenda.at(self.requests.randrange(self.until_ns), self._ask)
-
-    def _plan_groups(self) -> None:
-        """Queue groups, whose members come, move, vanish and leave, and work for a while."""
-        random = self.sharing
-        self.world.worker = self._work
-        groups = [(f"g{number}", random_filter(random)) for number in range(random.randint(1, 3))]
-        slow_ns = (len(self.brokers) * 60 + 500) * MS_NS  # longer than any answer takes
-        self.away_ns = 2 * random.choice([slow_ns, 4 * slow_ns, 60_000 * MS_NS])
-        if self.suspended:  # else members say thousands of times that they are there
-            self.away_ns = 2 * 60_000 * MS_NS
-        if self.readers.random() < 0.6:
-            self.world.reader = self._read_late
-        for _ in range(random.choice([2, 4, 10])):
-            at_ns = random.randrange(max(1, self.until_ns // 2))
-            self.world.agenda.at(at_ns, self._join, random.choice(groups))
-        for _ in range(random.choice([0, 2, 5])):
-            self.world.agenda.at(random.randrange(self.until_ns), self._quit)
-        for _ in range(self.crowds.choice([1, 3, 5]) if self.congested else 0):
-            at_ns = self.crowds.randrange(self.until_ns)
-            self.world.agenda.at(at_ns, self._burst_of_work, self.crowds.choice(groups))
-
-    def _join(self, group: tuple[str, Filter]) -> None:
-        random = self.sharing
-        client = self._latest(random.choice(self.publishers))
-        slow_ns = None
-        if self.congested and self.crowds.random() < 0.2:
-            slow_ns = self.crowds.choice([0, 1_000]) * MS_NS
-        client.join(
-            *group, prefetch=random.choice([1, 4, 16]), away_ns=self.away_ns, slow_ns=slow_ns
-        )
-
-    def _quit(self, _: None) -> None:
-        client = self._latest(self.sharing.choice(self.publishers))
-        members = [one for one, _ in client.memberships.values() if not one.left]
-        if members:
-            client.quit(self.sharing.choice(members))
-
-    def _read_late(self, client: ClientHost, member: Membership) -> None:
-        """The application asks for what is assigned to it later, when it may be away, or have been given up."""
-        if member.address not in self.busy:
-            self.busy.add(member.address)
-            for_ns = self.readers.choice([0, 0, 10 * MS_NS, 300 * MS_NS, 2 * self.away_ns])
-            self.world.agenda.at(self.world.now + for_ns, self._take, (client, member))
-            if self.readers.random() < 0.2:  # and its client vanishes until others have the work
-                client.disconnect()
-                self.world.agenda.at(self.world.now + 3 * self.away_ns, self._come_back, client)
-
-    def _come_back(self, client: ClientHost) -> None:
-        if client.connection is None and not client.left and not client.replaced:
-            client.attach()
-
-    def _take(self, given: tuple[ClientHost, Membership]) -> None:
-        client, member = given
-        self.busy.remove(member.address)
-        if not client.replaced and client.take(member) and member.held:
-            self._read_late(client, member)
-
-    def _work(self, client: ClientHost, member: Membership, work: Work) -> None:
-        for_ns = self.sharing.choice([0, 0, 10, 300, 5_000]) * MS_NS
-        self.world.agenda.at(self.world.now + for_ns, self._be_done, (client, member, work))
-
-    def _be_done(self, given: tuple[ClientHost, Membership, Work]) -> None:
-        client, member, work = given
-        client.done(member, work.number)
-
-    def _ask(self, _: None) -> None:
-        random = self.requests
-        if not self.publishers:
-            return
-        client = self._latest(random.choice(self.publishers))
-        some = [random_attributes(random) for _ in range(20)]
-        offered = [one for one in client.core.advertisements if not mentions(one)]
-        known = [one for one in some if any(filter.matches(one) for filter in offered)]
-        if known:
-            timeout_ns = random.choice([20, 100, 1000, 60_000]) * MS_NS
-            client.request(known[0], timeout_ns=timeout_ns, many=random.random() < 0.5)
-            if random.random() < 0.3 and client.name in self.movers:
-                client.attach(random.choice(self.brokers))  # the reply has to follow
-
-    def _respond(self, client: ClientHost, request: Notification) -> None:
-        random = self.requests
-        if client.name not in {one.name for one in self.publishers}:
-            return
-        for _ in range(random.choice([0, 1, 1, 1, 3])):
-            later = self.world.now + random.choice([0, 5, 50, 500]) * MS_NS
-            self.world.agenda.at(later, self._reply, (client.name, request))
-
-    def _reply(self, given: tuple[str, Notification]) -> None:
-        name, request = given
-        self.world.client(name).reply(request, {"from": name})
 
     def _plan_rollbacks(self, random: Random) -> None:
         """The stores of one or two brokers go back to a copy; that of a third one may be lost."""
@@ -553,24 +459,17 @@ class Fuzz:
         if self.asked and (self.with_faults or self.rolled_back):  # a reply may have been lost
             self.world.run_until(self.world.now + self.world.limits.recall_ns)
             self.world.settle()
-        for _ in range(3 if self.away_ns else 0):  # until what silent members had is done by others
-            self.world.run_until(self.world.now + 2 * self.away_ns)
-            self.world.settle()
+        self.groups.wait_for_others()
         if any(event.kind == "left" for event in self.world.events):
             # A goodbye may have been lost; then the session ends when it has been away for too long.
             self.world.run_until(self.world.now + 2 * self.world.limits.away_ns)
-            if (
-                self.away_ns
-            ):  # members of queue groups may just have been asked whether they are there
+            if self.groups.away_ns:  # members may just have been asked whether they are there
                 self.world.settle()
         for client in self.world.clients.values():
             if client.connection is None and not client.left:
                 self.world.broken.append(f"{client.name} could not stay attached")
         verdict = check(self.world)
-        for client in self.world.clients.values():
-            for one, _ in client.memberships.values():
-                client.quit(one)
-        self.world.settle()
+        self.groups.end()
         self.world.outlive()
         more = [
             *self.watch.found,
@@ -687,16 +586,6 @@ class Fuzz:
             if any(filter.matches(attributes) for filter in offered):
                 client.publish(attributes)
 
-    def _burst_of_work(self, group: tuple[str, Filter]) -> None:
-        """A publisher publishes much at once that a queue group wants."""
-        random, (_, wanted) = self.crowds, group
-        client = self._latest(random.choice(self.publishers))
-        if wanted not in client.core.advertisements:
-            client.advertise(wanted)
-        for attributes in [random_attributes(random) for _ in range(random.choice([30, 100]))]:
-            if wanted.matches(attributes):
-                client.publish(attributes)
-
     def _stop_reading(self, _: None) -> None:
         """An application does not read for a while, mostly not longer than publishers wait for it."""
         for_ns = self.flow.choice([100, 1_000, 3_000, 30_000]) * MS_NS
@@ -711,10 +600,7 @@ class Fuzz:
             attributes = random_attributes(random)
             may = job.mobile == "both" or client.name not in self.movers
             if may and attributes and random.random() < 0.6:
-                delay_ns = random.choice([0, 5, 60, 1000, 60_000]) * MS_NS
-                names = tuple(one for one in ("topic",) if one in attributes)
-                retain = Retain(names) if names and random.random() < 0.3 else None
-                client.make_will(Will(attributes, b"", delay_ns, retain))
+                client.make_will(draw_will(random, attributes))
 
     def _run_short(self, _: None) -> None:
         """A broker has too little memory: its largest clients lose."""
@@ -822,16 +708,10 @@ class Fuzz:
                     self._publish(client, attributes)
 
     def _publish(self, client: ClientHost, attributes: dict[str, Value]) -> None:
-        """Some publications are retained, by few keys; now and then one clears its key."""
-        random = self.values
-        names = [one for one in ("topic", "name") if one in attributes]
-        if names and random.random() < self.retaining:
-            keys = random.choice([names[:1], names[:1], names])
-            clear = random.random() < 0.1
-            lifetime_ns, area = self._lifetime_ns(), self._area()
-            client.publish(attributes, retain=keys, clear=clear, expires_ns=lifetime_ns, area=area)
-        else:
-            client.publish(attributes, expires_ns=self._lifetime_ns(), area=self._area())
+        """Some publications are retained, expire, or are of use in an area only."""
+        key, clear = self.retention.draw(attributes)
+        lifetime_ns, area = self._lifetime_ns(), self._area()
+        client.publish(attributes, retain=key, clear=clear, expires_ns=lifetime_ns, area=area)
 
     def _place_clients(self) -> None:
         """Some clients say where they are, and go somewhere else now and then."""
