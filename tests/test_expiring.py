@@ -5,15 +5,17 @@ import asyncio
 import pytest
 
 import wayfare
-from roads import lost, network, publish
+from roads import TREE, Roads, lost, network, publish
 from test_client_api import live
 from wayfare import cli
 from wayfare.core import groups as g
 from wayfare.core import messages as m
+from wayfare.core.broker import Broker
 from wayfare.core.client import Client
 from wayfare.core.effects import Lost, Notify, Received
 from wayfare.core.filters import Filter
 from wayfare.core.history import NO_LOSS, Backlog, Hole, Limits, Past, Stored
+from wayfare.core.saving import NOT_YET
 from wayfare.core.thinning import thinned
 from wayfare.errors import UsageError
 from wayfare.eventlog import Event
@@ -211,15 +213,70 @@ def test_a_value_that_is_told_later_has_what_is_left_of_its_lifetime():
     assert values.values[0].notification.expires_ns == 6 * 10**8
 
 
+# A publisher that moves
+
+
+def moving(*, by_digest):
+    """Tom publishes at faro, behind a link that is stopped, before he is attached there."""
+    net = Roads(*TREE)
+    if by_digest:
+        net.by_digest("tom")
+    net.subscribe("anna", "x > 0")
+    net.advertise("tom", "x > 0")
+    net.attach("anna", "braga")
+    net.attach("tom", "porto")
+    net.settle()
+    net.stop("lisbon", "faro")
+    net.attach("tom", "faro")
+    for number, lifetime in enumerate((100, 1_000, 0), 1):
+        net._perform("tom", net.clients["tom"].publish({"x": number}, expires_ns=lifetime))
+    net.settle()
+    return net
+
+
+def restart(net, name):
+    """A broker starts again with what it saved."""
+    old = net.brokers[name]
+    net.brokers[name] = new = Broker(name, old.neighbours)
+    new.load(old.save())
+
+
+@pytest.mark.parametrize("by_digest", [False, True])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_a_publisher_sent_ahead_expires_while_it_is_held_back(by_digest, restarts):
+    net = moving(by_digest=by_digest)
+    net.pass_time(60)
+    if restarts:
+        restart(net, "faro")
+    net.pass_time(40)
+    net.go()
+    got = [one.notification for one in net.told["anna"] if isinstance(one, Notify)]
+    assert [(one.number, one.expires_ns) for one in got] == [(2, 900), (3, 0)]
+    assert not net.clients["tom"].outbox
+
+
+def test_what_an_earlier_version_held_back_has_its_whole_lifetime():
+    net = moving(by_digest=False)
+    core = net.brokers["faro"]
+    core.border.of("tom")[0].wait.publications = [
+        (publication, NOT_YET) for publication, _ in core.border.of("tom")[0].wait.publications
+    ]
+    net.pass_time(100)
+    net.go()
+    assert numbers(net) == [1, 2, 3]
+
+
 # The judge
 
 
 @pytest.mark.parametrize(("late_ns", "violations"), [(0, 0), (1, 1)])
 def test_the_judge_sees_what_comes_too_late(late_ns, violations):
-    reach = Reach(tree_ns=100, client_ns=10)
+    """Also if its publisher moved: the broker that held it back counted that time."""
+    reach = Reach(tree_ns=100, client_ns=10, outage_ns=1_000)
     published = Event(0, "published", "tom", number=1, attributes={"x": 1}, expires_ns=1_000)
-    delivered = Event(1_130 + late_ns, "delivered", "anna", publisher="tom", number=1)
+    delivered = Event(1_330 + late_ns, "delivered", "anna", publisher="tom", number=1)
     histories = {"tom": History(), "anna": History()}
+    histories["tom"].moves, histories["anna"].moves = 5, 1
     assert len(list(check_fresh(published, delivered, histories, reach))) == violations
 
 

@@ -300,7 +300,7 @@ class Border:
             if session.life != life:
                 known += session.epoch, session.published
                 if session.wait is not None:
-                    known += (one.number for one in session.wait.publications[-1:])
+                    known += (one.number for one, _ in session.wait.publications[-1:])
         return max(known) + ROOM if any(known) else 0
 
     def contested(self, message: m.Attach) -> int:

@@ -52,7 +52,7 @@ from wayfare.core.effects import (
 from wayfare.core.grants import Grants
 from wayfare.core.groups import GROUP_PLACE, Group, Groups, coordinator, group_id
 from wayfare.core.handoff import Handoff
-from wayfare.core.history import SECOND_NS, Limits
+from wayfare.core.history import SECOND_NS, Limits, aged_messages
 from wayfare.core.home import Home
 from wayfare.core.intake import in_slices, takes_long, update_units
 from wayfare.core.junction import Junction
@@ -668,7 +668,7 @@ class Broker:
         if taken is None:
             return effects
         link, intake = taken
-        said: list[Step] = [Received(link, one) for one in intake.later]
+        said: list[Step] = [Received(link, one) for one in aged_messages(intake.later, now)]
         effects += self.on_received(Received(link, intake.message), now, taken=True)
         if link not in self.border.by_link:
             return effects  # it came too late
@@ -846,10 +846,10 @@ class Broker:
         if session is None:
             assert isinstance(message, m.FromClient)
             if link in self.profiles.asking:
-                self.profiles.on_message(link, message)
+                self.profiles.on_message(link, message, now)
                 return []
             if link in self.intakes.taking:
-                self.intakes.on_message(link, message)
+                self.intakes.on_message(link, message, now)
                 return []
             return self.relocation.on_stranger(link, message, now)
         if not session.orphan or _is_part_of_attachment(message):

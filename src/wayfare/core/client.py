@@ -37,7 +37,7 @@ from wayfare.core.effects import (
 )
 from wayfare.core.filters import Filter
 from wayfare.core.following import Following
-from wayfare.core.history import Marks, size_of
+from wayfare.core.history import Marks, aged, size_of
 from wayfare.core.late import LATE, UNSURE, UNTOLD, WANTED, Tally
 from wayfare.core.matching import FilterIndex
 from wayfare.core.messages import (
@@ -1269,8 +1269,7 @@ def _remaining(publish: m.Publish, time_ns: int) -> m.Publish:
     """A publication as it is sent at this time: some of its lifetime may be over."""
     if not (publish.expires_ns and publish.published_ns and time_ns):
         return publish
-    left = publish.expires_ns - max(0, time_ns - publish.published_ns)
-    return replace(publish, expires_ns=max(m.OVER_NS, left))
+    return aged(publish, publish.published_ns, time_ns)
 
 
 EVENTS: dict[type, Callable[[Client, Any, int], list[Effect]]] = {

@@ -496,10 +496,10 @@ class Handoff(Relocation):
         accepts = not (wait.pending or session.rolled_back or lost)
         in_slices = accepts and self.border.preparations.are_long(wait)
         if in_slices:
-            self.border.preparations.put_off_held(session, wait)
+            self.border.preparations.put_off_held(session, wait, now)
             self.border.go_on_soon()
         elif accepts:
-            for publication in wait.publications:
+            for publication in wait.publications_left(now):
                 effects += self.border.publish(session, publication, now)
         if session.link is not None and session.published:
             effects.append(Send(session.link, m.Published(session.published)))
@@ -815,7 +815,7 @@ class Handoff(Relocation):
         if wait is None or wait.is_open:
             return super().on_publish(session, message, now)
         before = wait.publications_bytes()
-        if not wait.hold(message, self.border.limits):
+        if not wait.hold(message, self.border.limits, now):
             wait.refused = True
         self.border.memory.publications += wait.publications_bytes() - before
         self.border.memory.note(session)

@@ -25,6 +25,7 @@ from wayfare.core.filters import Filter
 from wayfare.core.matching import FilterIndex
 from wayfare.core.memory import BODY_BYTES, ENTRY_BYTES, Consumer, Memory
 from wayfare.core.messages import (
+    OVER_NS,
     ClientId,
     Current,
     Deliver,
@@ -218,6 +219,19 @@ def has_expired(notification: Notification, put: int, now: int) -> bool:
     """Whether something that came here at this time is of no use any more."""
     lifetime = notification.expires_ns
     return lifetime > 0 and put + lifetime <= now
+
+
+def aged(publication: Publish, came: int, now: int) -> Publish:
+    """A publication with what is left of its lifetime, if it came at this time and has waited since."""
+    lifetime, waited = publication.expires_ns, max(0, now - came)
+    if not (lifetime and waited):
+        return publication
+    return replace(publication, expires_ns=max(OVER_NS, lifetime - waited))
+
+
+def aged_messages(later: Iterable[tuple[m.FromClient, int]], now: int) -> list[m.FromClient]:
+    """What a client said while its messages had to wait, and when: with what is left of each lifetime."""
+    return [aged(one, came, now) if isinstance(one, Publish) else one for one, came in later]
 
 
 FORGOTTEN_PAST = "brokers remember less of the past than was asked for, or did not reply in time"

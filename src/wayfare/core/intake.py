@@ -75,7 +75,7 @@ class Intake:
     def __init__(self, message: Attach) -> None:
         self.message = message
         self.taken = 0  # filters: first of its advertisements, then of its subscriptions
-        self.later: list[m.FromClient] = []  # what the client said since
+        self.later: list[tuple[m.FromClient, int]] = []  # what the client said since, and when
         self.bytes = 0  # of publications among that
         self.gone = False  # the connection is no more, but what was said counts
 
@@ -134,7 +134,7 @@ class Intakes:
     def begin(self, link: LinkId, message: Attach) -> None:
         self.taking[link] = Intake(message)
 
-    def on_message(self, link: LinkId, message: m.FromClient) -> None:
+    def on_message(self, link: LinkId, message: m.FromClient, now: int) -> None:
         """A client speaks before it is attached."""
         intake, limits = self.taking[link], self._limits
         if isinstance(message, m.Publish):
@@ -142,7 +142,7 @@ class Intakes:
         if len(intake.later) >= limits.held_count or intake.bytes > limits.backlog_bytes:
             self._give_up(link)
             raise ProtocolError("too many messages before the client is attached")
-        intake.later.append(message)
+        intake.later.append((message, now))
 
     def on_link_down(self, link: LinkId) -> None:
         intake = self.taking.get(link)

@@ -226,12 +226,14 @@ class Preparations:
     def are_long(self, wait: Wait) -> bool:
         """Whether it takes too long to accept at once what a session held back."""
         units = self._step_units() * len(wait.publications) + wait.published_bytes // SCANNED
-        return units > self._limits.slice_units or any(map(self.takes_long, wait.publications))
+        return units > self._limits.slice_units or any(
+            self.takes_long(one) for one, _ in wait.publications
+        )
 
-    def put_off_held(self, session: Session, wait: Wait) -> None:
+    def put_off_held(self, session: Session, wait: Wait, now: int) -> None:
         """Let what a session held back be accepted in slices, before what waits on the link of its client."""
         link = session.link or LinkId(f"{session.client}#held#{session.place}")
-        held = [Held(session, one) for one in wait.publications]
+        held = [Held(session, one) for one in wait.publications_left(now)]
         if session.leaving:
             held.append(Held(session, None))
         late = self.late.setdefault(link, Late())

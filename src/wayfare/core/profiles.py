@@ -27,7 +27,7 @@ from wayfare.core.border import Border
 from wayfare.core.deadlines import PROFILE
 from wayfare.core.effects import Close, Effect, LinkDown, Received, Send
 from wayfare.core.filters import Filter
-from wayfare.core.history import SECOND_NS, size_of
+from wayfare.core.history import SECOND_NS, aged_messages, size_of
 from wayfare.core.memory import BODY_BYTES
 from wayfare.core.messages import Ask, Attach, LinkId, Profile, Terms
 from wayfare.core.paths import Paths
@@ -58,7 +58,7 @@ class Asking:
     def __init__(self, message: Attach, until: int) -> None:
         self.message = message
         self.until = until  # then the client is asked itself; when it was asked, it is refused
-        self.later: list[m.FromClient] = []  # what it said since
+        self.later: list[tuple[m.FromClient, int]] = []  # what it said since, and when
         self.bytes = 0  # of that
         self.resent = False  # the client has been asked: it says everything again
         self.gone = False  # the connection is no more, but what was said counts
@@ -111,7 +111,7 @@ class Profiles:
         self.bytes += asking.bytes
         self._arm(link, asking)
 
-    def on_message(self, link: LinkId, message: m.FromClient) -> None:
+    def on_message(self, link: LinkId, message: m.FromClient, now: int) -> None:
         """A client speaks whose profile is not known yet."""
         asking = self.asking[link]
         if asking.resent:
@@ -125,7 +125,7 @@ class Profiles:
         if len(asking.later) >= limits.held_count or asking.bytes > limits.backlog_bytes:
             self.forget(link)
             raise ProtocolError("too many messages before the profile is known")
-        asking.later.append(message)
+        asking.later.append((message, now))
 
     def on_profile(self, profile: Profile, now: int) -> list[Step]:
         if profile.broker != self._paths.name:
@@ -140,7 +140,7 @@ class Profiles:
                 self.forget(link)
                 if self._border.is_stale(message.client, message.epoch):
                     return [Close(link, f"{message.client} is elsewhere now")]
-                said = [_filled(message, profile), *asking.later]
+                said = [_filled(message, profile), *aged_messages(asking.later, now)]
                 steps: list[Step] = [Received(link, one) for one in said]
                 return [*steps, LinkDown(link)] if asking.gone else steps
         return []

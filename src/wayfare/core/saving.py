@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
+from typing import TypeVar
 
 import msgspec
 
@@ -64,6 +65,8 @@ from wayfare.errors import UsageError
 FORMAT = 1
 SAVABLE = (Handoff.name, Naive.name)  # the others keep searches and tunnels, which are not saved
 
+NOT_YET = 1 << 62  # when something came whose time an earlier version did not save: no time counts
+Waiting = TypeVar("Waiting")
 SavedWanted = list[tuple[Filter, Terms | None]]
 Place = tuple[int, int]  # of a notification among all that are saved, and when it was put there
 
@@ -122,6 +125,7 @@ class SavedWait(msgspec.Struct, array_like=True):
     queries: list[tuple[int, SavedQuery]] = []
     is_open: bool = False
     is_due: bool = False
+    came: list[int] = []  # when each publication came; nothing: an earlier version did not know it
 
 
 class SavedSession(msgspec.Struct, array_like=True):
@@ -177,6 +181,7 @@ class SavedAsking(msgspec.Struct, array_like=True):
     bytes: int
     resent: bool
     gone: bool
+    came: list[int] = []  # when each of `later` came; nothing: an earlier version did not know it
 
 
 class Saved(msgspec.Struct, array_like=True):
@@ -466,31 +471,45 @@ def _saved_asking(link: LinkId, asking: Asking) -> SavedAsking:
         link,
         asking.message,
         asking.until,
-        list(asking.later),
+        [message for message, _ in asking.later],
         asking.bytes,
         asking.resent,
         asking.gone,
+        [came for _, came in asking.later],
     )
 
 
 def _saved_taking(link: LinkId, intake: Intake) -> SavedAsking:
     return SavedAsking(
-        link, intake.message, 0, list(intake.later), intake.bytes, False, intake.gone
+        link,
+        intake.message,
+        0,
+        [message for message, _ in intake.later],
+        intake.bytes,
+        False,
+        intake.gone,
+        [came for _, came in intake.later],
     )
 
 
 def _intake(saved: SavedAsking) -> Intake:
     """From the first filter on: none of them counts in the tables of a new broker."""
     intake = Intake(saved.message)
-    intake.later, intake.bytes, intake.gone = saved.later, saved.bytes, saved.gone
+    intake.later = _timed(saved.later, saved.came)
+    intake.bytes, intake.gone = saved.bytes, saved.gone
     return intake
 
 
 def _asking(saved: SavedAsking) -> Asking:
     asking = Asking(saved.message, saved.until)
-    asking.later, asking.bytes = saved.later, saved.bytes
+    asking.later, asking.bytes = _timed(saved.later, saved.came), saved.bytes
     asking.resent, asking.gone = saved.resent, saved.gone
     return asking
+
+
+def _timed(messages: list[Waiting], came: list[int]) -> list[tuple[Waiting, int]]:
+    """Messages that wait, and when each came."""
+    return list(zip(messages, came or [NOT_YET] * len(messages), strict=True))
 
 
 def _saved_wait(wait: Wait, places: Places) -> SavedWait:
@@ -505,7 +524,7 @@ def _saved_wait(wait: Wait, places: Places) -> SavedWait:
             for epoch, old in wait.old.items()
             for kept, lost in [apart(old.kept)]
         },
-        wait.publications,
+        [publication for publication, _ in wait.publications],
         wait.published_bytes,
         wait.refused,
         wait.superseded,
@@ -523,6 +542,7 @@ def _saved_wait(wait: Wait, places: Places) -> SavedWait:
         [(number, _saved_query(one, places)) for number, one in wait.queries.items()],
         wait.is_open,
         wait.is_due,
+        [came for _, came in wait.publications],
     )
 
 
@@ -612,7 +632,8 @@ def _wait(saved: SavedWait, stored: list[Stored]) -> Wait:
         old = wait.old[epoch] = Old(dict(one.known))
         old.kept, old.marks, old.asked = kept(one.kept, one.losses), one.marks, one.asked
         wait.old_bytes += sum(one.size for one, _ in old.kept if isinstance(one, Stored))
-    wait.publications, wait.published_bytes = saved.publications, saved.published_bytes
+    wait.publications = _timed(saved.publications, saved.came)
+    wait.published_bytes = saved.published_bytes
     wait.refused, wait.superseded, wait.pending = saved.refused, saved.superseded, saved.pending
     wait.request, wait.repeated, wait.unclaimed = saved.request, saved.repeated, saved.unclaimed
     wait.returning, wait.echo = saved.returning, saved.echo

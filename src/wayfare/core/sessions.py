@@ -30,6 +30,7 @@ from wayfare.core.history import (
     Marks,
     Queued,
     Stored,
+    aged,
     size_of,
 )
 from wayfare.core.late import UNTOLD
@@ -157,7 +158,8 @@ class Wait:
         self.flooded: dict[tuple[ClientId, int], None] = {}
         self.old: dict[int, Old] = {}  # by epoch
         self.old_bytes = 0  # of what those kept
-        self.publications: list[Publish] = []  # not accepted, so not acknowledged
+        # Not accepted, so not acknowledged; and when each came.
+        self.publications: list[tuple[Publish, int]] = []
         self.published_bytes = 0
         self.refused = False  # there were more of them than may be held back
         self.superseded = False  # what was searched for goes to a later attachment
@@ -186,7 +188,7 @@ class Wait:
         for query in self.queries.values():
             query.give_up()
 
-    def hold(self, publication: Publish, limits: Limits) -> bool:
+    def hold(self, publication: Publish, limits: Limits, now: int) -> bool:
         """Hold back a publication; False if that are too many, and all that follow it."""
         size = size_of(publication)
         if (
@@ -195,7 +197,7 @@ class Wait:
             or self.published_bytes + size > limits.backlog_bytes
         ):
             return False
-        self.publications.append(publication)
+        self.publications.append((publication, now))
         self.published_bytes += size
         return True
 
@@ -214,6 +216,10 @@ class Wait:
             if one.notification.publisher == publisher:
                 return one.notification.number
         return 0
+
+    def publications_left(self, now: int) -> list[Publish]:
+        """The publications that are held back, with what is left of their lifetimes."""
+        return [aged(one, came, now) for one, came in self.publications]
 
     def forget_publications(self) -> None:
         self.publications.clear()

@@ -230,12 +230,9 @@ def check_fresh(
 ) -> Iterator[Violation]:
     """What has expired is not delivered. Only the time that brokers keep something counts."""
     assert published.client and delivered.client and published.expires_ns is not None
-    moves = clients[published.client].moves + clients[delivered.client].moves
-    returns = len(clients[published.client].attached) + len(clients[delivered.client].attached)
-    under_way_ns = reach.tree_ns + 3 * reach.client_ns + reach.outage_ns
-    # Where its old session has expired, or was forgotten, a new one waits until its filters are in effect.
-    waits = moves + (returns if reach.expires or reach.outage_ns else 0)
-    under_way_ns += 2 * reach.tree_ns * waits
+    # It crosses the tree to a broker that keeps it, from there to another one, and again with each hand-off.
+    crossings = 2 + clients[delivered.client].moves
+    under_way_ns = crossings * reach.tree_ns + 3 * reach.client_ns
     if delivered.time_ns > published.time_ns + published.expires_ns + under_way_ns:
         what = f"{delivered.client} got {published.client} {published.number}, which had expired"
         yield Violation("fresh", what)
