@@ -38,13 +38,15 @@ class Confirmations:
         self._perform = perform
         self._is_away = is_away
         self._missing: tuple[str, ...] = ()  # that the broker reported last
-        self._subscribed: dict[int, Filter] = {}  # for the event log
+        # For the event log: the filter of each request, and the time of the request.
+        self._subscribed: dict[int, tuple[Filter, int]] = {}
 
     def on_confirmed(self, effect: Confirmed) -> None:
         self._missing = effect.missing
         if not effect.missing:
             for number in [one for one in self._subscribed if one <= effect.subs]:
-                self._recorder.fact("confirmed", filter=self._subscribed.pop(number))
+                filter, asked_ns = self._subscribed.pop(number)
+                self._recorder.fact("confirmed", filter=filter, since_ns=asked_ns)
         self._life.changed.set()
 
     async def advertised(self, offered: Filter, timeout: float | None = None) -> None:
@@ -61,9 +63,10 @@ class Confirmations:
     async def subscribed(self, wanted: Filter | Template, timeout: float | None = None) -> None:
         """Wait until the subscription is in effect wherever something that matches may be published."""
         timeout = self._patience if timeout is None else timeout
+        asked_ns = self._recorder.time_ns()
         number = self._ask(timeout, subs=True)
         if isinstance(wanted, Filter):
-            self._subscribed[number] = wanted
+            self._subscribed[number] = wanted, asked_ns
         await self._wait(
             timeout,
             lambda: self._core.confirmed.subs >= number,

@@ -60,6 +60,9 @@ class Recorder(Unrecorded):
             self._file = writer(Path(events), run=self._client)
             self._tell = self._keep
 
+    def time_ns(self) -> int:
+        return time.monotonic_ns() + CLOCK_NS
+
     def fact(
         self,
         kind: str,
@@ -77,12 +80,13 @@ class Recorder(Unrecorded):
         delivery: int | None = None,
         path: list[str] | None = None,
         entries: dict[str, int] | None = None,
+        since_ns: int | None = None,
         expires_ns: int | None = None,
         area: Area | None = None,
     ) -> None:
         self._put(
             Event(
-                time.monotonic_ns() + CLOCK_NS,
+                self.time_ns(),
                 kind,
                 self._client,
                 broker,
@@ -98,6 +102,7 @@ class Recorder(Unrecorded):
                 follows=follows,
                 path=path,
                 entries=entries,
+                since_ns=since_ns,
                 expires_ns=expires_ns,
                 area=area,
             )

@@ -20,6 +20,10 @@ class Unrecorded:
     async def close(self) -> None:
         """All is told."""
 
+    def time_ns(self) -> int:
+        """The time that an event has which is recorded now."""
+        return 0
+
     def fact(
         self,
         kind: str,
@@ -37,6 +41,7 @@ class Unrecorded:
         delivery: int | None = None,
         path: list[str] | None = None,
         entries: dict[str, int] | None = None,
+        since_ns: int | None = None,
     ) -> None: ...
 
     def asked(self, kind: str, wanted: Filter | Template, reason: str | None, ask: int = 0) -> None:
