@@ -8,9 +8,11 @@ import pytest
 
 import wayfare
 import wayfare.sync
-from live import settled, tree
+from live import HERE, tree
+from proxy import proxy
 from test_client_api import LINE, live
 from wayfare.errors import FilterError, ModelError, UsageError
+from wayfare.net.broker import BrokerHost
 from wayfare.testing import Tree
 
 PARKING = "service = 'parking' and location in myloc"
@@ -43,26 +45,50 @@ async def test_a_subscription_follows_its_client():
         wayfare.connect(net.url("porto"), client_id="car") as car,
         car.subscribe(PARKING) as parking,
     ):
-        await car.flush()
-        await settled(net)
         await say(city, "R1", "R2")
         assert await got(parking, 0) == []  # it has not said where it is
         car.location = "R1"
         assert car.location == "R1"
-        await car.flush()
-        await settled(net)
+        await parking.ready()
         await say(city, "R1", "R2")
         assert await got(parking, 1) == [("R1", False)]
         car.location = "R2"
-        await car.flush()
-        await settled(net)
+        await parking.ready()
         await say(city, "R1", "R2")
         assert await got(parking, 1) == [("R2", False)]
         car.location = None
-        await car.flush()
-        await settled(net)
+        await parking.ready()
         await say(city, "R1", "R2")
         assert await got(parking, 0) == []
+
+
+@live
+async def test_a_subscription_is_ready_when_brokers_behind_slow_links_know_where_its_client_is():
+    """`flush` does not wait for them, so what was published there at once would be missed."""
+    lisbon = BrokerHost("lisbon", {"porto": None})
+    await lisbon.start(HERE)
+    async with proxy(lisbon.address) as road:
+        porto = BrokerHost("porto", {"lisbon": road.address})
+        await porto.start(HERE)
+        road.delay_s = 0.1
+        async with (
+            wayfare.connect(str(porto.address), client_id="car") as car,
+            wayfare.connect(str(lisbon.address), client_id="city") as city,
+            car.subscribe(PARKING) as parking,
+            car.subscribe("service = 'bus' and line = my.line") as bus,
+        ):
+            await city.advertise("exists service")
+            for number, place in enumerate(("R1", "R2", "R1")):
+                car.location = place
+                await parking.ready()
+                await say(city, place, number=number)
+                assert (await parking.get(10))["number"] == number
+                car.state["line"] = number
+                await bus.ready()
+                await city.publish({"service": "bus", "line": number})
+                assert (await bus.get(10))["line"] == number
+        await porto.stop()
+    await lisbon.stop()
 
 
 @live
@@ -71,19 +97,17 @@ async def test_it_is_told_where_its_client_is_also_before_and_while_it_is_away()
         car = wayfare.connect(net.url("porto"), client_id="car")
         car.location = "R1"
         async with car, car.subscribe(PARKING) as parking:
-            await car.flush()
-            await settled(net)
             await say(city, "R1", "R2")
             assert await got(parking, 1) == [("R1", False)]
             await car.detach()
             car.location = "R2"
             await say(city, "R1", "R2")
             await car.attach()
-            await settled(net)
+            await parking.ready()
             await say(city, "R2")
             assert (await got(parking, 1))[0][0] == "R2"
             await car.move(net.url("faro"))
-            await settled(net)
+            await parking.ready()
             await say(city, "R1", "R2")
             assert (await got(parking, 1))[0][0] == "R2"
 
@@ -113,8 +137,7 @@ async def test_what_is_needed_may_change():
     ):
 
         async def free(*counts):
-            await car.flush()
-            await settled(net)
+            await some.ready()
             for count in counts:
                 await say(city, "R1", free=count)
             found = []
@@ -151,8 +174,7 @@ async def test_areas_and_points(tmp_path):
 
         async def all_of(location):
             car.location = location
-            await car.flush()
-            await settled(net)
+            await here.ready()
             await say(city, "R1", "R2", "R3")
             await say(city, "there", lat=52.5170, lon=13.3780)
             found = []
@@ -179,8 +201,7 @@ async def test_when_a_queue_is_full_it_waits():
         car.subscribe(PARKING) as parking,
     ):
         car.location = "R1"
-        await car.flush()
-        await settled(net)
+        await parking.ready()
         for number in range(10):
             await say(city, "R1", free=number)
         await asyncio.sleep(0.2)
@@ -197,8 +218,6 @@ async def test_a_client_with_a_store_goes_on_following(tmp_path):
         async with connect(net) as car:
             car.location, car.state["need"] = "R1", 2
             async with car.subscribe(PARKING, last=5) as parking, car.subscribe("free >= my.need"):
-                await car.flush()
-                await settled(net)
                 await say(city, "R1")
                 assert await got(parking, 1) == [("R1", False)]
             held = car._core.held()
@@ -217,7 +236,6 @@ async def test_a_client_with_a_store_goes_on_following(tmp_path):
                 await parking.unsubscribe()
                 await some.unsubscribe()
         async with connect(net) as car, car.subscribe(PARKING) as parking:
-            await car.flush()
             await say(city, "R1", free=1)
             assert len(await got(parking, 1)) == 1
             assert car._core.held().follows == [(parking.filter.text, None)]
@@ -232,8 +250,7 @@ async def test_what_happens_is_recorded():
         car.location = "R1"
         async with car, car.subscribe(PARKING, last=3) as parking:
             car.state["need"] = 2
-            await car.flush()
-            await settled(net)
+            await parking.ready()
             await say(city, "R1")
             await parking.get(5)
     told = [(one.kind, one.location, one.attributes) for one in rows if one.kind == "became"]
@@ -299,7 +316,7 @@ def test_the_twin_without_asyncio():
             assert (car.location, dict(car.state), len(car.state)) == ("R1", {"need": 2}, 1)
             with pytest.raises(UsageError, match="cannot be"):
                 car.state["need"] = [2]
-            car.flush()
+            some.ready()
             for free in (1, 2):
                 city.publish({"location": "R1", "free": free})
             assert (some.get(5)["free"], some.filter.names) == (2, {"need"})

@@ -7,7 +7,7 @@ import pytest
 
 import wayfare
 import wayfare.sync
-from live import settled, tree, until
+from live import tree, until
 from test_client_api import cancelled, live
 from wayfare.errors import Closed, UsageError
 from wayfare.net.store import Store
@@ -36,7 +36,6 @@ async def test_a_publisher_sleeps_until_somebody_comes_also_elsewhere_and_again_
                 answers.append(wanted)
 
         hearing = asyncio.create_task(hear())
-        await settled(net)
         await until(lambda: answers == [False])
         with pytest.raises(TimeoutError):
             await offer.until_wanted(0.05)
@@ -49,7 +48,8 @@ async def test_a_publisher_sleeps_until_somebody_comes_also_elsewhere_and_again_
 
         await device.move(net.url("lisbon"))
         await anna.move(net.url("porto"))
-        await settled(net)
+        await hot.ready()
+        await offer.ready()
         assert offer.wanted is True and answers == [False, True]
         await device.publish({"kind": "temperature", "value": 32})
         assert (await hot.get(10))["value"] == 32

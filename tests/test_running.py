@@ -185,13 +185,13 @@ def test_both_jobs_run_over_the_live_network(spark, tmp_path, logs, whole):
     with (
         Tree("a-b") as tree,
         wayfare.sync.connect(tree["b"], client_id="log") as log,
+        log.offer(IS_EVENT) as offer,
     ):
         jobs = [
             analyse_stream(live(tree, "analysis"), tmp_path / "analysis", tell=told.append).start(),
             mine_stream(live(tree, "mine"), tmp_path / "mine", tell=models.append).start(),
         ]
-        log.advertise(IS_EVENT)
-        wait(lambda: len(list(tree._hosts["b"].core.routing.in_subs["a"])) > 0)
+        wait(lambda: offer.wanted)
         wait(lambda: all(tree._hosts["a"].core.border.of(one) for one in ("analysis", "mine")))
         for part in range(2):
             log.publish({"kind": "no event", "run": "x", "time_ns": "soon"})

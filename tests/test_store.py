@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import wayfare
-from live import HERE, settled, until
+from live import HERE, until
 from test_net import numbers
 from wayfare.core.codec import FrameDecoder, encode
 from wayfare.core.filters import Filter
@@ -118,7 +118,6 @@ async def test_what_waited_for_a_client_that_is_away_is_still_there(tmp_path):
             wayfare.connect(net.url("porto"), client_id="anna") as anna,
             anna.subscribe("x > 0") as all,
         ):
-            await settled(net)
             await net.crash("porto")
             for x in range(1, 51):
                 await tom.publish({"x": x})

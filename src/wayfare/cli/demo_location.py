@@ -99,7 +99,6 @@ class Drive:
         parking = await self._car.subscribe(FILTER)
         reading = asyncio.create_task(self._read(parking))
         stack.callback(reading.cancel)
-        await self._car.flush()
         self._say(f"five brokers in a row; the car is in {STREETS[0]}, and wants")
         self._say(f"  {FILTER}")
 
