@@ -7,9 +7,11 @@ import pytest
 
 import wayfare
 import wayfare.sync
-from live import tree, until
+from live import HERE, tree, until
+from proxy import proxy
 from test_client_api import cancelled, live
 from wayfare.errors import Closed, UsageError
+from wayfare.net.broker import BrokerHost
 from wayfare.net.store import Store
 from wayfare.testing import Tree
 
@@ -62,6 +64,70 @@ async def test_a_publisher_sleeps_until_somebody_comes_also_elsewhere_and_again_
         await until(lambda: answers == [False, True, False, True, False])
         hearing.cancel()
         await asyncio.gather(hearing, return_exceptions=True)
+
+
+# Mixed networks: others want other attributes
+
+
+async def publish(device, count, **attributes):
+    for value in range(count):
+        await device.publish({**attributes, "value": value}, confirm=True)
+
+
+@live
+async def test_interest_in_other_attributes_does_not_hasten_the_first_answer():
+    """Bert is near, and wants something else that overlaps: the answer waits until anna's interest is known."""
+    lisbon = BrokerHost("lisbon", {"porto": None})
+    await lisbon.start(HERE)
+    async with proxy(lisbon.address) as road:
+        porto = BrokerHost("porto", {"lisbon": road.address})
+        await porto.start(HERE)
+        async with (
+            wayfare.connect(str(porto.address), client_id="bert") as bert,
+            wayfare.connect(str(lisbon.address), client_id="anna") as anna,
+            wayfare.connect(str(porto.address), client_id="sensor", confirm=0) as device,
+            bert.subscribe("pressure > 0") as pressures,
+            anna.subscribe("kind = 'temperature' and value >= 0") as all,
+        ):
+            road.delay_s = 0.2
+            async with device.offer(OFFERED) as offer:
+                await offer.until_wanted(10)
+                assert [str(one.filter) for one in porto.core.routing.in_subs["lisbon"]] == [
+                    str(all.filter)
+                ]
+                await publish(device, 25, kind="temperature")
+                assert [(await all.get(10))["value"] for _ in range(25)] == [*range(25)]
+                assert not pressures._queue
+        await porto.stop()
+    await lisbon.stop()
+
+
+@live
+async def test_an_offer_excludes_interest_in_other_attributes_by_its_own_constraints():
+    """Once a sensor could not sleep where anybody was interested in anything else, and published in vain."""
+    async with (
+        tree(*LINE) as net,
+        sensor(net) as device,
+        wayfare.connect(net.url("porto"), client_id="bert") as bert,
+        wayfare.connect(net.url("lisbon"), client_id="carla") as carla,
+        wayfare.connect(net.url("faro"), client_id="anna") as anna,
+        bert.subscribe("pressure > 0 or exists humidity") as others,
+        carla.subscribe("kind = 'pressure'") as kinds,
+        device.offer(OFFERED) as vague,
+        device.offer(f"{OFFERED} and pressure is null and humidity is null") as exact,
+    ):
+        assert await vague.get(10) is True
+        assert await exact.get(10) is False
+        with pytest.raises(TimeoutError):
+            await exact.until_wanted(0.05)
+        async with anna.subscribe("kind = 'temperature' and value >= 0") as all:
+            assert await exact.get(10) is True
+            await exact.until_wanted(10)
+            await publish(device, 25, kind="temperature")
+            assert [(await all.get(10))["value"] for _ in range(25)] == [*range(25)]
+        assert await exact.get(10) is False
+        assert vague.wanted is True
+        assert not others._queue and not kinds._queue
 
 
 @live

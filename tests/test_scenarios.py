@@ -171,6 +171,8 @@ def received(name, client):
         ("left-behind-connection", "anna", [1, 2, 3]),
         ("uncovering-by-moving", "anna", [1, 2, 3]),
         ("uncovering-by-moving", "bert", [1, 2, 3]),
+        ("interest-in-other-attributes", "anna", [1, 2]),
+        ("interest-in-other-attributes", "bert", []),
         ("missing-attributes", "anna", [3]),
         ("missing-attributes", "bert", [2, 3]),
         ("missing-attributes", "carla", [1]),
@@ -199,6 +201,16 @@ def test_a_late_answer_is_used_as_far_as_order_permits():
     events = scenario.play(SHIPPED["old-broker-down"]).world.events
     assert [one.count for one in events if one.kind == "lost"] == [0]
     assert [one.count for one in events if one.kind == "settled"] == [1]
+
+
+def test_interest_in_other_attributes_is_no_early_answer_and_may_be_excluded():
+    world = scenario.play(SHIPPED["interest-in-other-attributes"]).world
+    advertised = [one.time_ns for one in world.events if one.kind == "advertised"]
+    answers = [one for one in world.events if one.kind in ("wanted", "unwanted")]
+    assert [one.kind for one in answers] == ["wanted", "unwanted", "wanted"]
+    there_and_back_ns = 4 * 10_000_000  # two links to the broker of anna
+    assert answers[0].time_ns - advertised[0] >= there_and_back_ns
+    assert answers[1].time_ns - advertised[1] >= there_and_back_ns
 
 
 def test_what_comes_late_is_marked_and_for_others_it_is_counted():
