@@ -332,6 +332,7 @@ def test_beyond_the_limit_of_the_disk_the_largest_loses_and_the_store_stays_smal
             assert 0 < len(backlogs["eve"]) < 400
             assert backlogs["eve"].why == "disk"
             assert longest < 1.3 * limit
+            assert host.slowed > 0
             return [number for number, _, _ in backlogs["eve"].waiting]
         finally:
             await host.stop()
@@ -349,3 +350,28 @@ def test_beyond_the_limit_of_the_disk_the_largest_loses_and_the_store_stays_smal
             await host.stop()
 
     asyncio.run(again())
+
+
+def test_what_waits_for_a_dead_neighbour_is_given_up_at_the_limit_of_the_disk(tmp_path):
+    limit = MIB
+    own = {"store": Store(tmp_path, "os", "porto"), "net_limits": NetLimits(disk_bytes=limit)}
+
+    async def play():
+        async with tree("faro-porto", each=lambda name: own if name == "porto" else {}) as net:
+            porto, faro = net.brokers["porto"], net.brokers["faro"]
+            await leave_behind(faro.address, "eve", "x > 0")
+            await leave_behind(porto.address, "ben", "x > 0 and y = 1")
+            async with wayfare.connect(str(porto.address), client_id="tom") as tom:
+                await tom.advertise("x > 0")
+                await until(lambda: len(porto.core.routing.in_subs["faro"]) == 1)
+                await faro.stop()
+                for x in range(1, 401):
+                    await tom.publish({"x": x, "y": int(x % 100 == 0)}, payload=bytes(10_000))
+                    if x % 10 == 0:
+                        await tom.flush(10)
+                        assert porto.store.disk_bytes < 1.3 * limit
+            (ben,) = porto.core.border.of("ben")
+            assert len(ben.backlog) == 4
+            assert not porto.links["faro"].keeps
+
+    asyncio.run(asyncio.wait_for(play(), 60))

@@ -201,9 +201,12 @@ class BrokerHost:
         self._turn = Turn(self._flush)
         self.disk = DiskGuard(
             net_limits.disk_bytes,
+            self.core,
+            self.links,
             partial(self._put_away, close=False),
             self._press_later,
             self._exceeded,
+            self._give_up,
             self._tell,
         )
         self.memory = MemoryGuard(

@@ -186,7 +186,7 @@ class MemoryGuard:
         while self.used() > goal:
             session = self._core.largest_bytes()
             connection, unread = self.buffers.largest()
-            link = max(self._links.values(), key=_bytes, default=None)
+            link = largest_link(self._links)
             if connection is not None and unread >= max(session, link.bytes if link else 0):
                 self.cut += 1
                 connection.abort(
@@ -224,6 +224,11 @@ class MemoryGuard:
         yield "retained", self._core.border.retained.memory_bytes()
         yield "connections", self.buffers.bytes
         yield "links", sum(link.bytes for link in self._links.values())
+
+
+def largest_link(links: Mapping[BrokerId, Link]) -> Link | None:
+    """The neighbour for which most is kept."""
+    return max(links.values(), key=_bytes, default=None)
 
 
 def _bytes(link: Link) -> int:
