@@ -11,17 +11,21 @@ import pytest
 
 import wayfare
 from live import settled, tree, until
+from wayfare.core.effects import Received
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
+from wayfare.core.messages import NOWHERE, Resend, Welcome
 from wayfare.errors import UsageError
+from wayfare.net import counterpart as counterpart_module
+from wayfare.net import local_broker, thin_memory
 from wayfare.net import thin as thin_module
-from wayfare.net import thin_memory
-from wayfare.net.counterpart import position_of, text_of
+from wayfare.net.counterpart import Careful, position_of, text_of
 from wayfare.net.thin import LINE_MAX, MISTAKES_MAX, WORDS, Thin
 from wayfare.net.thin_memory import opened, sealed
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 SECRET = "a secret of the brokers"
+REAL_CLOCK = local_broker.clock
 
 
 OPEN = []  # connections of devices
@@ -574,6 +578,99 @@ def test_a_device_without_its_memory_begins_anew_elsewhere():
     run(work)
 
 
+# ---- clocks that are wrong ---------------------------------------------------------------------
+
+
+def set_clock(monkeypatch, seconds):
+    """From now on, proxies take it to be so much later."""
+    for module in (counterpart_module, local_broker):
+        monkeypatch.setattr(module, "clock", lambda: REAL_CLOCK() + seconds * 1_000_000)
+
+
+@pytest.mark.parametrize("name", ["porto", "faro"])
+def test_a_device_begins_anew_at_a_proxy_whose_clock_is_behind(monkeypatch, name):
+    async def work():
+        async with (
+            tree("porto-lisbon", "faro-lisbon") as net,
+            proxies(net, "porto") as found,
+            publisher(net) as tom,
+            tom.subscribe("exists(y)") as some,
+        ):
+            for turn, seconds in enumerate((0, -600, -1200)):
+                set_clock(monkeypatch, seconds)
+                async with proxies(net, name) as others:
+                    proxy = found["porto"] if turn == 0 else others[name]
+                    device = Device()  # it remembers nothing
+                    assert (await device.connect(proxy))["published"] == 0
+                    device.say(subscribe="x > 0")
+                    device.say(advertise="exists(y)")
+                    for number in (1, 2, 2):
+                        device.say(publish={"y": 10 * turn + number}, number=number)
+                    got = [(await some.get(5))["y"] for _ in range(2)]
+                    assert got == [10 * turn + 1, 10 * turn + 2]
+                    while (await device.until("published"))["published"] < 2:
+                        pass
+                    await device.flush()
+                    await settled(net)
+                    await publish(tom, turn + 1, turn + 1)
+                    await device.take(1)
+                    assert device.got == xs(turn + 1, turn + 1)
+                    assert device.lost == []
+                    device.cut()
+            with pytest.raises(TimeoutError):
+                await some.get(0.1)
+
+    run(work)
+
+
+def test_a_device_goes_on_at_a_proxy_whose_clock_is_behind(monkeypatch):
+    async def work():
+        async with (
+            tree("porto-lisbon", "faro-lisbon") as net,
+            proxies(net, "porto", "faro") as found,
+            publisher(net, offered="exists(x) or exists(z)") as tom,
+            tom.subscribe("exists(y)") as some,
+        ):
+            await tom.publish({"z": 1}, retain="z", confirm=True)
+            device = await subscribed(net, found["porto"])
+            device.say(advertise="exists(y)")
+            device.say(subscribe="z > 5")  # it asks for current values
+            await device.flush()
+            device.say(publish={"y": 0})
+            assert (await some.get(5))["y"] == 0
+            for turn, name in enumerate(("faro", "porto", "faro"), 1):
+                set_clock(monkeypatch, -600 * turn)
+                device.cut()
+                await device.connect(found[name])
+                device.say(subscribe=f"z > {-turn}")
+                assert (await device.until("retained"))["notification"] == {"z": 1}
+                device.say(ack=device.n)
+                device.say(publish={"y": turn})
+                assert (await some.get(5))["y"] == turn
+                await publish(tom, turn, turn)
+                await device.until("notification")
+                device.say(ack=device.n)
+                await device.flush()
+            assert [one for one in device.got if "x" in one] == xs(1, 3)
+            assert device.lost == []
+
+    run(work)
+
+
+def test_a_device_goes_on_counting_above_another_process_that_is_found_later():
+    """Its broker was cut off when it began, and hears later of one whose clock was ahead."""
+    core = Careful("meter7")
+    core.begin(100, 7)
+    core.advertise(Filter.parse("exists(y)"))
+    core.attach("porto", "a")
+    core.step(Received("a", Welcome(101, 0)), 0)
+    core.publish({"y": 1})
+    assert (core.published, core.base) == (101, 100)
+    core.step(Received("a", Resend(101, 5_000)), 0)
+    core.publish({"y": 2})
+    assert (core.published, core.base) == (5_001, 4_999)
+
+
 # ---- memory ------------------------------------------------------------------------------------
 
 
@@ -629,6 +726,8 @@ def test_a_made_up_memory_is_refused_with_a_sentence():
                 {"follows": (("x >", None),)},
                 {"follows": (("x > 0", None),)},
                 {"epoch": 2**62},
+                {"asks": 2**62},
+                {"life": -1},
                 {"base": 2**62},
                 {"client": "m" * 257},
             ):
@@ -641,6 +740,15 @@ def test_a_made_up_memory_is_refused_with_a_sentence():
             assert "welcome" in await Device().connect(porto)
 
     run(work)
+
+
+def test_a_memory_that_an_earlier_release_wrote_is_good():
+    fields = thin_memory.ThinMemory.__struct_fields__
+    names = fields[: fields.index("life")]
+    earlier = thin_memory.msgspec.defstruct("Earlier", names, array_like=True)
+    old = earlier("meter7", 7, 8, "porto", (("porto", 8),), (), (), (), NOWHERE)
+    memory = opened(sealed(old, SECRET), SECRET, "meter7")
+    assert (memory.base, memory.epoch, memory.life, memory.published) == (7, 8, 0, 0)
 
 
 def test_a_memory_goes_with_an_ack():

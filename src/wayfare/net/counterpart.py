@@ -24,12 +24,12 @@ from wayfare.core import messages as m
 from wayfare.core.client import Held, Memory
 from wayfare.core.effects import Effect, Event, Lost, Notify, Passed
 from wayfare.core.filters import Filter
-from wayfare.core.messages import BrokerId, ClientId
+from wayfare.core.messages import FILTERS_MAX, BrokerId, ClientId
 from wayfare.core.predicates import Value
 from wayfare.core.templates import Template, parse
 from wayfare.errors import FilterError, UsageError
 from wayfare.net import payloads
-from wayfare.net.local_broker import LocalBroker, clock
+from wayfare.net.local_broker import LocalBroker, begun, clock
 from wayfare.net.options import Options, Settings
 from wayfare.net.subscription import Notification
 from wayfare.net.thin_memory import MEMORY_MAX, ThinMemory, sealed
@@ -40,6 +40,8 @@ TELLINGS_MAX = 1_000  # that a device has not acknowledged; the rest waits at th
 NEWS_MAX = 32  # of them, that are written before it is seen whether the device reads
 NUMBER_MAX = 1_000_000_000  # of a publication, as the device counts them
 FORGOTTEN_MAX = 1_000  # attachments of a counterpart that its device never heard of
+NOTED_EVERY = 1_000  # publications without a number; then the device gets a new memory
+UNNOTED_MAX = 1_000_000  # of them that may be accepted before it has got that
 PART = re.compile(r"\d{1,18}")
 
 Position = tuple[int, int, int]  # everything up to this delivery, and of what follows the device
@@ -59,6 +61,7 @@ class Careful(core.Client):
     """A core that acknowledges no delivery before the device has."""
 
     seen = 0  # the device has acknowledged everything up to this delivery
+    base = 0  # the device's publication 1 has the number after this one
 
     def done(self) -> int:
         return min(self.seen, super().done())
@@ -71,6 +74,16 @@ class Careful(core.Client):
         before, effects = self.delivered, super().step(event, now)
         if self.delivered > before and not any(isinstance(one, Notify | Lost) for one in effects):
             effects.append(Passed())
+        return effects
+
+    def begin(self, at: int, life: int) -> None:
+        super().begin(at, life)
+        self.base = at
+
+    def _exceed(self, above: int) -> list[Effect]:
+        # The device goes on counting where it is: its next publication is above that, too.
+        before, effects = self.published, super()._exceed(above)
+        self.base += self.published - before
         return effects
 
     def _forget_published(self, number: int) -> None:
@@ -96,11 +109,10 @@ class Counterpart(LocalBroker):
     ) -> None:
         """With a memory, it goes on behind what the device has seen; else it begins anew."""
         mine = Careful(ClientId(name), confirms=True)
-        mine.epoch = mine.asks = self.base = clock()
-        if memory is not None:
+        if memory is None:
+            begun(mine)
+        else:
             _go_on(mine, memory, seen)
-            self.base = memory.base
-        mine.published = self.base
         self.fresh = asyncio.Event()  # there may be something to tell
         self._secret = secret
         self._tellings: deque[Told] = deque()  # that are not acknowledged
@@ -108,7 +120,11 @@ class Counterpart(LocalBroker):
         self._seen = seen  # acknowledged
         self._handed = seen[0]  # the last delivery of all tellings
         self._remembers = False  # the device has the latest memory
-        self._accepted = 0  # the last publication that it was told of
+        # What an earlier counterpart published without a number has none above this.
+        self._beyond = 0 if memory is None else max(memory.published + UNNOTED_MAX, clock())
+        self._noted = 0  # the last publication that the latest memory knows of
+        self._taken = 0  # the device's last publication that a broker has accepted
+        self._accepted = 0  # ... of which it was told
         # Its session waits for the device, here or elsewhere.
         super().__init__(broker, mine, Settings(**options), leaves=False)
         self._life.wakers.append(self.fresh.set)
@@ -194,18 +210,19 @@ class Counterpart(LocalBroker):
     ) -> None:
         """Publish; what has the number of an earlier publication is that one, said again."""
         await self._life.until(self._may_publish)
-        last = self._core.published
+        base, last = self._core.base, self._core.published
         if number is None:
-            number = max(last + 1, clock()) - self.base
+            number = max(last, self._beyond) + 1 - base
+            self._remembers &= base + number <= self._noted + NOTED_EVERY
         elif type(number) is not int or not 0 < number <= NUMBER_MAX:
             raise UsageError(
                 f"publications are numbered from 1 to {NUMBER_MAX}, not {number!r:.60}"
             )
-        if self.base + number <= last:
+        if base + number <= last:
             self._accepted = 0  # tell it again
             self.fresh.set()
             return
-        self._core.published = self.base + number - 1
+        self._core.published = base + number - 1
         try:
             if clear:
                 await self.clear(attributes, payload, retain=retain)
@@ -234,7 +251,7 @@ class Counterpart(LocalBroker):
     def welcome(self) -> Facts:
         """The first line of a connection; what is not acknowledged comes behind it, again."""
         self._shown = 0
-        self._remembers, self._accepted = True, self._confirmed - self.base
+        self._remembers, self._accepted = True, self._taken
         return {
             "welcome": self.name,
             "broker": self.broker,
@@ -251,17 +268,18 @@ class Counterpart(LocalBroker):
         some = list(islice(self._tellings, self._shown, self._shown + NEWS_MAX))
         self._shown += len(some)
         yield from (one.facts for one in some)
-        if (accepted := self._confirmed - self.base) > self._accepted:
-            self._accepted = accepted
-            yield {"published": accepted}
+        if self._taken > self._accepted:
+            self._accepted = self._taken
+            yield {"published": self._taken}
         if self._shown == len(self._tellings):
             self.fresh.clear()
 
     def memory(self) -> str:
         held, memory = self._core.held(), self._core.memory()
+        self._noted = max(memory.published, self._beyond)
         whole = ThinMemory(
             self.name,
-            self.base,
+            self._core.base,
             memory.epoch,
             memory.home,
             memory.previous,
@@ -269,6 +287,9 @@ class Counterpart(LocalBroker):
             tuple(map(str, held.advertisements)),
             tuple(held.follows),
             held.state,
+            memory.life,
+            memory.asks,
+            self._noted,
         )
         return sealed(whole, self._secret)
 
@@ -286,6 +307,8 @@ class Counterpart(LocalBroker):
 
     def _heard(self, message: m.AnyMessage) -> None:
         super()._heard(message)
+        # Behind a change of the base, what waits in the outbox has lower numbers.
+        self._taken = max(self._taken, self._confirmed - self._core.base)
         if isinstance(message, m.Welcome):
             self._remembers = False
         self.fresh.set()
@@ -334,10 +357,19 @@ def _go_on(mine: Careful, memory: ThinMemory, seen: Position) -> None:
     )
     epoch = max(memory.epoch + FORGOTTEN_MAX, clock())
     previous = tuple((BrokerId(broker), epoch) for broker, epoch in memory.previous)
-    home = BrokerId(memory.home)
-    was = Memory(epoch, 0, delivered, True, home, previous, (heard[0], heard[1]))
+    was = Memory(
+        epoch,
+        memory.base,
+        delivered,
+        True,
+        BrokerId(memory.home),
+        previous,
+        (heard[0], heard[1]),
+        max(memory.asks + FORGOTTEN_MAX * FILTERS_MAX, clock()),
+        memory.life,
+    )
     mine.remember(was, held, (), {})
-    mine.seen = delivered
+    mine.seen, mine.base, mine.life = delivered, memory.base, memory.life
 
 
 def text_of(position: Position) -> int | str:

@@ -41,6 +41,11 @@ class ThinMemory(msgspec.Struct, frozen=True, array_like=True):
     advertisements: Annotated[tuple[str, ...], Meta(max_length=FILTERS_MAX)]
     follows: m.Follows
     state: m.State
+    life: Number = 0  # tells the device from others of its name; 0: an earlier release wrote this
+    asks: Counted = 0  # how often it asked for current values
+    published: Counted = (
+        0  # its last publication when this was written: later ones have higher numbers
+    )
 
 
 def sealed(memory: ThinMemory, secret: str | None) -> str:
