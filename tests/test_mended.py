@@ -1094,6 +1094,8 @@ def test_a_reader_for_which_nobody_is_slowed_may_lose_what_comes_first():
 def test_the_judge_of_walkers_knows_why_a_loss_may_be_reported_without_faults(seed, routing):
     """A broker that a walker left in a hurry reports it on its return; a new process overtakes its predecessor."""
     assert fuzz(Job(seed, routing, mobile="walkers")).verdict.violations == ()
+
+
 @pytest.mark.parametrize(("seed", "routing"), [(800014, "merging"), (41000083, "covering")])
 def test_what_a_publisher_sends_expires_while_its_broker_holds_it_back(seed, routing):
     """Found at random; its old broker waited for the past, and each new one for the session, and lifetimes stood still."""
