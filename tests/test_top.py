@@ -37,9 +37,10 @@ def city(tmp_path):
 def test_top_shows_every_broker_of_a_network(tmp_path):
     with (
         city(tmp_path) as (file, port, at),
-        subscriber(at["porto"], "x > 0"),
+        subscriber(at["porto"], "x > 0") as anna,
         program("pub", at["faro"], "x=1", "--every", "0.02"),
     ):
+        assert "x=1" in anna.line()  # so the publisher is attached
         code, out, err = wayfare("top", str(file), "--once")
         assert (code, err) == (0, "")
         lines = out.splitlines()
