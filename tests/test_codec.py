@@ -349,6 +349,7 @@ LAYOUT = [
             will=m.Will({"x": 1}, b"!", 5, m.Retain(("x",))),
             late=2,
             state=m.State("R1"),
+            resumes=True,
         ),
         [
             *(10, "anna", 3, 9, [[ON_WIRE]], [[[[]]], [[]]], [["faro", 2], ["porto", 1]], True),
@@ -368,6 +369,7 @@ LAYOUT = [
             [{"x": 1}, b"!", 5, [["x"], False]],
             2,
             [62, "R1", None, {}, {}, {}],
+            True,
         ],
     ),
     (
@@ -473,8 +475,8 @@ LAYOUT = [
     ),
     (m.Announce(("porto", "faro")), [31, ["porto", "faro"], [], [], []]),
     (
-        m.Announce((), (m.Began("anna", 3, "porto", 4),)),
-        [31, [], [["anna", 3, "porto", 4]], [], []],
+        m.Announce((), (m.Began("anna", 3, "porto", 4, asks=True),)),
+        [31, [], [["anna", 3, "porto", 4, True]], [], []],
     ),
     (
         m.Announce((), (), (m.Unclaimed("porto", "anna", 3),)),

@@ -9,7 +9,10 @@ import wayfare
 from live import tree, until
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
-from wayfare.errors import UsageError
+from wayfare.errors import Refused, UsageError
+from wayfare.net import reader as reader_module
+from wayfare.net import writer as writer_module
+from wayfare.net.local_broker import clock
 from wayfare.net.reader import Position, Reader
 from wayfare.net.writer import Writer
 
@@ -109,6 +112,43 @@ def test_more_than_a_window_comes_before_anything_is_committed():
     asyncio.run(run())
 
 
+def test_a_reader_goes_on_whatever_its_clock_says(monkeypatch):
+    async def run():
+        async with network() as (net, tom):
+            begun = await read(net)
+            await until(lambda: known_at_b(net))
+            await publish(tom, 1, 3)
+            await begun.reach(3)
+            await kill(begun)
+            for late, start in ((-600, BEGINNING), (-1200, Position("a", begun.session, 1))):
+                set_clock(monkeypatch, late)
+                again = await read(net, start)
+                last = len(xs(again)) + start.delivery
+                assert xs(again) == {x: x for x in range(start.delivery + 1, last + 1)}
+                await publish(tom, last + 1, last + 1)
+                await again.reach(last + 1)
+                assert again.gaps == {}
+                await kill(again)
+            assert last + 1 == 5
+
+    asyncio.run(run())
+
+
+def test_an_earlier_reader_that_connects_again_is_refused(monkeypatch):
+    async def run():
+        async with network() as (net, _):
+            first = await read(net)
+            await first.detach()
+            set_clock(monkeypatch, -600)
+            second = await read(net, first.position())
+            with pytest.raises(Refused, match="a later attachment of spark"):
+                await first.attach()
+            await second.settle()
+            await second.close()
+
+    asyncio.run(run())
+
+
 def test_a_reader_that_begins_twice_gets_what_the_first_one_got():
     """It was killed before its first checkpoint was written."""
 
@@ -155,7 +195,7 @@ def test_a_broken_connection_commits_nothing():
             await publish(tom, 1, 3)
             await reader.reach(3)
             reader._conversation.wire.abort("cut")
-            await until(lambda: reader.broker == "")
+            await reader._life.until(lambda: reader.broker == "")
             reader.commit(1)
             await publish(tom, 4, 4)
             await reader.reach(4)
@@ -178,7 +218,7 @@ def test_what_is_committed_while_it_comes_again_is_done():
             await publish(tom, 1, 3)
             await reader.reach(3)
             reader._conversation.wire.abort("cut")
-            await until(lambda: reader.broker == "")
+            await reader._life.until(lambda: reader.broker == "")
             taken = reader._hand_out
 
             def commit_first(*one):
@@ -275,9 +315,15 @@ def test_a_later_process_of_the_name_has_the_session():
     asyncio.run(run())
 
 
-async def write(net, last, *, base=0, before_close=None):
+def set_clock(monkeypatch, seconds):
+    """From now on, who begins takes it to be so much later."""
+    for module in (writer_module, reader_module):
+        monkeypatch.setattr(module, "clock", lambda: clock() + seconds * 1_000_000)
+
+
+async def write(net, last, *, base=0, before_close=None, at="b"):
     """A task that publishes base + 1, base + 2 ..., and is killed if it has something to do before."""
-    writer = await Writer(net.url("b"), "task-3", Filter.parse("exists x"), base, leaves=False)
+    writer = await Writer(net.url(at), "task-3", Filter.parse("exists x"), base, leaves=False)
     for x in range(writer.accepted + 1, base + last + 1):
         assert await writer.publish({"x": x}, confirm=True) == x
     if before_close is None:
@@ -293,14 +339,34 @@ def test_what_a_writer_repeats_is_not_heard_twice():
             reader = await read(net)
             await until(lambda: known_at_b(net))
             assert await write(net, 3, before_close="killed") == 0
-            [first] = net.brokers["b"].core.border.of("task-3")
             assert await write(net, 5) == 3
-            assert net.brokers["b"].core.border.of("task-3") == [first]  # it went on
+            assert len(net.brokers["b"].core.border.of("task-3")) == 1
             assert await write(net, 5) == 5  # it was all there, and nobody knew
             assert await write(net, 2, base=10) == 10
             await reader.reach(7)
             await reader.settle()
             assert list(xs(reader).values()) == [1, 2, 3, 4, 5, 11, 12]
+            await reader.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("at", ["b", "a"])
+def test_a_writer_goes_on_whatever_its_clock_says_and_wherever_it_was(monkeypatch, at):
+    async def run():
+        async with network() as (net, _):
+            reader = await read(net)
+            await until(lambda: known_at_b(net))
+            assert await write(net, 3, before_close="killed") == 0
+            for late, before, last in ((-600, 3, 5), (-1200, 5, 7)):
+                set_clock(monkeypatch, late)
+                assert await write(net, last, at=at) == before
+            sessions = {name: one.core.border.of("task-3") for name, one in net.brokers.items()}
+            assert [name for name, some in sessions.items() if some] == [at]
+            await reader.reach(7)
+            await reader.settle()
+            assert list(xs(reader).values()) == [1, 2, 3, 4, 5, 6, 7]
+            assert reader.gaps == {}
             await reader.close()
 
     asyncio.run(run())

@@ -303,6 +303,18 @@ class Border:
                     known += (one.number for one, _ in session.wait.publications[-1:])
         return max(known) + ROOM if any(known) else 0
 
+    def published(self, client: ClientId) -> int:
+        """The last publication of this client that was accepted here, by any process of it."""
+        tombstone = self.tombstones.get(client)
+        known = [one.published for one in self.of(client)]
+        return max([*known, 0 if tombstone is None else tombstone.published])
+
+    def latest(self, client: ClientId) -> int:
+        """The last attachment of this client that was here, or asked here; or 0."""
+        tombstone = self.tombstones.get(client)
+        known = [one.epoch for one in self.of(client)]
+        return max([*known, 0 if tombstone is None else tombstone.epoch])
+
     def contested(self, message: m.Attach) -> int:
         """The number that another process of this client has reached, which this one has to exceed."""
         known = [one.above for one in self.of(message.client) if one.life == message.life]

@@ -1041,8 +1041,8 @@ class Broker:
                 effects += self._take(self.profiles.on_ask(errand, now), now)
             elif isinstance(errand, m.Profile):
                 effects += self._take(self.profiles.on_profile(errand, now), now)
-            elif isinstance(errand, m.Reply) and errand.above and not errand.found:
-                effects += self.relocation.on_above(errand, now)
+            elif isinstance(errand, m.Reply) and _tells_how_far(errand):
+                effects += self.relocation.on_reached(errand, now)
             elif isinstance(errand, m.Convene):
                 effects += self._convene(errand, now)
             elif isinstance(errand, m.PastRequest):
@@ -1100,6 +1100,8 @@ class Broker:
         if above:
             return self.profiles.on_behind(link, message, above, now)
         contested = self.border.contested(message)
+        if message.resumes and not message.anew:  # its session goes on
+            contested = max(contested, self.border.latest(message.client))
         if contested >= message.epoch:
             return self.profiles.on_behind(link, message, contested, now)
         if self.border.is_stale(message.client, message.epoch):
@@ -1121,7 +1123,7 @@ class Broker:
             effects += self._on_began(anew, None, now)
         effects += self.relocation.on_attach(link, message, now)
         session = self.border.by_link.get(link)
-        if session is not None and message.anew and message.welcomed:
+        if session is not None and message.anew and message.welcomed and not message.resumes:
             # Its earlier epochs were those of another process, too: its older sessions may not be found by them.
             session.miss_sessions()
             effects += self.relocation.on_spoken(session, now)
@@ -1339,6 +1341,11 @@ def _put_last(updates: list[Update], **fields: m.Probe | m.Echo) -> None:
         updates[-1] = replace(updates[-1], **fields)
     else:
         updates.append(replace(Update(), **fields))
+
+
+def _tells_how_far(reply: m.Reply) -> bool:
+    """Whether it is no session, but says how far earlier processes of a client are that began anew."""
+    return not reply.found and bool(reply.above or reply.published)
 
 
 def _filters(update: Update) -> int:

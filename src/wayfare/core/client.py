@@ -158,6 +158,10 @@ class Client:
         # The epoch of its first attachment, if others may have had its name and the tree may not know; or 0.
         self.anew = 0
         self.life = 0  # tells it from other processes of its name; 0: it need not
+        # It goes on where another process of its name was, until it is welcomed; or until `go_on`, if its numbers are given.
+        self.resumes = False
+        self._numbers_are_given = False
+        self.reached = 0  # then: the last publication that a broker says it has accepted
         self._attached = False  # its last attachment was welcomed
         self.greeted = True  # it knows where its last attachment is
         self._open_here = False  # its session there is known not to wait; or else as
@@ -228,6 +232,20 @@ class Client:
         """
         self.epoch = self.published = self.asks = at
         self.anew, self.life = at + 1, life
+
+    def resume(self, at: int, life: int, published: int) -> None:
+        """Begin, and go on behind this publication with those that earlier processes of its name may have made.
+
+        The same publication has the same number in each of them, whatever numbers their attachments have. Brokers say which
+        ones they have accepted: everything up to `reached`, when an advertisement is confirmed. Then call `go_on`.
+        """
+        self.begin(at, life)
+        self.published, self.resumes, self._numbers_are_given = published, True, True
+
+    def go_on(self) -> None:
+        """All brokers have said how far earlier processes were, or nobody waits for that."""
+        self.published = max(self.published, self.reached)
+        self.anew, self.resumes = 0, False
 
     def make_will(self, will: m.Will | None) -> None:
         """From the next attachment on, publish this when it is gone for longer than the delay."""
@@ -339,6 +357,7 @@ class Client:
             will=self.will,
             late=self.late,
             state=self._unfollowed_place(),
+            resumes=self.resumes,
         )
 
     def _unfollowed_place(self) -> m.State | None:
@@ -963,7 +982,9 @@ class Client:
         if message.epoch != self.epoch:
             raise ProtocolError(f"Welcome to epoch {message.epoch}, but this is {self.epoch}")
         self.previous = self.previous[:1]
-        self.welcomed, self.anew, self._attached = True, 0, True
+        self.welcomed = self._attached = True
+        if not self._numbers_are_given:
+            self.anew, self.resumes = 0, False
         self.following.served = bool(self.following.located())
         self._forget_published(message.published)
         recalls, self._recalls = self._recalls, {}
@@ -1199,8 +1220,12 @@ class Client:
         if above < self.epoch:
             raise ProtocolError(f"{above} is no number to exceed at epoch {self.epoch}")
         attached, here = self._attached, self.previous[0][0]
-        self.epoch = self.published = max(self.published, above)
-        self.anew = self.epoch + 1
+        begins = self.anew > 0 or not self.resumes  # else it only goes on with its session
+        if self._numbers_are_given or not begins:
+            self.epoch, self.resumes = above, True
+        else:
+            self.epoch = self.published = max(self.published, above)
+        self.anew = self.epoch + 1 if begins else 0
         if attached:
             return []
         assert self.link is not None
@@ -1236,6 +1261,9 @@ class Client:
         return [Confirmed(message.ads, message.subs)]
 
     def _forget_published(self, number: int) -> None:
+        if self._numbers_are_given:
+            self.reached = max(self.reached, number)
+            number = min(number, self.published)
         if number > self.published:
             raise ProtocolError(f"accepted publication {number} of {self.published}")
         outbox = self.outbox

@@ -730,7 +730,7 @@ class Handoff(Relocation):
             return self._answer(reply, now)
         effects: list[Effect] = []
         if above := self.border.above(request.client, request.life):
-            effects = self.on_above(replace(reply, above=above), now)
+            effects = self.on_reached(replace(reply, above=above), now)
         return effects + self._answer(replace(reply, partial=request.forgotten), now)
 
     def _ask_on(self, request: Request | Fetch, now: int) -> list[Effect]:

@@ -474,6 +474,9 @@ class Attach(Message, frozen=True, tag=10):
     will: Will | None = None
     late: Number = 0  # what it wants of what such a broker sends when it is back: see late.py
     state: State | None = None  # where it is, if it has said so and follows nothing
+    # It goes on where another process of its name was, and is later than that: it is told what to exceed, and not
+    # refused. If it begins anew, its publications go on, and all brokers say how far these are.
+    resumes: bool = False
 
 
 class Detach(Message, frozen=True, tag=11):
@@ -764,6 +767,7 @@ class Began(msgspec.Struct, frozen=True, array_like=True, gc=False):
         ""
     )  # where; a broker that knows of a later session reports it there
     life: Number = 0  # of its process; with a broker, older sessions of the same life go on
+    asks: bool = False  # whoever knows how far its publications are reports it there
 
 
 class Unclaimed(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -68,20 +68,23 @@ class Relocation:
         """
         border, client = self.border, began.client
         tombstone, reached = border.tombstones.get(client), 0
+        effects = self._ask_on_how_far(began, came_from) if began.asks else []
         if came_from is not None and began.broker:
             reached = border.reached(client, began.life)
             reached = reached if reached >= began.epoch else 0
-            if reached:
-                reply = m.Reply(began.broker, client, began.epoch, False, above=reached)
-                self.paths.send(reply)
+            published = border.published(client) if began.asks else 0
+            if reached or published:
+                told = m.Reply(
+                    began.broker, client, began.epoch, False, published=published, above=reached
+                )
+                self.paths.send(told)
+            if began.asks and tombstone is None and not border.knows(client):
+                return effects  # its name may be new: that is not remembered everywhere
         if tombstone is not None and tombstone.began >= began.epoch:
-            return []
+            return effects
         border.bury(client, began.epoch - 1, now, began=began.epoch, life=began.life, above=reached)
-        effects: list[Effect] = [
-            Send(LinkId(neighbour), m.Announce((), (began,)))
-            for neighbour in self.paths.neighbours
-            if neighbour != came_from
-        ]
+        if not began.asks:
+            effects = self._announce(began, came_from)
         for old in border.of(client):
             own = old.life == began.life
             ends = old.epoch < began.epoch and not (began.broker and own)
@@ -92,8 +95,25 @@ class Relocation:
                 effects += self._end(old, now)
         return effects
 
-    def on_above(self, reply: m.Reply, now: int) -> list[Effect]:
-        """A broker knows of a later session of a client that began anew here: the client has to exceed it."""
+    def _announce(self, began: m.Began, came_from: BrokerId | None) -> list[Effect]:
+        return [
+            Send(LinkId(neighbour), m.Announce((), (began,)))
+            for neighbour in self.paths.neighbours
+            if neighbour != came_from
+        ]
+
+    def _ask_on_how_far(self, began: m.Began, came_from: BrokerId | None) -> list[Effect]:
+        """Pass it on, also where it is known. Advertisements are confirmed behind the replies to it."""
+        for neighbour in self.paths.neighbours:
+            if neighbour != came_from:
+                self.border.convergence.ads.send(neighbour)
+        return self._announce(began, came_from)
+
+    def on_reached(self, reply: m.Reply, now: int) -> list[Effect]:
+        """A broker knows how far earlier processes of a client are that began anew here.
+
+        The client has to exceed their attachments; what they published counts as published by it, if it asked for that.
+        """
         if reply.broker != self.paths.name:
             self.paths.send(reply)
             return []
@@ -103,11 +123,17 @@ class Relocation:
             if tombstone is not None and tombstone.went_after(reply.epoch):
                 assert tombstone.moved_to is not None
                 broker, epoch = tombstone.moved_to
-                return self.on_above(replace(reply, broker=broker, epoch=epoch), now)
-            self.border.bury(reply.client, 0, now, above=reply.above)  # its next broker asks here
+                return self.on_reached(replace(reply, broker=broker, epoch=epoch), now)
+            # Its next broker asks here.
+            self.border.bury(reply.client, 0, now, reply.published, above=reply.above)
             return []
         session.above = max(session.above, reply.above)
-        return self._have_exceed(session, now)
+        effects: list[Effect] = []
+        if reply.published > session.published:
+            session.published = reply.published
+            if session.link is not None:
+                effects.append(Send(session.link, m.Published(session.published)))
+        return [*effects, *self._have_exceed(session, now)]
 
     def _have_exceed(self, session: Session, now: int) -> list[Effect]:
         """If an earlier process of the client reached a higher number, have the client attach above it."""
@@ -277,7 +303,8 @@ def began(message: m.Attach, here: BrokerId) -> m.Began | None:
     that nobody had before.
     """
     if message.anew:
-        return m.Began(message.client, min(message.anew, message.epoch), here, message.life)
+        first = min(message.anew, message.epoch)
+        return m.Began(message.client, first, here, message.life, message.resumes)
     first = message.previous[-1][1] if message.previous else message.epoch
     if message.welcomed or first <= 1:
         return None

@@ -55,8 +55,8 @@ class Log(core.Client):
         super().__init__(
             ClientId(name), once=False, confirms=True, digest_from=NO_DIGEST, window=WINDOW
         )
-        # A later process of this name is never behind an earlier one, which may have been killed.
-        self.epoch = max(start.session, clock())
+        # It goes on with the session of an earlier process, which may have been killed later than it was written down.
+        self.epoch, self.resumes = max(start.session, clock()), True
         self.delivered, self.welcomed = start.delivery, start.session > 0
         self.where, self.session = start.broker, start.session
         self.attachments = 0

@@ -1,40 +1,37 @@
 """A publisher whose publications are repeated when somebody else failed: nobody gets one twice.
 
 Its numbers are given, not counted by the process: a later process of the same name publishes the
-same under the same numbers again, and brokers drop what they have accepted before.
+same under the same numbers again, and brokers drop what they have accepted before. What that is, it asks when it begins:
+
+    writer           its broker                 other brokers
+      |-- Attach ------->|-- Announce ---------------->|   the sessions of earlier writers end
+      |<-- Welcome ------|<-- Reply(published) --------|   ... and this is how far they were
+      |<-- Published ----|                             |
+      |-- Probe -------->|---------------------------->|
+      |<-- Echo ---------|<--------------------- Echo--|   all have replied
 """
 
 from __future__ import annotations
 
+import logging
+import secrets
 from collections.abc import Sequence
-from typing import Unpack
+from typing import Self, Unpack
 
 from wayfare.core import client as core
-from wayfare.core import messages as m
-from wayfare.core.effects import Effect
 from wayfare.core.filters import Filter
-from wayfare.core.messages import BrokerId, ClientId, LinkId
+from wayfare.core.messages import ClientId
+from wayfare.errors import NotConfirmed
 from wayfare.net.local_broker import LocalBroker, clock
 from wayfare.net.options import Options, Settings
 
 RANGE = 10**9  # publications of one writer
 
-
-class Numbered(core.Client):
-    """A core that goes on with the session of an earlier writer of its name, if there is one where it comes."""
-
-    begins = True  # no broker has said how far it was
-
-    def attach(self, broker: BrokerId | None, link: LinkId, time_ns: int = 0) -> list[Effect]:
-        if self.begins and broker is not None:
-            self.previous = ((broker, 0),)
-        return super().attach(broker, link, time_ns)
+logger = logging.getLogger("wayfare.client")
 
 
 class Writer(LocalBroker):
     """Publishes under the numbers `base` + 1, `base` + 2 ...; `accepted` says how far it was before."""
-
-    _core: Numbered
 
     def __init__(
         self,
@@ -48,18 +45,37 @@ class Writer(LocalBroker):
     ) -> None:
         """Unless it `leaves`, its session waits for the next writer of its name."""
         settings = Settings(**options)
-        mine = Numbered(
+        mine = core.Client(
             ClientId(client_id), settings.outbox, outbox_bytes_max=settings.outbox_bytes
         )
-        mine.epoch = clock()  # it does not begin anew: it goes on where an earlier writer was
-        mine.published = base + RANGE  # until its broker says how far it was
+        mine.resume(clock(), secrets.randbits(62) + 1, base)
         mine.advertise(offered)
         super().__init__(addresses, mine, settings, leaves=leaves)
-        self._base = base
+        self._offered = offered
         self.accepted = -1
 
-    def _heard(self, message: m.AnyMessage) -> None:
-        if isinstance(message, m.Welcome) and self._core.begins:
-            self._core.begins = False
-            self.accepted = self._core.published = max(message.published, self._base)
-        super()._heard(message)
+    async def open(self) -> Self:
+        """Connect, and wait until all brokers have said how far earlier writers of this name were.
+
+        That takes no longer than a client waits for a broker that cannot be reached. What such a broker accepted
+        is published again, and dropped by the subscribers that have it.
+        """
+        await super().open()
+        if self.accepted < 0:
+            failover = self._settings.failover
+            patience = self._settings.confirm if failover is None else failover
+            try:
+                await self._confirmations.advertised(
+                    self._offered, min(patience, self._settings.confirm)
+                )
+            except NotConfirmed as error:
+                logger.warning(
+                    "%s may publish again what an earlier writer of its name has published, and whoever has that"
+                    " drops it: %s",
+                    self.name,
+                    error,
+                )
+            self._core.go_on()
+            self._count_confirmed()
+            self.accepted = self._core.published
+        return self

@@ -85,6 +85,9 @@ def _missed(settled: m.Settled) -> str:
 
 
 def _reply(reply: m.Reply) -> str:
+    if reply.published and not reply.found:
+        exceed = f", and to exceed {reply.above}" if reply.above else ""
+        return f"Reply(to {reply.broker}, {reply.client} has published {reply.published}{exceed})"
     if reply.above and not reply.found:
         return f"Reply(to {reply.broker}, {reply.client} is to exceed {reply.above})"
     if reply.unreachable:
