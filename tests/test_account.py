@@ -269,12 +269,13 @@ def test_quotas_and_deny_rules_are_written_and_shown(file):
     assert "connections is -1: give a whole number" in wayfare("account", "list", file)[2]
 
 
-def test_memory_is_a_size_in_the_file_and_as_it_is_shown(file):
-    wayfare("account", "add", file, "anna", "--password-stdin", "--memory", "64MiB", stdin="open\n")
-    assert 'memory = "64MiB"' in file.read_text("utf-8")
-    assert "  memory 64MiB" in wayfare("account", "show", file, "anna")[1]
+@pytest.mark.parametrize("key", ["memory", "disk"])
+def test_memory_and_disk_are_sizes_in_the_file_and_as_they_are_shown(file, key):
+    wayfare("account", "add", file, "anna", "--password-stdin", f"--{key}", "64MiB", stdin="open\n")
+    assert f'{key} = "64MiB"' in file.read_text("utf-8")
+    assert f"  {key} 64MiB" in wayfare("account", "show", file, "anna")[1]
     _, out, _ = wayfare("account", "show", file, "anna", "--json")
-    assert json.loads(out)["memory"] == 64 * 2**20
-    wrong = ("account", "add", file, "ben", "--password-stdin", "--memory", "64M")
+    assert json.loads(out)[key] == 64 * 2**20
+    wrong = ("account", "add", file, "ben", "--password-stdin", f"--{key}", "64M")
     with pytest.raises(SystemExit):
         wayfare(*wrong, stdin="open\n")

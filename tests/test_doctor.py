@@ -611,6 +611,8 @@ def test_peers_that_cannot_be_reached_and_maps_that_cannot_be_read(tmp_path):
         ),
         ('account_memory = "1MiB"', "limits.account_memory", "one message may have 8 MiB"),
         ('disk = "1MiB"', "limits.disk", "one message may have 8 MiB"),
+        ('disk = "1GiB"\naccount_disk = "2GiB"', "limits.account_disk", "never reaches it"),
+        ('account_disk = "1MiB"', "limits.account_disk", "one message may have 8 MiB"),
         ('memory = "32MiB"', "limits.memory", "64 MiB may wait for a neighbour"),
     ],
 )
@@ -626,16 +628,17 @@ def test_limits_in_sum_that_make_no_sense_are_warned_of(tmp_path, capsys, limits
     assert warning["key"] == key
 
 
-def test_accounts_whose_memory_makes_no_sense_are_warned_of(tmp_path, capsys):
+@pytest.mark.parametrize("key", ["memory", "disk"])
+def test_accounts_whose_limits_make_no_sense_are_warned_of(tmp_path, capsys, key):
     accounts = tmp_path / "accounts.toml"
-    for name, memory in (("anna", "1MiB"), ("ben", "2GiB"), ("carl", "20MiB"), ("dora", None)):
-        accounts_file.add(accounts, name, "sesame", quota={"memory": memory})
-    text = 'name = "a"\naccounts = "accounts.toml"\n[limits]\nmemory = "1GiB"\n'
+    for name, limit in (("anna", "1MiB"), ("ben", "2GiB"), ("carl", "20MiB"), ("dora", None)):
+        accounts_file.add(accounts, name, "sesame", quota={key: limit})
+    text = f'name = "a"\naccounts = "accounts.toml"\n[limits]\n{key} = "1GiB"\n'
     file = write(tmp_path / "site.toml", text)
     assert cli.main(["config", "check", str(file)]) == 0
     first, second = capsys.readouterr().err.splitlines()
-    assert "account 'anna': memory is 1 MiB, and one message may have 8 MiB" in first
-    assert "account 'ben': memory is 2 GiB, and limits.memory only 1 GiB" in second
+    assert f"account 'anna': {key} is 1 MiB, and one message may have 8 MiB" in first
+    assert f"account 'ben': {key} is 2 GiB, and limits.{key} only 1 GiB" in second
 
 
 def test_a_broker_near_its_limits_is_warned_of():

@@ -210,6 +210,7 @@ def test_what_waits_for_a_client_that_is_away_is_withdrawn(file):
     run(test())
 
 
+KIB = 1024
 GONE = wayfare.Will({"state": "gone"})
 
 
@@ -511,6 +512,45 @@ def test_an_account_loses_at_the_limit_in_its_table_also_if_that_changes(file):
             assert broker.core.border.memory.noted("anna") <= 100 * 1024
             (shown,) = status_of(broker).account_memory
             assert (shown.account, shown.limit) == ("anna", 100 * 1024)
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("of_all", "own", "stored", "why"),
+    [
+        (100 * KIB, None, True, "account_disk"),
+        (0, "100KiB", True, "account_disk"),
+        (100 * KIB, "none", True, ""),
+        (0, "100KiB", False, ""),
+    ],
+    ids=["limits.account_disk", "its own", "its own is none", "no store"],
+)
+def test_an_account_loses_at_its_limit_of_the_disk(file, tmp_path, of_all, own, stored, why):
+    if own is not None:
+        change(file, '["anna"]\n', f'["anna"]\ndisk = "{own}"\n')
+    options = {
+        "net_limits": NetLimits(account_disk_bytes=of_all),
+        "store": Store(tmp_path / "store", "os", "porto") if stored else None,
+    }
+
+    async def test():
+        async with (
+            live(broker_of(file, **options)) as broker,
+            connect(broker, "tom", "sesame") as tom,
+        ):
+            anna = await connect(broker)
+            await anna.subscribe("x > 0")
+            await anna.flush()
+            await anna.detach()
+            (session,) = broker.core.border.of("anna")
+            await until(lambda: session.link is None)
+            for x in range(1, 101):
+                await tom.publish({"x": x}, payload=bytes(2_000))
+                await tom.flush()
+            assert session.backlog.why == why
+            assert (0 < len(session.backlog) < 50) == bool(why)
+            assert not why or broker.core.border.memory.noted("anna") <= 100 * KIB
 
     run(test())
 

@@ -21,7 +21,7 @@ from wayfare.core.filters import Filter
 from wayfare.core.grants import Grants
 from wayfare.core.groups import Missed, to_member
 from wayfare.core.history import Limits, Loss
-from wayfare.core.memory import RANK_MIN, Memory, rank_of
+from wayfare.core.memory import RANK_MIN, AccountLimit, Memory, rank_of
 from wayfare.core.messages import (
     Ack,
     Advertise,
@@ -249,15 +249,16 @@ def test_an_account_loses_at_its_own_limit_and_others_do_not():
 def test_an_account_may_have_a_limit_of_its_own_which_may_change():
     core = broker(account_memory_bytes=60 * KIB)
     memory = core.border.memory
-    memory.limit_accounts({"staff": 10 * KIB, "admins": 0})
+    memory.limit_accounts({"staff": AccountLimit(10 * KIB), "admins": AccountLimit(0)})
     for client, account in (("anna", "guests"), ("ben", "staff"), ("carl", "admins")):
         away(core, client, "x > 0", account)
     publish(core, 1, 20)
     assert [one.account for one in core.excess()] == ["staff"]
     assert [one[0] for one in memory.limited_accounts()] == ["guests", "staff"]
-    memory.limit_accounts({"guests": 20 * KIB, "staff": 0, "admins": 0})
+    unlimited = {"staff": AccountLimit(0), "admins": AccountLimit(0)}
+    memory.limit_accounts({"guests": AccountLimit(20 * KIB), **unlimited})
     assert [one.account for one in core.excess()] == ["guests"]
-    memory.limit_accounts({"guests": 0, "staff": 0, "admins": 0})
+    memory.limit_accounts({"guests": AccountLimit(0), **unlimited})
     assert core.excess() == []
 
 
@@ -269,14 +270,14 @@ def test_near_the_limit_of_an_account_only_its_own_publishers_are_slowed():
     for link in links.values():
         core.step(Received(link, Advertise(Filter.parse("true"))), 1)
         core.step(Received(link, Publish(1, {"x": 1}, bytes(20 * KIB))), 1)
-    memory.limit_accounts({"guests": int(memory.of_account("guests") * 1.05)})
+    memory.limit_accounts({"guests": AccountLimit(int(memory.of_account("guests") * 1.05))})
     assert list(memory.suspects) == ["guests"]
     assert core.excess() == []
     assert core.step(Pressed("guests"), 2) == [Pause(links["gwen"])]
     others = [link for link in reversed(links.values()) if link != links["gwen"]]
     assert core.step(Pressed(), 2) == [Pause(link) for link in others]
     assert {*core.step(Tick(), 2 + PRESSED_NS)} == {Resume(link) for link in links.values()}
-    memory.limit_accounts({"guests": 2 * memory.of_account("guests")})
+    memory.limit_accounts({"guests": AccountLimit(2 * memory.of_account("guests"))})
     assert not memory.suspects
 
 

@@ -7,6 +7,7 @@ import getpass
 import json
 import sys
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from wayfare.cli.groups import Group
 from wayfare.core.filters import Filter
 from wayfare.errors import UsageError
 from wayfare.net import accounts
-from wayfare.net.kinds import DURATION, DURATIONS_NS, MEMORY, SIZES, written
+from wayfare.net.accounts import KEPT
+from wayfare.net.kinds import DURATION, DURATIONS_NS, SIZES, Kind, written
 from wayfare.net.quotas import QUOTAS
 
 EXAMPLES = """examples:
@@ -79,8 +81,8 @@ def add_parser(commands: Any) -> None:
     for key, about in QUOTAS.items():
         one.add_argument(
             f"--{key.replace('_', '-')}",
-            type=_memory if key == "memory" else _quota,
-            metavar="SIZE" if key == "memory" else "N",
+            type=partial(_size, KEPT[key]) if key in KEPT else _quota,
+            metavar="SIZE" if key in KEPT else "N",
             help=f"quota: {about}; 0: none",
         )
     part("remove", "remove an account", remove).add_argument("name", metavar="NAME")
@@ -116,13 +118,13 @@ def _quota(text: str) -> int:
     return int(text)
 
 
-def _memory(text: str) -> str | int:
+def _size(kind: Kind, text: str) -> str | int:
     """As it is written to the file: a share means that of the machine where the broker runs."""
     value = int(text) if text.isdecimal() else text
     try:
-        MEMORY.read(value)
+        kind.read(value)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a quota of memory: {error}") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size: {error}") from None
     return value
 
 
@@ -205,7 +207,7 @@ def _print(account: accounts.Account, *, as_json: bool) -> None:
     if account.deny_clients:
         print(f"  deny_clients    {', '.join(account.deny_clients)}")
     for key, value in _quotas(account).items():
-        shown = written(value, SIZES) if key == "memory" and value else value
+        shown = written(value, SIZES) if key in KEPT and value else value
         print(f"  {key} {shown or 'unlimited'}")
     if account.previous_password:
         print(f"  previous password counts {_until(account)}")

@@ -100,7 +100,7 @@ LATER = (
 )
 NO_ROOM = "{} has no room for one more session: come again later"
 CLOCK_SLACK_NS = SECOND_NS  # by which the clock of a client that begins anew may be behind
-MEMORY, ACCOUNT_MEMORY = "memory", "account_memory"  # limits in sum, as a `Gap` names them
+MEMORY = "memory"  # a limit in sum, as a `Gap` names it
 QUEUED_MAX = 256  # messages of one neighbour that waited and are performed in one event
 WAYS_TO_SUBSCRIBE = m.Follow | m.State | m.Enlist  # beside `Subscribe`
 FEEDERS_MAX = 16  # notifications of the largest consumer whose publishers are slowed
@@ -345,7 +345,8 @@ class Broker:
         beyond = memory.beyond(account)
         if not beyond:
             return None
-        return Exceeded(ACCOUNT_MEMORY, beyond + memory.limit_of(account) // SPARE, account)
+        limit = memory.limit_of(account)
+        return Exceeded(limit.name, beyond + limit.bytes // SPARE, account)
 
     def next_deadline(self) -> int | None:
         """When something that is kept may have become too old."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 BODY_BYTES = 600  # of a notification beside its payload and texts
 ENTRY_BYTES = 120  # of a notification in the backlog of one client
@@ -28,6 +28,7 @@ MARK_BYTES = 120  # of a publisher that a session has heard
 SESSION_BYTES = 4_096  # of a session with nothing in it
 RANK_MIN = 13  # bits: smaller consumers are all alike
 NEAR = 7 / 8  # of a limit: from here on publishers are slowed
+ACCOUNT_MEMORY, ACCOUNT_DISK = "account_memory", "account_disk"  # limits, as a `Gap` names them
 LOOKED_AT = 8  # consumers of the highest rank, among which the largest is found
 
 
@@ -46,6 +47,20 @@ class Consumer(Protocol):
 
     def measure(self) -> int:
         """Bytes that it keeps now, bodies included, whoever else keeps them."""
+
+
+class AccountLimit(NamedTuple):
+    """What all clients of one account may make a broker keep."""
+
+    bytes: int = 0  # 0: there is no limit
+    name: str = ACCOUNT_MEMORY
+
+    @classmethod
+    def of(cls, memory: int, disk: int) -> AccountLimit:
+        """The tighter limit, because what is kept on disk is in memory, too."""
+        if disk > 0 and not 0 < memory <= disk:
+            return cls(disk, ACCOUNT_DISK)
+        return cls(memory)
 
 
 class Ranks:
@@ -92,10 +107,10 @@ class Memory:
     """The memory of one broker."""
 
     __slots__ = (
-        "_account_bytes",
         "_accounts",
         "_all",
-        "_own_bytes",
+        "_limit",
+        "_own_limits",
         "attached",
         "bodies",
         "entries",
@@ -107,8 +122,8 @@ class Memory:
 
     def __init__(self, account_bytes: int = 0) -> None:
         """`account_bytes` is the limit of an account without one of its own; 0 is none."""
-        self._account_bytes = account_bytes
-        self._own_bytes: dict[str, int] = {}  # accounts with a limit of their own; 0 is none
+        self._limit = AccountLimit(account_bytes)
+        self._own_limits: dict[str, AccountLimit] = {}
         self.suspects: dict[
             str, None
         ] = {}  # accounts that were noted near their limit, or beyond it
@@ -191,24 +206,26 @@ class Memory:
 
     # Limits of accounts
 
-    def limit_of(self, account: str) -> int:
-        """The limit of this account in bytes; 0 is none."""
-        return self._own_bytes.get(account, self._account_bytes)
+    def limit_of(self, account: str) -> AccountLimit:
+        return self._own_limits.get(account, self._limit)
 
-    def limit_accounts(self, own_bytes: Mapping[str, int]) -> None:
+    def limit_accounts(
+        self, own: Mapping[str, AccountLimit], others: AccountLimit | None = None
+    ) -> None:
         """From now on these accounts have a limit of their own, and all others the common one."""
-        self._own_bytes = dict(own_bytes)
+        self._own_limits = dict(own)
+        self._limit = others or self._limit
         self.suspects = dict.fromkeys(
             name for name, ranks in self._accounts.items() if self._is_near(name, ranks)
         )
 
     def _is_near(self, account: str, ranks: Ranks) -> bool:
-        most = self._own_bytes.get(account, self._account_bytes)
+        most = self.limit_of(account).bytes
         return most > 0 and ranks.bytes > most * NEAR
 
     def beyond(self, account: str) -> int:
         """By how many bytes a suspect exceeds its limit; 0: it does not."""
-        most, kept = self.limit_of(account), self.noted(account)
+        most, kept = self.limit_of(account).bytes, self.noted(account)
         if kept > most > 0:
             kept = self.of_account(account)
         if not most or kept <= most * NEAR:
@@ -218,7 +235,7 @@ class Memory:
     def limited_accounts(self) -> Iterator[tuple[str, int, int]]:
         """Accounts that have a limit and keep something: with the bytes last noted, and the limit."""
         for name, ranks in self._accounts.items():
-            if most := self.limit_of(name):
+            if most := self.limit_of(name).bytes:
                 yield name, ranks.bytes, most
 
     def noted(self, account: str) -> int:

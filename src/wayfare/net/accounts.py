@@ -37,12 +37,13 @@ from wayfare.core.codec import NAME_MAX, PASSWORD_MAX
 from wayfare.core.filters import Filter
 from wayfare.core.grants import Grants
 from wayfare.errors import FilterError, UsageError
-from wayfare.net.kinds import COUNT_OR_NONE, MEMORY, SIZE, Kind, shown
+from wayfare.net.kinds import COUNT_OR_NONE, MEMORY, SIZE, SIZE_OR_NONE, Kind, shown
 from wayfare.net.quotas import QUOTAS, Quota
 
 LISTS = ("subscribe", "publish", "advertise")
 DENY_LISTS = tuple(f"deny_{one}" for one in LISTS)
 NAMES = ("clients", "deny_clients")
+KEPT = {"memory": MEMORY, "disk": SIZE_OR_NONE}  # quotas of what is kept, and how they are written
 PREVIOUS = ("previous_password", "previous_expires")
 TOLD_MAX = 200  # characters of patterns in a refusal
 KEYS = ("password", "clients", *LISTS, "deny_clients", *DENY_LISTS, *PREVIOUS, *QUOTAS)
@@ -265,8 +266,8 @@ def _quota(table: Mapping[str, object], there: str) -> Quota:
 
 def _kind(key: str, given: object) -> Kind:
     """How the value of a quota is written."""
-    if key == "memory":
-        return MEMORY
+    if key in KEPT:
+        return KEPT[key]
     return SIZE if key.startswith("bytes") and given != 0 else COUNT_OR_NONE
 
 

@@ -141,12 +141,14 @@ def check_settings(settings: configured.Settings) -> Iterator[Wrong]:
 
 def check_sums(settings: configured.Settings) -> Iterator[Wrong]:
     """Limits in sum that protect nothing, or that one message exceeds."""
-    limits, frame = settings.limits, settings.net_limits.frame_bytes
-    memory, account, disk = (
-        limits.memory_bytes,
-        limits.account_memory_bytes,
-        settings.net_limits.disk_bytes,
-    )
+    limits, net_limits = settings.limits, settings.net_limits
+    frame, memory = net_limits.frame_bytes, limits.memory_bytes
+    kept = {
+        "memory": memory,
+        "account_memory": limits.account_memory_bytes,
+        "disk": net_limits.disk_bytes,
+        "account_disk": net_limits.account_disk_bytes,
+    }
     if memory > (has := available_bytes()):
         says = (
             f"is {size(memory)}, and this machine, or container, has only {size(has)}: it is killed"
@@ -154,17 +156,19 @@ def check_sums(settings: configured.Settings) -> Iterator[Wrong]:
         yield Wrong(
             WARN, "limits.memory", f"{says} before the limit is reached, so make it smaller"
         )
-    if account > memory > 0:
-        says = f"is {size(account)}, and limits.memory only {size(memory)}: an account never reaches it,"
-        yield Wrong(WARN, "limits.account_memory", f"{says} so make it smaller")
-    if frame <= memory < (link := settings.net_limits.link_bytes):
+    for name in ("memory", "disk"):
+        account, all = kept[f"account_{name}"], kept[name]
+        if account > all > 0:
+            says = f"is {size(account)}, and limits.{name} only {size(all)}: an account never reaches it,"
+            yield Wrong(WARN, f"limits.account_{name}", f"{says} so make it smaller")
+    if frame <= memory < (link := net_limits.link_bytes):
         says = f"is {size(memory)}, and {size(link)} may wait for a neighbour (limits.link_bytes): one that"
         yield Wrong(
             WARN,
             "limits.memory",
             f"{says} is slow is given up before publishers have to wait, so make limits.link_bytes smaller",
         )
-    for key, limit in (("memory", memory), ("account_memory", account), ("disk", disk)):
+    for key, limit in kept.items():
         if 0 < limit < frame:
             says = (
                 f"is {size(limit)}, and one message may have {size(frame)} (limits.frame_bytes): a"
@@ -174,28 +178,31 @@ def check_sums(settings: configured.Settings) -> Iterator[Wrong]:
             )
 
 
-def check_account_memory(settings: configured.Settings) -> Iterator[Finding]:
-    """Accounts whose limit of memory makes no sense beside those of the broker."""
-    file, memory = settings.security.accounts, settings.limits.memory_bytes
-    frame = settings.net_limits.frame_bytes
+def check_account_limits(settings: configured.Settings) -> Iterator[Finding]:
+    """Accounts whose limits of memory or disk make no sense beside those of the broker."""
+    file = settings.security.accounts
     try:
         known = accounts.read(Path(file)) if file else {}
     except UsageError:
         return  # check_files reports it
+    limits = settings.limits.memory_bytes, settings.net_limits.disk_bytes
     for name, account in known.items():
-        own = account.quota.memory or 0
-        if own > memory > 0:
-            says = (
-                f"account {name!r}: memory is {size(own)}, and limits.memory only {size(memory)}:"
-            )
-            yield Finding(WARN, file, f"{says} it never reaches that, so make it smaller")
-        elif 0 < own < frame:
-            says = (
-                f"account {name!r}: memory is {size(own)}, and one message may have {size(frame)}"
-            )
-            yield Finding(
-                WARN, file, f"{says}: a single one makes its clients lose, so make it larger"
-            )
+        quotas = account.quota.memory, account.quota.disk
+        for key, own, all in zip(("memory", "disk"), quotas, limits, strict=True):
+            yield from _check_account_limit(settings, name, key, own or 0, all)
+
+
+def _check_account_limit(
+    settings: configured.Settings, name: str, key: str, own: int, all: int
+) -> Iterator[Finding]:
+    file, frame = settings.security.accounts, settings.net_limits.frame_bytes
+    says = f"account {name!r}: {key} is {size(own)}, and"
+    if own > all > 0:
+        says = f"{says} limits.{key} only {size(all)}: it never reaches that, so make it smaller"
+        yield Finding(WARN, file, says)
+    elif 0 < own < frame:
+        says = f"{says} one message may have {size(frame)}"
+        yield Finding(WARN, file, f"{says}: a single one makes its clients lose, so make it larger")
 
 
 def check_use(one: BrokerStatus) -> Iterator[Finding]:
@@ -315,7 +322,7 @@ def warnings(file: str | Path, settings: configured.Settings) -> list[Mistake]:
             Path(file).read_text("utf-8"),
             [(tuple(one.key.split(".")), one.reason) for one in wrong],
         ),
-        *(Mistake(one.about, 0, "", one.says) for one in check_account_memory(settings)),
+        *(Mistake(one.about, 0, "", one.says) for one in check_account_limits(settings)),
     ]
 
 

@@ -136,8 +136,8 @@ LIMITS = {
 
 def _net_limit(field: str, about: str) -> Key:
     value = getattr(DEFAULT_NET_LIMITS, field)
-    if field == "disk_bytes":
-        return Key("limits.disk", SIZE_OR_NONE, "none", about)
+    if field in ("disk_bytes", "account_disk_bytes"):
+        return Key(f"limits.{field.removesuffix('_bytes')}", SIZE_OR_NONE, "none", about)
     if field.endswith("_s"):
         return Key(f"limits.{field.removesuffix('_s')}", DURATION, f"{value:g}s", about)
     if field.endswith("_bytes"):
@@ -175,6 +175,7 @@ NET_LIMITS = {
             "disk_bytes",
             "that a store takes, journal and snapshot together; then the largest consumer is slowed, and loses",
         ),
+        ("account_disk_bytes", "the same, for the clients of one account"),
     )
 }
 

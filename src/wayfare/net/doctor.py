@@ -31,7 +31,7 @@ from wayfare.net.checks import (
     OK,
     WARN,
     Finding,
-    check_account_memory,
+    check_account_limits,
     check_ahead,
     check_listening,
     check_security,
@@ -119,7 +119,7 @@ class Doctor:
         self.tell(OK, file, "is a good configuration")
         self.findings += [one.about(file) for one in check_settings(found.settings)]
         self.findings += [one.about(file) for one in check_sums(found.settings)]
-        self.findings += check_account_memory(found.settings)
+        self.findings += check_account_limits(found.settings)
         self.findings += check_security(file, found.settings.security)
         self.findings += [one.about(file) for one in check_ahead(found.settings.ahead)]
         if isinstance(found, configured.Broker):

@@ -36,6 +36,8 @@ from wayfare.net.connection import Connection
 from wayfare.net.limits import NetLimits
 from wayfare.net.logs import tell
 from wayfare.net.members import Member, Members
+from wayfare.net.quotas import Quota
+from wayfare.net.store import Store
 
 FILES_S = 1.0  # between two looks at the file
 SLICE = 100  # clients that are looked at before others have their turn
@@ -48,6 +50,9 @@ class Host(Protocol):
     core: Broker
     connections: dict[str, Connection]
     audit: Audit
+
+    @property
+    def store(self) -> Store | None: ...
 
     def apply(self, event: Event) -> None: ...
 
@@ -74,7 +79,7 @@ class Enforcement:
     async def _begin(self) -> None:
         """Sessions on disk may be older than the rules."""
         self._applied, self._applied_at = self._accounts.all(), time.time()
-        self._limit_memory()
+        self._limit_kept()
         await self._confine_away()
 
     async def _look(self) -> None:
@@ -110,7 +115,7 @@ class Enforcement:
         async with self._busy:
             before, self._applied = self._applied, self._accounts.all()
             self._applied_at = time.time()
-            self._limit_memory()
+            self._limit_kept()
             changed = self._record(before, self._applied)
             attached = list(self._host.connections.items())
             for count, (link, connection) in enumerate(attached, 1):
@@ -134,10 +139,13 @@ class Enforcement:
             self._host.audit.record("account_changed", account=name, change=change, what=what)
         return changed
 
-    def _limit_memory(self) -> None:
-        own = {name: one.quota.memory for name, one in self._applied.items()}
-        given = {name: most for name, most in own.items() if most is not None}
-        self._host.core.border.memory.limit_accounts(given)
+    def _limit_kept(self) -> None:
+        border, stored = self._host.core.border, self._host.store is not None
+        defaults = border.limits.account_memory_bytes, self._limits.account_disk_bytes
+        own = {
+            name: one.quota.kept(*defaults, stored=stored) for name, one in self._applied.items()
+        }
+        border.memory.limit_accounts(own, Quota().kept(*defaults, stored=stored))
 
     # Clients that are attached
 

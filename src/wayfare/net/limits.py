@@ -36,6 +36,7 @@ class NetLimits(msgspec.Struct, frozen=True):
     account_sessions: int = 0
     failed_logins_per_account: int = 100  # a minute, from all addresses: see `login_limits`
     disk_bytes: int = 0  # of a store, journal and snapshot together; 0: any
+    account_disk_bytes: int = 0  # ... for the clients of one account; 0: any
 
 
 DEFAULT_NET_LIMITS = NetLimits()

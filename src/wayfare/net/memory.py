@@ -84,7 +84,7 @@ def profile_of(attach: Attach) -> int:
 
 
 class MemoryGuard:
-    """Keeps one broker below `limits.memory`, and each account below `limits.account_memory`."""
+    """Keeps one broker below `limits.memory`, and each account below `limits.account_memory` and `account_disk`."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class MemoryGuard:
 
     def _mind_account(self, account: str) -> None:
         memory, full = self._core.border.memory, self._full_accounts
-        limit = memory.limit_of(account)
+        limit = memory.limit_of(account).bytes
         spared = full[account] + limit // SPARE if account in full else 0
         if 0 < limit < memory.noted(account) <= spared:
             return  # what it could shed was shed when it was about as large

@@ -231,7 +231,8 @@ METRICS = (
         "counter",
         "why",
         "sessions of clients that are away, which get a gap when they are back: expired, evicted"
-        " (beyond `limits.sessions`), memory or account_memory (large because of their filters)",
+        " (beyond `limits.sessions`), or memory, account_memory, disk or account_disk (large because"
+        " of their filters)",
         lambda one: [((why,), count) for why, count in one.ended_sessions.items()],
     ),
     Row(

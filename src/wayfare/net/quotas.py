@@ -3,7 +3,7 @@
     publications_per_second, bytes_per_second    beyond it, the broker does not read from the client for a while
     connections, sessions                        beyond it, an Attach is refused, and may be tried again
     subscription_cost                            beyond it, a Subscribe or an Attach is refused
-    memory                                       beyond it, its largest consumer loses: see `memory`
+    memory, disk                                 beyond it, its largest consumer loses: see `memory`
 
 A quota that an account does not name is the one of `[limits]`; 0 is no quota. Rates are token buckets that hold
 one second's worth: an account may use that much at once after a pause, and its connections share it.
@@ -15,6 +15,7 @@ import asyncio
 
 import msgspec
 
+from wayfare.core.memory import AccountLimit
 from wayfare.core.messages import AnyMessage, Publish
 from wayfare.net.connection import Connection
 from wayfare.net.limits import NetLimits, Rate
@@ -26,6 +27,7 @@ QUOTAS = {
     "connections": "clients of it that are attached at a time",
     "sessions": "sessions of its clients, attached or away",
     "memory": "memory of what is kept for its clients, like 64MiB; beyond it, the largest loses its oldest notifications",
+    "disk": "the same, where the broker has a store",
 }
 PAUSE = "quota"
 
@@ -39,15 +41,22 @@ class Quota(msgspec.Struct, frozen=True):
     connections: int | None = None
     sessions: int | None = None
     memory: int | None = None  # bytes
+    disk: int | None = None  # bytes
 
     def within(self, limits: NetLimits) -> Quota:
-        """The same, with the defaults of a broker where it says nothing; that of memory is in the core."""
+        """The same, with the defaults of a broker where it says nothing, but for memory and disk: see `kept`."""
         return Quota(
             **{
                 name: getattr(limits, f"account_{name}", None) if own is None else own
                 for name, own in msgspec.structs.asdict(self).items()
             }
         )
+
+    def kept(self, memory: int, disk: int, *, stored: bool) -> AccountLimit:
+        """How much may be kept, with these defaults, at a broker that has a store or none."""
+        memory = memory if self.memory is None else self.memory
+        disk = disk if self.disk is None else self.disk
+        return AccountLimit.of(memory, disk if stored else 0)
 
 
 class Meter:
