@@ -7,9 +7,13 @@ from functools import cache, partial
 
 import pytest
 
+from wayfare.core.border import OVERTAKEN
 from wayfare.core.broker import PUBLISHER_RELOCATIONS
-from wayfare.core.messages import AnyMessage, Prepare, Update
+from wayfare.core.effects import EXPIRED, SessionEnded
+from wayfare.core.messages import AnyMessage, ClientId, Prepare, Update
 from wayfare.core.reduction import STRATEGIES
+from wayfare.core.relocation import ROUTES_LOST
+from wayfare.eventlog import Event
 from wayfare.sim.fuzz import Fuzz, Job, Run, fuzz
 
 BATCH = 25
@@ -164,6 +168,32 @@ def test_random_runs_come_to_limits() -> None:
     lost = [run.verdict.lost for routing in STRATEGIES for run in thirty(routing)]
     assert sum(lost) > 20
     assert sum(map(bool, lost)) > 3
+
+
+def complaints(run: Fuzz, *events: Event) -> int:
+    """How many losses of a run in which nothing went wrong are not expected."""
+    run.world.events[:] = events
+    return len(list(run._unexpected_losses()))
+
+
+@pytest.mark.parametrize(("time", "found"), [(3, 1), (5, 0), (7, 0)])
+def test_numbers_are_overtaken_only_once_a_client_has_begun_anew(time: int, found: int) -> None:
+    run = Fuzz(Job(1))
+    run.world.begin_anew("c0", run.world.client("c0").home)
+    lost = Event(time, "lost", client="c1", count=0, reason=OVERTAKEN)
+    events = sorted([Event(5, "replaced", client="c0"), lost], key=lambda one: one.time_ns)
+    assert complaints(run, *events) == found
+
+
+@pytest.mark.parametrize(("client", "time", "found"), [("c0", 3, 0), ("c0", 7, 1), ("c1", 3, 1)])
+def test_routes_are_lost_only_once_the_session_of_a_client_has_ended(
+    client: str, time: int, found: int
+) -> None:
+    run = Fuzz(Job(2))
+    assert run.expiring and not run.crowded
+    run.world.ended.append((time, SessionEnded(ClientId(client), "", EXPIRED, 0, 0)))
+    lost = Event(5, "lost", client="c0", count=0, reason=ROUTES_LOST)
+    assert complaints(run, lost) == found
 
 
 def test_a_run_that_crashes_is_a_failure_with_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -521,9 +521,13 @@ class Fuzz:
         # When a session was evicted that waited, its client gets later what older ones had, with a gap.
         evicted = {one.client for _, one in self.world.ended if one.why != EXPIRED}
         slow = self._slow_readers() if small else {}
-        begun = any(client.process for client in self.world.clients.values())
+        ended: dict[str | None, int] = {}  # when a session of a client first ended by itself
+        for time_ns, one in self.world.ended:
+            ended.setdefault(one.client, time_ns)
+        begun = False  # a client has begun anew
         doubtful = set[str | None]()  # clients that lost an unknown number, for membership only
         for event in self.world.events:
+            begun |= event.kind == "replaced"
             overflow = (event.reason or "").startswith("backlog_")
             # Who lost an unknown number before, whatever the reason, may miss something between what it recalls.
             unsure = event.client in doubtful
@@ -540,7 +544,7 @@ class Fuzz:
             expected = self.remembering and forgotten and event.reason == FORGOTTEN_PAST
             expected |= self.short and event.reason == MEMORY
             expected |= event.reason == NO_SESSION and event not in early
-            unsettled = self.expiring or event.client in evicted
+            unsettled = ended.get(event.client, inf) <= event.time_ns
             expected |= unsettled and event.reason == ROUTES_LOST
             # A client that begins anew may publish before it knows which number it has to exceed.
             expected |= begun and event.reason == OVERTAKEN
