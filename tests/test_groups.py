@@ -579,7 +579,8 @@ def test_without_members_the_queue_is_kept_for_a_while_and_then_reported(world):
     assert not any(one.core.groups.groups for one in world.brokers.values())
     anna.join("workers", F)
     world.settle()
-    assert [*world.lacking.values()] == [2]
+    ((reported,),) = world.lacking.values()
+    assert reported[1] == 2
 
 
 def test_the_oracle_sees_what_goes_wrong(world, monkeypatch):
@@ -597,6 +598,68 @@ def test_the_oracle_sees_what_goes_wrong(world, monkeypatch):
     found = [str(one) for one in check(world).violations]
     assert any("nobody in the queue group" in one for one in found)
     del bert
+
+
+def shared(world):
+    return [one for one in check(world).violations if one.rule == "shared"]
+
+
+def nobody_got_four(world):
+    """The members are there, and no record says that they got what was published."""
+    joined(world, "porto", "evora")
+    world.log("lost", client="m0", count=0, reason="long before")
+    world.run_until(world.now + 1)
+    publish(world, 1, 4)
+    world.settle()
+    assert len(world.handed) == 4
+    world.handed.clear()
+
+
+def test_the_oracle_wants_every_loss_of_a_group_to_be_reported(world):
+    """A report of a number is of so many, and one of an unknown number is of what was published before it."""
+    nobody_got_four(world)
+    (found,) = shared(world)
+    assert found.what.endswith("got ticker 1, ticker 2, ticker 3, ticker 4")
+    world.log("lost", client="m1", count=2, reason="backlog_count")
+    world.lacking["m0/1/0"] = [(world.now, 1)]
+    assert shared(world) == [found]
+    world.lacking["m0/1/0"].append((world.now, 1))
+    assert shared(world) == []
+
+
+@pytest.mark.parametrize("heard_of_by", ["the member", "its client"])
+def test_a_report_of_an_unknown_number_is_enough_for_the_oracle(world, heard_of_by):
+    nobody_got_four(world)
+    if heard_of_by == "the member":
+        world.lacking["m0/1/0"] = [(world.now, 0)]
+    else:
+        world.log("lost", client="m1", count=0, reason="a link began from nothing")
+    assert shared(world) == []
+
+
+def test_the_oracle_wants_to_know_what_a_coordinator_has_forgotten(world):
+    """What it assigns again may come twice; what it does not assign any more is reported."""
+    nobody_got_four(world)
+    (there,) = [name for name, one in world.brokers.items() if one.core.groups.groups]
+    world.rolled_back.add(there)
+    assert len(shared(world)) == 1
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_what_a_coordinator_forgets_is_reported_to_its_members(world, copied):
+    world.worker = lambda *_: None
+    anna, bert = joined(world, "porto", "evora", prefetch=1)
+    (there,) = [name for name, one in world.brokers.items() if one.core.groups.groups]
+    copied_ns = world.now if copied else None
+    world.plan(Faults(rollbacks=(Rollback(there, copied_ns, world.now + 100 * MS_NS, MS_NS),)))
+    world.run_until(world.now + MS_NS)
+    publish(world, 1, 5)
+    world.run_until(world.now + 2_000 * MS_NS)
+    assert len(handed(world)) == 2
+    told = [count for reports in world.lacking.values() for _, count in reports]
+    told += [one.count for one in world.events if one.kind == "lost" and one.client != "ticker"]
+    assert 0 in told
+    del anna, bert
 
 
 def test_the_oracle_sees_what_two_members_get(world, monkeypatch):

@@ -874,9 +874,7 @@ class ClientHost(Host):
                 world.joined.setdefault(one.group, world.now)
             elif isinstance(action, ms.Lacking):
                 world.missed.append((world.now, one.group, action.reason))
-                world.lacking[one.address] = world.lacking.get(one.address, 0) + (
-                    action.count or 10**9
-                )
+                world.lacking.setdefault(one.address, []).append((world.now, action.count))
         due = one.next_deadline()
         if due is not None:
             self.agenda.at(max(due, world.now), self._mind, one)

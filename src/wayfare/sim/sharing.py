@@ -5,7 +5,7 @@ What members got, and were done with, is in the world's records (`handed`, `done
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from math import inf
 
@@ -37,9 +37,9 @@ def check_groups(
             if one[2].group == group:
                 key = one[3].notification.publisher, one[3].notification.number
                 of.setdefault(key, []).append(one)
-        if coordinator(group, map(BrokerId, world.brokers)) in world.rolled_back:
-            continue  # it assigns again what it has forgotten to be done, and may have lost its queue
-        for (publisher, number), handed in of.items():
+        # A coordinator with an old store assigns again what it has forgotten to be done.
+        forgets = coordinator(group, map(BrokerId, world.brokers)) in world.rolled_back
+        for (publisher, number), handed in () if forgets else of.items():
             what = f"{publisher} {number} of the queue group {group}"
             yield from _check_sequence(what, handed, world, clients, reach)
         yield from _check_complete(group, since, set(of), world, clients, required)
@@ -111,13 +111,31 @@ def _check_complete(
         for one, _ in client.memberships.values()
         if one.group == group
     }
-    # Members that came at different times get reports of different losses. A report may itself be lost, beyond a
-    # limit: then its member gets a gap.
-    told = sum(world.lacking.get(address, 0) for address in members)
-    reported = any(one.kind == "lost" and one.client in members.values() for one in world.events)
-    if len(missing) > told and not reported:
-        listed = ", ".join(f"{one.client} {one.number}" for one in missing[:5])
+    unreported = _unreported(missing, _reports(world, members))
+    if unreported:
+        listed = ", ".join(f"{one.client} {one.number}" for one in unreported[:5])
         yield Violation("shared", f"nobody in the queue group {group} got {listed}")
+
+
+def _reports(world: World, members: dict[str, str]) -> Iterator[tuple[int, int]]:
+    """The losses that were reported to these members or to their clients: when, and how many; 0: an unknown number."""
+    for address in members:
+        yield from world.lacking.get(address, ())
+    clients = set(members.values())
+    for event in world.events:
+        if event.kind == "lost" and event.client in clients:
+            yield event.time_ns, event.count or 0
+
+
+def _unreported(missing: list[Event], reports: Iterable[tuple[int, int]]) -> list[Event]:
+    """What is missing beyond the reported losses. A report of an unknown number is of what was published before it."""
+    counted, unknown_ns = 0, -1
+    for now, count in reports:
+        counted += count
+        if not count:
+            unknown_ns = max(unknown_ns, now)
+    later = [one for one in missing if one.time_ns > unknown_ns]
+    return later if len(later) > counted else []
 
 
 def unexpected_losses(world: World) -> Iterator[Violation]:

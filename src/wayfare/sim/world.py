@@ -134,9 +134,8 @@ class World:
         self.enlisted: dict[str, int] = {}  # groups, and when the first member enlisted
         self.joined: dict[str, int] = {}  # groups, and since when they are in effect
         self.quits: dict[str, int] = {}  # addresses of members, and when they left
-        self.lacking: dict[
-            str, int
-        ] = {}  # how many losses were reported to each member, by its address
+        # Losses that were reported to each member, by its address: when, and how many; 0: an unknown number.
+        self.lacking: dict[str, list[tuple[int, int]]] = {}
         self.members: list[tuple[str, Membership]] = []  # of all groups, and whose they are
         self.missed: list[tuple[int, str, str]] = []  # losses of groups: when reported, which, why
         self.faulty = False  # faults are planned
