@@ -11,9 +11,11 @@ import pytest
 
 import wayfare
 from live import settled, tree, until
+from test_kill import Processes
 from wayfare.core.effects import Received
 from wayfare.core.filters import Filter
 from wayfare.core.history import Limits
+from wayfare.core.late import UNSURE
 from wayfare.core.messages import NOWHERE, Resend, Welcome
 from wayfare.errors import UsageError
 from wayfare.net import counterpart as counterpart_module
@@ -669,6 +671,135 @@ def test_a_device_goes_on_counting_above_another_process_that_is_found_later():
     core.step(Received("a", Resend(101, 5_000)), 0)
     core.publish({"y": 2})
     assert (core.published, core.base) == (5_001, 4_999)
+
+
+# ---- losses that become exact ------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def failed_over(path, **more):
+    """A device whose broker, a, was killed with 2 and 3 for it. It is at c, and has been told of a loss."""
+    net, found = Processes(path, "disk"), {}
+    try:
+        for name in ("b", "a", "c"):
+            await net.start(name)
+            found[name] = Thin(net.urls(name)[0], failover=0.1)
+            found[name].port = await found[name].start("127.0.0.1", 0)
+        device = Device()
+        await device.connect(found["a"], **more)
+        device.say(subscribe="x > 0")
+        await device.flush()
+        async with (
+            wayfare.connect(net.urls("c"), client_id="tom") as tom,
+            wayfare.connect(net.urls("a")[0], client_id="eve") as eve,
+        ):
+            await tom.advertise("x > 0")
+            seen = await eve.subscribe("x > 0")  # so the same is in effect for the device
+            await publish(tom, 1, 1)
+            await device.take(1)
+            await device.flush()
+            device.cut()
+            await publish(tom, 2, 3)
+            while (await seen.get(5))["x"] != 3:
+                pass
+            await net.kill("a")
+            await device.connect(found["c"], **more)
+            assert (await device.until("lost"))["lost"] == 0
+            device.say(ack=device.n)
+            await publish(tom, 4, 4)  # newer than what a has
+            await device.take(2)
+            await device.flush()
+            yield net, found, device
+    finally:
+        for one in found.values():
+            await one.stop()
+        await hang_up()
+        for process in net.running.values():
+            process.kill()
+            await process.wait()
+
+
+async def heard(device, word):
+    """All lines up to one that says this, acknowledged; but those that only keep the device up to date."""
+    lines = [await device.hear()]
+    while word not in lines[-1]:
+        if "n" in lines[-1]:
+            device.say(ack=device.n)
+        lines.append(await device.hear())
+    return [one for one in lines if one.keys() - {"n", "memory"}]
+
+
+def test_a_device_is_told_how_many_its_dead_broker_kept(tmp_path):
+    async def work():
+        async with failed_over(tmp_path) as (net, _, device):
+            await net.start("a")
+            (settled,) = await heard(device, "settled")
+            assert settled == {"n": device.n, "settled": 2, "publishers": {"tom": 2}}
+            device.cut()
+
+    run(work)
+
+
+def test_a_device_that_wants_it_gets_late_what_its_dead_broker_kept(tmp_path):
+    async def work():
+        async with failed_over(tmp_path, late=True) as (net, _, device):
+            await net.start("a")
+            *late, settled = await heard(device, "settled")
+            assert [(one["notification"], one["late"]) for one in late] == [
+                ({"x": 2}, True),
+                ({"x": 3}, True),
+            ]
+            assert (settled["settled"], settled["publishers"]) == (0, {})
+
+    run(work)
+
+
+def test_a_device_that_has_moved_since_is_told_that_nobody_knows(tmp_path):
+    async def work():
+        async with failed_over(tmp_path) as (net, found, device):
+            await device.connect(found["b"])
+            await device.flush()
+            await net.start("a")
+            (lost,) = await heard(device, "lost")
+            assert (lost["lost"], lost["why"]) == (0, UNSURE)
+
+    run(work)
+
+
+def test_a_device_that_has_moved_since_gets_late_what_it_may_have_had(tmp_path):
+    async def work():
+        async with failed_over(tmp_path, late=True) as (net, found, device):
+            await device.connect(found["b"], late=True)
+            await device.flush()
+            await net.start("a")
+            *late, lost = await heard(device, "lost")
+            assert [one["notification"] for one in late] == xs(2, 3)
+            assert (lost["lost"], lost["why"]) == (0, UNSURE)
+
+    run(work)
+
+
+def test_a_device_may_change_its_mind_about_what_comes_late(tmp_path):
+    async def work():
+        async with failed_over(tmp_path) as (net, found, device):
+            device.cut()
+            await device.connect(found["c"], late=True)
+            await device.flush()
+            await net.start("a")
+            *late, settled = await heard(device, "settled")
+            assert [one["notification"] for one in late] == xs(2, 3)
+            assert settled["settled"] == 0
+
+    run(work)
+
+
+def test_late_is_true_or_false():
+    async def work():
+        async with one_proxy() as (_, porto):
+            answer = await Device().connect(porto, late="maybe")
+            assert answer["error"] == "late is true or false, not 'maybe'"
+
+    run(work)
 
 
 # ---- memory ------------------------------------------------------------------------------------

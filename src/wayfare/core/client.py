@@ -176,6 +176,7 @@ class Client:
         self.late = late
         self._tally: Tally | None = None  # what it has had, while a loss may be settled later
         self._restored = 0  # what came to attachments up to this one, earlier processes had
+        self._knows_marks = True  # ... and this one knows how far that was, for each publisher
         self._local: dict[Filter, BrokerId] = {}  # local subscriptions, and where they were made
         self._local_follows: dict[
             Template, BrokerId
@@ -832,7 +833,9 @@ class Client:
         had = tally.had(publisher, number)
         if had is None:
             tally.exact = False
-        if had is not False:
+        if had or (
+            had is None and self._knows_marks
+        ):  # else it comes, even if that should be twice
             return []
         tally.add(publisher, number)
         if self._marks is not None:
@@ -919,10 +922,11 @@ class Client:
         memory: Memory,
         held: Held,
         outbox: Iterable[m.Publish],
-        progress: Mapping[ClientId, tuple[int, list[int]]],
+        progress: Mapping[ClientId, tuple[int, list[int]]] | None,
     ) -> None:
         """Go on as the client of this memory. Nobody may have asked anything of this one yet.
 
+        Without `progress`, it does not know how far it has heard which publisher.
         The memory may be an old copy: who begins by a clock is above all that was reached since then.
         """
         self.epoch = max(self.epoch, memory.epoch)
@@ -951,7 +955,8 @@ class Client:
         self.asks = self._asks_before = max(self.asks, memory.asks)
         for publish in outbox:
             self._keep(publish)
-        for publisher, (mark, beyond) in progress.items():
+        self._knows_marks = progress is not None
+        for publisher, (mark, beyond) in (progress or {}).items():
             self._recent[publisher] = mark
             self._done.update((publisher, number, 0) for number in beyond)
 
@@ -1060,11 +1065,10 @@ class Client:
         """What is lost of what an old broker had is known now, or will be later."""
         gap = message.gap
         if not message.number:
-            if self._marks is not None:
-                if self._tally is None:
-                    self._tally = Tally(self._marks.known(), knows_floor=True)
-                self._tally.knows_floor &= gap > self._restored
-                self._tally.gaps[gap] = None
+            if self._tally is None:
+                self._tally = self._new_tally(knows_floor=True)
+            self._tally.knows_floor &= gap > self._restored
+            self._tally.gaps[gap] = None
             return []
         if message.number != self.delivered + 1:
             raise ProtocolError(f"delivery {message.number} after {self.delivered}")
@@ -1087,8 +1091,12 @@ class Client:
 
     def _doubtful_tally(self) -> Tally:
         """For who has noted nothing: what may have come before is not known."""
+        return self._new_tally(knows_floor=False)
+
+    def _new_tally(self, *, knows_floor: bool) -> Tally:
         known = {} if self._marks is None else self._marks.known()
-        return Tally(known, knows_floor=False)
+        knows_all = self._marks is not None and self._knows_marks
+        return Tally(known, knows_floor=knows_floor, knows_all=knows_all)
 
     def _answered(self, ask: int) -> None:
         """A broker knows all requests for current values up to this one."""

@@ -71,11 +71,24 @@ def open_gap(unsettled: dict[int, None], gaps: Iterable[int]) -> None:
 class Tally:
     """What a client has had since it was first told of a loss that may be settled later."""
 
-    __slots__ = ("_floor", "_ranges", "_size", "counted", "exact", "gaps", "knows_floor", "missed")
+    __slots__ = (
+        "_floor",
+        "_knows_all",
+        "_ranges",
+        "_size",
+        "counted",
+        "exact",
+        "gaps",
+        "knows_floor",
+        "missed",
+    )
 
-    def __init__(self, floor: Mapping[ClientId, int], *, knows_floor: bool) -> None:
+    def __init__(
+        self, floor: Mapping[ClientId, int], *, knows_floor: bool, knows_all: bool = True
+    ) -> None:
         self._floor = floor  # publishers -> what came before
         self.knows_floor = knows_floor  # whether all of that came before, or nobody knows
+        self._knows_all = knows_all  # otherwise others than these may have come, too
         # What came since, as ranges in ascending order.
         self._ranges: dict[ClientId, list[tuple[int, int]]] = {}
         self._size = 0  # of all ranges
@@ -93,6 +106,8 @@ class Tally:
             return True
         if number <= self._floor.get(publisher, 0):
             return True if self.knows_floor else None
+        if not (self.knows_floor or self._knows_all):
+            return None
         is_full = self._size >= TALLY_MAX and place == len(ranges)
         return None if is_full or self._size >= 2 * TALLY_MAX else False
 

@@ -22,8 +22,9 @@ from typing import Any, NamedTuple, Unpack
 from wayfare.core import client as core
 from wayfare.core import messages as m
 from wayfare.core.client import Held, Memory
-from wayfare.core.effects import Effect, Event, Lost, Notify, Passed
+from wayfare.core.effects import Effect, Event, Lost, Notify, Passed, Settled
 from wayfare.core.filters import Filter
+from wayfare.core.late import COUNTED, WANTED
 from wayfare.core.messages import FILTERS_MAX, BrokerId, ClientId
 from wayfare.core.predicates import Value
 from wayfare.core.templates import Template, parse
@@ -72,7 +73,8 @@ class Careful(core.Client):
 
     def step(self, event: Event, now: int) -> list[Effect]:
         before, effects = self.delivered, super().step(event, now)
-        if self.delivered > before and not any(isinstance(one, Notify | Lost) for one in effects):
+        told = any(isinstance(one, Notify | Lost | Settled) for one in effects)
+        if self.delivered > before and not told:
             effects.append(Passed())
         return effects
 
@@ -108,7 +110,8 @@ class Counterpart(LocalBroker):
         **options: Unpack[Options],
     ) -> None:
         """With a memory, it goes on behind what the device has seen; else it begins anew."""
-        mine = Careful(ClientId(name), confirms=True)
+        settings = Settings(**options)
+        mine = Careful(ClientId(name), confirms=True, late=_wish(settings.late))
         if memory is None:
             begun(mine)
         else:
@@ -126,7 +129,7 @@ class Counterpart(LocalBroker):
         self._taken = 0  # the device's last publication that a broker has accepted
         self._accepted = 0  # ... of which it was told
         # Its session waits for the device, here or elsewhere.
-        super().__init__(broker, mine, Settings(**options), leaves=False)
+        super().__init__(broker, mine, settings, leaves=False)
         self._life.wakers.append(self.fresh.set)
 
     @property
@@ -148,12 +151,13 @@ class Counterpart(LocalBroker):
         if self._core.will is not None:
             self._conversation.detach()
 
-    async def be_back(self, will: Will | None) -> None:
-        """The device is back, with this will."""
-        message = None if will is None else will.message
-        if message != self._core.will:  # an attachment brings it
+    async def be_back(self, will: Will | None, *, late: bool) -> None:
+        """The device is back, with this will, and says whether it wants what comes late."""
+        message, wish = None if will is None else will.message, _wish(late)
+        if message != self._core.will or wish != self._core.late:  # an attachment brings them
             self._conversation.detach()
             self._core.make_will(message)
+            self._core.late = wish
         if self._conversation.is_away:
             await self.attach()
 
@@ -337,11 +341,22 @@ class Counterpart(LocalBroker):
             facts["past"] = True
         if notification.retained:
             facts["retained"] = True
+        if notification.late:
+            facts["late"] = True
         self._add(facts, notification)
 
     def _tell_lost(self, effect: Lost) -> None:
         self.lost += effect.count
         self._add({"lost": effect.count, "why": effect.reason})
+
+    def _tell_settled(self, count: int, publishers: dict[str, int]) -> None:
+        self.lost += count
+        self._add({"settled": count, "publishers": publishers})
+
+
+def _wish(late: bool) -> int:
+    """What a device wants of what comes late; it is always told how many are lost."""
+    return WANTED if late else COUNTED
 
 
 def _go_on(mine: Careful, memory: ThinMemory, seen: Position) -> None:
@@ -368,7 +383,7 @@ def _go_on(mine: Careful, memory: ThinMemory, seen: Position) -> None:
         max(memory.asks + FORGOTTEN_MAX * FILTERS_MAX, clock()),
         memory.life,
     )
-    mine.remember(was, held, (), {})
+    mine.remember(was, held, (), None)
     mine.seen, mine.base, mine.life = delivered, memory.base, memory.life
 
 

@@ -235,7 +235,9 @@ class Thin:
     async def seat(self, device: Device, name: str, login: Login, facts: Facts) -> Counterpart:
         """The counterpart of a device that says hello, as it is or anew; LoginFailed, too."""
         memory = seen = None
-        will = _will(facts)
+        will, late = _will(facts), facts.get("late", False)
+        if type(late) is not bool:
+            raise UsageError(f"late is true or false, not {late!r:.60}")
         if "ack" in facts:
             seen = position_of(facts["ack"])
         if "memory" in facts:
@@ -262,6 +264,7 @@ class Thin:
             if mine is None:
                 options: Options = {**self._options, "account": login.account}
                 options["password"], options["will"] = login.password, will
+                options["late"] = late
                 mine = Counterpart(
                     self.broker, name, memory, seen or BEGINNING, secret=self.secret, **options
                 )
@@ -277,7 +280,7 @@ class Thin:
                 mine.ack(seen)
             seat.device, device.name = device, name
             self._seats[name] = seat  # whoever was in front of us may have failed
-            await mine.be_back(will)
+            await mine.be_back(will, late=late)
         return mine
 
     def _make_room(self) -> None:
@@ -503,7 +506,7 @@ class Word(NamedTuple):
 TERMS = ("last", "younger", "key", "nullify", "same", "since")
 WILL = ("will", "will_delay", "will_retain")
 WORDS = {
-    "hello": Word(Device.on_hello, ("account", "password", "memory", "ack", *WILL)),
+    "hello": Word(Device.on_hello, ("account", "password", "memory", "ack", "late", *WILL)),
     "subscribe": Word(Device.on_subscribe, TERMS),
     "unsubscribe": Word(Device.on_unsubscribe),
     "advertise": Word(Device.on_advertise),
