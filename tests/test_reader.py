@@ -7,13 +7,16 @@ import pytest
 
 import wayfare
 from live import tree, until
+from wayfare.core import messages as m
 from wayfare.core.filters import Filter
+from wayfare.core.handoff import NO_ANSWER
 from wayfare.core.history import Limits
+from wayfare.core.late import UNSURE
 from wayfare.errors import Refused, UsageError
 from wayfare.net import reader as reader_module
 from wayfare.net import writer as writer_module
 from wayfare.net.local_broker import clock
-from wayfare.net.reader import Position, Reader
+from wayfare.net.reader import Missing, Position, Reader
 from wayfare.net.writer import Writer
 
 EVERYTHING = Filter.parse("x > 0")
@@ -244,7 +247,9 @@ def test_a_broker_that_forgot_is_no_silence():
             await net.linked()
             again = await read(net, position)
             await until(lambda: again.gaps)
-            assert "no session" in next(iter(again.gaps.values()))
+            (missing,) = again.gaps.values()
+            assert "no session" in missing.reason
+            assert missing.count == 0  # nobody knows
             again.commit(again.latest)  # it goes on all the same
             await until(lambda: backlog(net).acked == again.latest)
             await kill(again)
@@ -265,8 +270,60 @@ def test_what_a_limit_drops_is_a_gap():
             await until(lambda: backlog(net).last == 8)
             again = await read(net, Position("a", reader.session, 0))
             assert xs(again) == {4: 4, 5: 5, 6: 6, 7: 7, 8: 8}
-            assert again.gaps == {3: "backlog_count"}
+            assert again.gaps == {3: Missing(3, "backlog_count")}
+            assert again.lost == 3
             await again.close()
+
+    asyncio.run(run())
+
+
+def come(reader, *messages):
+    """This arrives."""
+    there = reader._conversation
+    for one in messages:
+        there.on_messages(there.wire, [one])
+
+
+@pytest.mark.parametrize(
+    ("missed", "gaps"), [({}, {}), ({"tom": (4, 5)}, {1: Missing(2, NO_ANSWER)})]
+)
+def test_a_gap_becomes_exact(missed, gaps):
+    """The session was elsewhere, at a broker that could not be reached; now that is back."""
+
+    async def run():
+        async with network() as (net, _):
+            reader = await read(net)
+            come(reader, m.Settled(0, 7), m.Gap(1, NO_ANSWER, exact=False))
+            assert reader.gaps == {1: Missing(0, NO_ANSWER)}
+            come(reader, m.Settled(2, 7, missed))
+            assert (reader.gaps, reader.lost, reader.latest) == (
+                gaps,
+                len(missed.get("tom", ())),
+                2,
+            )
+            reader.commit(2)
+            assert reader.gaps == {}
+            await kill(reader)
+
+    asyncio.run(run())
+
+
+def test_a_gap_that_an_earlier_process_was_told_of_does_not_become_exact():
+    """What that has committed may be among what is counted now."""
+
+    async def run():
+        async with network() as (net, tom):
+            first = await read(net)
+            await until(lambda: known_at_b(net))
+            await publish(tom, 1, 1)
+            await first.reach(1)
+            first.commit(1)
+            await until(lambda: backlog(net).acked == 1)
+            await kill(first)
+            second = await read(net, Position("a", first.session, 1))
+            come(second, m.Settled(0, second.session), m.Settled(2, second.session, {"tom": (4,)}))
+            assert second.gaps == {2: Missing(0, UNSURE)}
+            await kill(second)
 
     asyncio.run(run())
 

@@ -16,10 +16,14 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple, Unpack
 
+import msgspec
+
 from wayfare.core import client as core
 from wayfare.core import messages as m
 from wayfare.core.effects import Effect, Lost
 from wayfare.core.filters import Filter
+from wayfare.core.handoff import NO_ANSWER
+from wayfare.core.late import COUNTED
 from wayfare.core.messages import BrokerId, ClientId, LinkId
 from wayfare.core.relocation import NO_SESSION, OUT_OF_STEP
 from wayfare.core.templates import Template
@@ -48,16 +52,30 @@ class Held(NamedTuple):
     notification: Notification
 
 
+class Missing(msgspec.Struct, frozen=True):
+    """Deliveries that are lost."""
+
+    count: int  # 0: nobody knows how many
+    reason: str
+
+
 class Log(core.Client):
     """A core whose session is a log at one broker: at each attachment it asks for all that is not committed."""
 
     def __init__(self, name: str, address: str, start: Position) -> None:
         super().__init__(
-            ClientId(name), once=False, confirms=True, digest_from=NO_DIGEST, window=WINDOW
+            ClientId(name),
+            once=False,
+            confirms=True,
+            digest_from=NO_DIGEST,
+            window=WINDOW,
+            late=COUNTED,
         )
         # It goes on with the session of an earlier process, which may have been killed later than it was written down.
         self.epoch, self.resumes = max(start.session, clock()), True
         self.delivered, self.welcomed = start.delivery, start.session > 0
+        # What is committed does not come again: this process cannot know what that was.
+        self._restored = self.epoch if start.delivery else 0
         self.where, self.session = start.broker, start.session
         self.attachments = 0
         self._address = address
@@ -106,7 +124,7 @@ class Reader(LocalBroker):
         mine = Log(client_id, address, start)
         super().__init__(address, mine, Settings(**options), leaves=leaves)
         self.held: dict[int, Held] = {}
-        self.gaps: dict[int, str] = {}  # what was lost ends there, and why
+        self.gaps: dict[int, Missing] = {}  # by the last delivery that is lost
         self.latest = start.delivery
         self._start = start
         self._committed = start.delivery
@@ -188,7 +206,18 @@ class Reader(LocalBroker):
         # Who begins is not concerned with what an earlier reader of this name has committed.
         begins = self._core.attachments == 1 and not self._start.session
         if not (begins and anew):
-            self.gaps[self._core.delivered] = effect.reason
+            self.lost += effect.count
+            self.gaps[self._core.delivered] = Missing(effect.count, effect.reason)
+        self._reached(self._core.delivered)
+
+    def _tell_settled(self, count: int, publishers: dict[str, int]) -> None:
+        super()._tell_settled(count, publishers)
+        unknown = (one for one, lost in self.gaps.items() if lost == Missing(0, NO_ANSWER))
+        gap = next(unknown, None)
+        if gap is not None:  # it is not committed yet
+            del self.gaps[gap]
+            if count:
+                self.gaps[gap] = Missing(count, NO_ANSWER)
         self._reached(self._core.delivered)
 
     def _reached(self, delivery: int) -> None:

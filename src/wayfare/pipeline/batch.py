@@ -83,9 +83,9 @@ class PastReader(DataSourceReader):
         """Who asks for all that a broker remembers is content with that, but not with less."""
         settings = self._settings
         lost = [
-            why
-            for why in reader.gaps.values()
-            if settings.since is not None or why != FORGOTTEN_PAST
+            one.reason
+            for one in reader.gaps.values()
+            if settings.since is not None or one.reason != FORGOTTEN_PAST
         ]
         if lost and settings.fail_on_data_loss:
             wanted = (

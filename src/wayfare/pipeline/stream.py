@@ -200,11 +200,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._readers[address].commit(position.delivery)
 
     def _check_gaps(self, reader: Reader, start: int, end: int) -> None:
-        lost = [why for number, why in sorted(reader.gaps.items()) if start < number <= end]
+        lost = [one for number, one in sorted(reader.gaps.items()) if start < number <= end]
         if lost and self._settings.fail_on_data_loss:
+            known = all(one.count for one in lost)
+            count = sum(one.count for one in lost) if known else "an unknown number of"
             raise PipelineError(
-                f"notifications for {reader.name} were lost at {reader.where}: {lost[0]}. To go on without"
-                " them, set the option failOnDataLoss to false"
+                f"{count} notifications for {reader.name} were lost at {reader.where}: {lost[0].reason}."
+                " To go on without them, set the option failOnDataLoss to false"
             )
 
 
