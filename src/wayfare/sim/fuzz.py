@@ -665,23 +665,30 @@ class Fuzz:
     def _clock(self, client: ClientHost) -> int | None:
         """What the clock says where the next process of a client begins: it may be behind.
 
-        Not if some brokers may not have heard of the process before it: they could not tell which is the later.
+        Not if some brokers may not have heard of the process before it, or that it came back after it had left:
+        they could not tell which is the later.
         """
         if not client.core.welcomed or (client.process and not self._is_known(client)):
             return None
         reached = client.core.epoch
-        return self.clocks.choice([None, reached + 1, reached, self.clocks.randint(1, reached + 1)])
+        drawn = self.clocks.randint(1, reached + 1)
+        clock = self.clocks.choice([None, reached + 1, reached, drawn])
+        return clock if len(self._began(client)) == 1 else None
 
     def _is_known(self, client: ClientHost) -> bool:
         """Whether all brokers have heard that this process has begun, and none is about to get an old store."""
         if self.world.restoring:
             return False
+        began = self._began(client)
+        return len(began) == 1 and began != {0}
+
+    def _began(self, client: ClientHost) -> set[int]:
+        """The epochs at which the client last began anew, as far as brokers have heard; 0: never."""
         tombstones = [
             host.core.border.tombstones.get(client.core.name)
             for host in self.world.brokers.values()
         ]
-        began = {0 if one is None else one.began for one in tombstones}
-        return len(began) == 1 and began != {0}
+        return {0 if one is None else one.began for one in tombstones}
 
     def _move_on(self, old: ClientHost) -> None:
         if old.core.anew:
