@@ -12,7 +12,7 @@ from wayfare.core.filters import Filter
 from wayfare.core.handoff import NO_ANSWER
 from wayfare.core.history import Limits
 from wayfare.core.late import UNSURE
-from wayfare.errors import Refused, UsageError
+from wayfare.errors import NotConfirmed, Refused, UsageError
 from wayfare.net import reader as reader_module
 from wayfare.net import writer as writer_module
 from wayfare.net.local_broker import clock
@@ -40,9 +40,10 @@ async def publish(tom, first, last):
 
 
 async def read(net, start=BEGINNING, **options):
-    """A reader that has all there is."""
+    """A reader that has all there is, and gets all that comes."""
     reader = await Reader(net.url("a"), "spark", EVERYTHING, start, **options)
     await reader.settle()
+    await reader.ready()
     return reader
 
 
@@ -61,15 +62,10 @@ def backlog(net):
     return session.backlog
 
 
-def known_at_b(net):
-    return any("x" in str(one) for one in net.brokers["b"].core.routing.in_subs["a"])
-
-
 def test_what_is_not_committed_comes_again_under_the_same_numbers():
     async def run():
         async with network() as (net, tom):
             first = await read(net)
-            await until(lambda: known_at_b(net))
             await publish(tom, 1, 5)
             await first.reach(5)
             first.commit(2)
@@ -103,7 +99,6 @@ def test_more_than_a_window_comes_before_anything_is_committed():
         limits = Limits(window=16, backlog_count=100)
         async with network(limits=limits) as (net, tom):
             reader = await read(net)
-            await until(lambda: known_at_b(net))
             await publish(tom, 1, 110)
             await reader.reach(100)
             await asyncio.sleep(0.2)
@@ -119,7 +114,6 @@ def test_a_reader_goes_on_whatever_its_clock_says(monkeypatch):
     async def run():
         async with network() as (net, tom):
             begun = await read(net)
-            await until(lambda: known_at_b(net))
             await publish(tom, 1, 3)
             await begun.reach(3)
             await kill(begun)
@@ -158,7 +152,6 @@ def test_a_reader_that_begins_twice_gets_what_the_first_one_got():
     async def run():
         async with network() as (net, tom):
             first = await read(net)
-            await until(lambda: known_at_b(net))
             await publish(tom, 1, 3)
             await first.reach(3)
             await kill(first)
@@ -174,7 +167,6 @@ def test_a_reader_that_begins_is_not_told_what_an_earlier_one_of_its_name_did():
     async def run():
         async with network() as (net, tom):
             first = await read(net)
-            await until(lambda: known_at_b(net))
             await publish(tom, 1, 3)
             await first.reach(3)
             first.commit(3)
@@ -194,7 +186,6 @@ def test_a_broken_connection_commits_nothing():
     async def run():
         async with network() as (net, tom):
             reader = await read(net)
-            await until(lambda: known_at_b(net))
             await publish(tom, 1, 3)
             await reader.reach(3)
             reader._conversation.wire.abort("cut")
@@ -217,7 +208,6 @@ def test_what_is_committed_while_it_comes_again_is_done():
     async def run():
         async with network() as (net, tom):
             reader = await read(net)
-            await until(lambda: known_at_b(net))
             await publish(tom, 1, 3)
             await reader.reach(3)
             reader._conversation.wire.abort("cut")
@@ -264,7 +254,6 @@ def test_what_a_limit_drops_is_a_gap():
     async def run():
         async with network(limits=Limits(backlog_count=5)) as (net, tom):
             reader = await read(net)
-            await until(lambda: known_at_b(net))
             await reader.close()
             await publish(tom, 1, 8)
             await until(lambda: backlog(net).last == 8)
@@ -314,7 +303,6 @@ def test_a_gap_that_an_earlier_process_was_told_of_does_not_become_exact():
     async def run():
         async with network() as (net, tom):
             first = await read(net)
-            await until(lambda: known_at_b(net))
             await publish(tom, 1, 1)
             await first.reach(1)
             first.commit(1)
@@ -328,6 +316,24 @@ def test_a_gap_that_an_earlier_process_was_told_of_does_not_become_exact():
     asyncio.run(run())
 
 
+def test_a_reader_is_ready_when_its_subscription_is_in_effect():
+    async def run():
+        async with network() as (net, tom):
+            reader = await Reader(net.url("a"), "spark", EVERYTHING, BEGINNING)
+            await reader.ready()
+            await publish(tom, 1, 3)
+            await reader.reach(3)
+            b = net.brokers.pop("b")
+            await b.stop()
+            await reader.close()
+            other = await Reader(net.url("a"), "other", Filter.parse("exists x"), BEGINNING)
+            with pytest.raises(NotConfirmed, match="no answer from the brokers behind b"):
+                await other.ready(0.3)
+            await other.close()
+
+    asyncio.run(run())
+
+
 def test_a_reader_may_begin_in_the_past():
     async def run():
         async with network(limits=Limits(past_count=100)) as (net, tom):
@@ -335,7 +341,6 @@ def test_a_reader_may_begin_in_the_past():
                 wayfare.connect(net.url("a"), client_id="anna") as anna,
                 anna.subscribe("x > 0") as all,
             ):
-                await until(lambda: known_at_b(net))
                 await publish(tom, 1, 3)
                 for _ in range(3):
                     await all.get(10)
@@ -363,7 +368,6 @@ def test_a_later_process_of_the_name_has_the_session():
             first = await read(net)
             second = await read(net, first.position())
             await until(lambda: first._life.error is not None)
-            await until(lambda: known_at_b(net))
             await publish(tom, 1, 1)
             await second.reach(1)
             await second.close()
@@ -394,7 +398,6 @@ def test_what_a_writer_repeats_is_not_heard_twice():
     async def run():
         async with network() as (net, _):
             reader = await read(net)
-            await until(lambda: known_at_b(net))
             assert await write(net, 3, before_close="killed") == 0
             assert await write(net, 5) == 3
             assert len(net.brokers["b"].core.border.of("task-3")) == 1
@@ -413,7 +416,6 @@ def test_a_writer_goes_on_whatever_its_clock_says_and_wherever_it_was(monkeypatc
     async def run():
         async with network() as (net, _):
             reader = await read(net)
-            await until(lambda: known_at_b(net))
             assert await write(net, 3, before_close="killed") == 0
             for late, before, last in ((-600, 3, 5), (-1200, 5, 7)):
                 set_clock(monkeypatch, late)
@@ -435,12 +437,11 @@ def test_a_writer_that_its_broker_forgot_is_not_heard_twice_either():
     async def run():
         async with network() as (net, _):
             reader = await read(net)
-            await until(lambda: known_at_b(net))
             await write(net, 3)
             await reader.reach(3)
             await net.restart("b")
             await net.linked()
-            await until(lambda: known_at_b(net))
+            await reader.ready()
             await reader.settle()
             lost = reader.latest - 3  # a link began from nothing, which readers are told
             assert await write(net, 5) == 0

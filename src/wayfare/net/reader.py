@@ -29,7 +29,7 @@ from wayfare.core.relocation import NO_SESSION, OUT_OF_STEP
 from wayfare.core.templates import Template
 from wayfare.errors import UsageError
 from wayfare.net.local_broker import LocalBroker, clock
-from wayfare.net.options import Options, Settings
+from wayfare.net.options import Options, Settings, check_options
 from wayfare.net.recording import CLOCK_NS
 from wayfare.net.subscription import Notification
 
@@ -173,6 +173,15 @@ class Reader(LocalBroker):
         there.perform(self._core.ask_for_all())
         await self._life.until(lambda: self._caught_up > before or there.wire is not wire)
         return self._caught_up > before
+
+    async def ready(self, timeout: float | None = None) -> None:
+        """Wait until its subscription is in effect at every broker from which something that matches can come.
+
+        What is published from then on comes. After the time-out, by default that of the option `confirm`,
+        NotConfirmed says which neighbours of its broker did not confirm it.
+        """
+        check_options(timeout=timeout)
+        await self._confirmations.subscribed(self._wanted, timeout)
 
     async def reach(self, delivery: int) -> None:
         """Wait until so much has come."""

@@ -12,6 +12,7 @@ under the same numbers: a range is the same rows again, but for `time_ns`, which
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
@@ -25,12 +26,14 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from wayfare.errors import Closed, PipelineError
+from wayfare.errors import Closed, NotConfirmed, PipelineError
 from wayfare.net.background import Background
 from wayfare.net.reader import Position, Reader
 from wayfare.net.subscription import Notification
 from wayfare.pipeline.rows import Fact, batch_of
 from wayfare.pipeline.settings import Settings
+
+logger = logging.getLogger("wayfare.client")
 
 POLL_S = 0.1  # that is waited for something new, before Spark is told that there is nothing
 
@@ -136,6 +139,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             await reader.open()
             async with asyncio.timeout(settings.timeout):
                 await reader.settle()
+            if not position.session:  # it begins, with what comes from now on
+                await _be_ready(reader)
         except BaseException:
             with suppress(Closed):
                 await reader.close(0)
@@ -208,6 +213,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{count} notifications for {reader.name} were lost at {reader.where}: {lost[0].reason}."
                 " To go on without them, set the option failOnDataLoss to false"
             )
+
+
+async def _be_ready(reader: Reader) -> None:
+    try:
+        await reader.ready()
+    except NotConfirmed as error:
+        logger.warning("%s", error)
 
 
 def _position(offsets: Offsets, address: str) -> Position:
