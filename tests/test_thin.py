@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import wayfare
-from live import settled, tree, until
+from live import tree, until
 from test_kill import Processes
 from wayfare.core.effects import Received
 from wayfare.core.filters import Filter
@@ -93,6 +93,11 @@ class Device:
         self.say(flush=1)
         await self.until("flushed")
 
+    async def confirm(self):
+        """Hear until all that it wants and offers is in effect."""
+        self.say(confirm="all")
+        assert await self.until("confirmed") == {"confirmed": "all"}
+
     def cut(self):
         """The network is gone: nobody says goodbye."""
         self.writer.transport.abort()
@@ -130,8 +135,7 @@ async def subscribed(net, proxy, filter="x > 0"):
     device = Device()
     assert "welcome" in await device.connect(proxy)
     device.say(subscribe=filter)
-    await device.flush()
-    await settled(net)
+    await device.confirm()
     return device
 
 
@@ -139,8 +143,6 @@ async def subscribed(net, proxy, filter="x > 0"):
 async def publisher(net, at="lisbon", offered="exists(x)"):
     async with wayfare.connect(net.url(at), "tom") as tom:
         await tom.advertise(offered)
-        await tom.flush()
-        await settled(net)
         yield tom
 
 
@@ -170,11 +172,9 @@ def test_a_device_does_what_a_client_does():
             device.say(subscribe="service = 'parking' and free > 0")
             assert "memory" in await device.hear()
             device.say(advertise="exists(kmh)")
-            await device.flush()
+            await device.confirm()
             await una.advertise("service = 'parking'")
             async with una.subscribe("kmh > 100") as speeds:
-                await una.flush()
-                await settled(net)
                 device.say(publish={"kmh": 120, "road": "A1"}, payload="fast")
                 one = await speeds.get(5)
                 assert (one.publisher, dict(one), one.payload) == (
@@ -196,7 +196,6 @@ def test_a_device_does_what_a_client_does():
                 device.say(unsubscribe="service = 'parking' and free > 0")
                 device.say(unadvertise="exists(kmh)")
                 await device.flush()
-                await settled(net)
                 await una.publish({"service": "parking", "free": 4}, confirm=True)
                 device.say(publish={"kmh": 130})
                 assert (
@@ -211,6 +210,73 @@ def test_a_device_does_what_a_client_does():
     run(work)
 
 
+def test_a_device_hears_when_what_it_said_is_in_effect_everywhere():
+    async def work():
+        async with (
+            tree("porto-lisbon", "faro-lisbon") as net,
+            proxies(net, "porto") as found,
+            publisher(net, "faro") as tom,
+        ):
+            device = Device()
+            await device.connect(found["porto"])
+            device.say(subscribe="x > 0")
+            device.say(advertise="exists(y)")
+            await device.confirm()
+            await publish(tom, 1, 1)
+            await device.take(1)
+            ads = net.brokers["faro"].core.routing.in_ads["lisbon"]
+            assert any("y" in str(one) for one in ads)
+
+    run(work)
+
+
+def test_a_device_hears_which_neighbours_did_not_confirm():
+    async def work():
+        async with (
+            tree("porto-lisbon") as net,
+            proxies(net, "porto", confirm=0.3) as found,
+        ):
+            device = Device()
+            await device.connect(found["porto"])
+            lisbon = net.brokers.pop("lisbon")
+            await lisbon.stop()
+            device.say(subscribe="x > 0")
+            device.say(advertise="exists(x)")
+            device.say(confirm=1)
+            device.say(publish={"x": 1})  # nothing waits for that
+            answer = await device.until("unconfirmed")
+            await device.take(1)
+            why = answer.pop("why")
+            assert answer == {"unconfirmed": 1, "missing": ["lisbon"]}
+            assert why.startswith("what meter7 has subscribed to and advertised is not confirmed")
+            assert "no answer from the brokers behind lisbon" in why
+
+    run(work)
+
+
+def test_confirmations_are_not_asked_for_without_end(monkeypatch):
+    monkeypatch.setattr(thin_module, "CONFIRMING_MAX", 2)
+
+    async def work():
+        async with (
+            tree("porto-lisbon") as net,
+            proxies(net, "porto") as found,
+        ):
+            device = Device()
+            await device.connect(found["porto"])
+            lisbon = net.brokers.pop("lisbon")
+            await lisbon.stop()
+            device.say(advertise="exists(x)")
+            for mark in range(3):
+                device.say(confirm=mark)
+            answer = await device.until("error")
+            assert answer["error"] == "2 confirmations are under way: wait for one of them"
+            device.cut()  # nobody waits for them any more
+            await until(lambda: not found["porto"]._served)
+
+    run(work)
+
+
 def test_subscribing_twice_is_subscribing_once():
     async def work():
         async with one_proxy() as (net, porto), publisher(net) as tom:
@@ -219,7 +285,6 @@ def test_subscribing_twice_is_subscribing_once():
             device.say(subscribe="x > 0", last=5)
             device.say(unsubscribe="x > 0")
             await device.flush()
-            await settled(net)
             await publish(tom, 1, 2)
             await device.flush()
             assert device.got == []
@@ -234,16 +299,14 @@ def test_a_subscription_follows_the_device():
             device = await subscribed(net, porto, "room in myloc and free >= my.need")
             device.say(location="R1")
             device.say(state={"need": 2})
-            await device.flush()
-            await settled(net)
+            await device.confirm()
             for room in ("R1", "R2"):
                 for free in (1, 2):
                     await tom.publish({"room": room, "free": free}, confirm=True)
             await device.take(1)
             device.say(location="R2")
             device.say(state={"need": 1})
-            await device.flush()
-            await settled(net)
+            await device.confirm()
             await tom.publish({"room": "R1", "free": 3})
             await tom.publish({"room": "R2", "free": 4})
             await device.take(2)
@@ -265,16 +328,14 @@ def test_a_subscription_follows_the_device_to_another_proxy():
         ):
             device = await subscribed(net, found["porto"], "room in myloc")
             device.say(location="R1")
-            await device.flush()
-            await settled(net)
+            await device.confirm()
             await tom.publish({"room": "R1", "x": 1}, confirm=True)
             await device.take(1)
             assert device.n.count("/") == 2
             device.cut()
             welcome = await device.connect(found["faro"])
             assert welcome["n"] == device.n
-            await device.flush()
-            await settled(net)
+            await device.confirm()
             await tom.publish({"room": "R1", "x": 2}, confirm=True)
             await device.take(2)
             await device.flush()
@@ -495,12 +556,10 @@ def test_what_a_device_says_again_is_published_once():
             wayfare.connect(net.url("lisbon"), "una") as una,
             una.subscribe("exists(x)") as some,
         ):
-            await una.flush()
             device = Device()
             await device.connect(found["porto"])
             device.say(advertise="exists(x)")
             await device.flush()
-            await settled(net)
             for x in (1, 2, 3):
                 device.say(publish={"x": x}, number=x)
             while (await device.until("published"))["published"] < 3:
@@ -513,7 +572,6 @@ def test_what_a_device_says_again_is_published_once():
                 for x in (2, 3):
                     device.say(publish={"x": x}, number=x)
                 await device.flush()
-            await settled(net)
             device.say(publish={"x": 4}, number=4)
             got = [(await some.get(5))["x"] for _ in range(4)]
             assert got == [1, 2, 3, 4]
@@ -536,8 +594,7 @@ def test_what_nobody_wants_any_more_does_not_part_the_device_from_its_session():
         ):
             device = await subscribed(net, found["porto"])
             device.say(subscribe="y > 0")
-            await device.flush()
-            await settled(net)
+            await device.confirm()
             counterpart = found["porto"]._seats["meter7"].counterpart
             counterpart._core.unsubscribe(Filter.parse("x > 0"))  # and the broker does not know yet
             await publish(tom, 1, 3)
@@ -570,8 +627,7 @@ def test_a_device_without_its_memory_begins_anew_elsewhere():
             device.memory, device.n = None, 0
             await device.connect(found["faro"])
             device.say(subscribe="x > 0")
-            await device.flush()
-            await settled(net)
+            await device.confirm()
             await publish(tom, 3, 4)
             await device.take(2)
             assert device.got == xs(3, 4)
@@ -612,8 +668,7 @@ def test_a_device_begins_anew_at_a_proxy_whose_clock_is_behind(monkeypatch, name
                     assert got == [10 * turn + 1, 10 * turn + 2]
                     while (await device.until("published"))["published"] < 2:
                         pass
-                    await device.flush()
-                    await settled(net)
+                    await device.confirm()
                     await publish(tom, turn + 1, turn + 1)
                     await device.take(1)
                     assert device.got == xs(turn + 1, turn + 1)
@@ -1048,7 +1103,7 @@ def test_every_bad_line_gets_a_sentence_and_nobody_else_notices():
             other = Device("other")
             await other.connect(porto)
             other.say(subscribe="x > 0")
-            await other.flush()
+            await other.confirm()
             for start in range(0, len(BAD), MISTAKES_MAX - 1):
                 device = Device(f"bad{start}")
                 await device.connect(porto)
@@ -1059,7 +1114,6 @@ def test_every_bad_line_gets_a_sentence_and_nobody_else_notices():
                     assert "\n" not in answer["error"]
                     assert answer["line"] > 1
                 await device.flush()
-            await settled(net)
             await publish(tom, 1, 2)
             await other.take(2)
             assert other.got == xs(1, 2)
@@ -1117,8 +1171,7 @@ def test_a_slow_device_holds_up_nobody_and_its_backlog_stays_at_the_broker():
             slow, quick = await subscribed(net, porto), Device("quick")
             await quick.connect(porto)
             quick.say(subscribe="x > 0")
-            await quick.flush()
-            await settled(net)
+            await quick.confirm()
             slow.reader._transport.pause_reading()
             for x in range(1, 1001):
                 await tom.publish({"x": x}, b"p" * 900)
@@ -1141,8 +1194,7 @@ def test_what_follows_a_slow_device_does_not_pile_up(monkeypatch):
         async with one_proxy() as (net, porto), publisher(net, offered="exists(room)") as tom:
             device = await subscribed(net, porto, "room in myloc")
             device.say(location="R1")
-            await device.flush()
-            await settled(net)
+            await device.confirm()
             for x in range(1, 101):
                 await tom.publish({"room": "R1", "x": x}, confirm=x == 100)
             await device.take(20, ack=False)

@@ -74,6 +74,17 @@ class Confirmations:
             UNTIL_SUBSCRIBED,
         )
 
+    async def everything(self, timeout: float | None = None) -> None:
+        """Wait until all that the client has subscribed to and advertised by now is in effect."""
+        timeout = self._patience if timeout is None else timeout
+        number = self._ask(timeout, ads=True, subs=True)
+        await self._wait(
+            timeout,
+            lambda: min(self._core.confirmed.ads, self._core.confirmed.subs) >= number,
+            f"what {self._core.name} has subscribed to and advertised",
+            UNTIL_SUBSCRIBED,
+        )
+
     def _ask(self, timeout: float, *, ads: bool = False, subs: bool = False) -> int:
         report_ns = int(timeout * REPORT_BEFORE * 1e9)
         self._perform(self._core.probe(ads=ads, subs=subs, report_ns=report_ns))

@@ -181,18 +181,22 @@ class Counterpart(LocalBroker):
             raise UsageError(f"{self.name} is not subscribed to {wanted}")
         self._profile.drop(wanted)
 
-    async def announce(self, text: Any) -> None:
+    def announce(self, text: Any) -> None:
         """Advertise; once is enough."""
         offered = offered_as(text)
         if offered not in self._core.advertisements:
             self._check_room(offered)
-            await self.advertise(offered)
+            self._profile.advertise(offered)
 
     async def retract(self, text: Any) -> None:
         offered = offered_as(text)
         if offered not in self._core.advertisements:
             raise UsageError(f"{self.name} has not advertised {offered}")
         await self.unadvertise(offered)
+
+    async def confirm(self) -> None:
+        """Wait until all that the device wants and offers by now is in effect; or NotConfirmed."""
+        await self._confirmations.everything()
 
     def _check_room(self, filter: Filter | Template) -> None:
         if len(self.memory()) + 2 * len(str(filter)) + 100 > MEMORY_MAX:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Unpack
 import msgspec
 
 from wayfare.core.codec import NAME_MAX
-from wayfare.errors import LoginFailed, UsageError, WayfareError
+from wayfare.errors import LoginFailed, NotConfirmed, UsageError, WayfareError
 from wayfare.net import payloads, thin_memory
 from wayfare.net.audit import Audit
 from wayfare.net.bans import Bans
@@ -40,6 +40,7 @@ LINE_MAX = 65_536  # bytes of a line
 DEVICES_MAX = 1_000  # whose counterparts are here
 STRANGERS_MAX = 100  # connections beside those of devices
 MISTAKES_MAX = 10  # of one connection
+CONFIRMING_MAX = 16  # confirmations that one connection waits for
 GREETING_S = 10.0  # until a connection has said hello
 ANSWER_S = 30.0  # that a line may take
 IDLE_S = 600.0  # without a line
@@ -348,6 +349,7 @@ class Device:
         self._counterpart: Counterpart | None = None
         self.address = (writer.get_extra_info("peername") or ("",))[0]
         self._line = self._mistakes = 0
+        self._confirming: set[asyncio.Task[None]] = set()
         self._ended = False
 
     @property
@@ -374,9 +376,11 @@ class Device:
         except TimeoutError:
             self.dismiss("nothing came, or could be done, for too long: connect again")
         finally:
-            if telling is not None:
-                telling.cancel()
-                await asyncio.wait([telling])
+            tasks = [*self._confirming, *([telling] if telling is not None else [])]
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
 
     async def _read(self) -> bytes | None:
         """The next line; None if there is none, or none that could be read."""
@@ -455,7 +459,7 @@ class Device:
         self.mine.unwant(text)
 
     async def on_advertise(self, text: Any, facts: Facts) -> None:
-        await self.mine.announce(text)
+        self.mine.announce(text)
 
     async def on_unadvertise(self, text: Any, facts: Facts) -> None:
         await self.mine.retract(text)
@@ -490,6 +494,23 @@ class Device:
         await self.mine.flush()
         self.tell({"flushed": mark})
 
+    async def on_confirm(self, mark: Any, facts: Facts) -> None:
+        if len(self._confirming) >= CONFIRMING_MAX:
+            raise UsageError(f"{CONFIRMING_MAX} confirmations are under way: wait for one of them")
+        task = asyncio.create_task(self._confirm(mark))
+        self._confirming.add(task)
+        task.add_done_callback(self._confirming.discard)
+
+    async def _confirm(self, mark: Any) -> None:
+        """Meanwhile the device may say something else."""
+        try:
+            await self.mine.confirm()
+            self.tell({"confirmed": mark})
+        except NotConfirmed as error:
+            self.tell({"unconfirmed": mark, "missing": error.missing, "why": str(error)})
+        except WayfareError:
+            pass  # its counterpart cannot go on, which the device is told
+
     async def on_bye(self, mark: Any, facts: Facts) -> None:
         self._ended = True  # there are no more news
         await self.mine.leave()
@@ -519,6 +540,7 @@ WORDS = {
     "state": Word(Device.on_state),
     "ack": Word(Device.on_ack),
     "flush": Word(Device.on_flush),
+    "confirm": Word(Device.on_confirm),
     "bye": Word(Device.on_bye),
 }
 
