@@ -380,6 +380,22 @@ def test_a_tally_knows_ranges_and_its_limit(monkeypatch):
     assert tally.had("tom", 7) is None  # there are twice as many as there may be
 
 
+@pytest.mark.parametrize(
+    ("knows_floor", "knows_all", "known"),
+    [
+        (True, True, [True, True, False, False]),
+        (True, False, [True, True, False, False]),
+        (False, True, [None, True, False, False]),
+        (False, False, [None, True, None, None]),
+    ],
+)
+def test_a_tally_knows_what_it_does_not_know(knows_floor, knows_all, known):
+    tally = Tally({"tom": 5}, knows_floor=knows_floor, knows_all=knows_all)
+    tally.add("tom", 7)
+    asked = [("tom", 5), ("tom", 7), ("tom", 8), ("eve", 1)]
+    assert [tally.had(*one) for one in asked] == known
+
+
 @pytest.mark.parametrize("payload", [b"", b"\xc0", b"\x92\x63\x00"], ids=["no", "null", "short"])
 def test_a_broker_that_sends_another_report_is_at_fault(payload):
     kept = m.Kept(m.Notification("anna", 1, {}, payload), 0, late.REPORT)
