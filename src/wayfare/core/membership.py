@@ -300,6 +300,8 @@ class Membership:
     def on_connected(self, now: int) -> list[Action]:
         """The client is back, or somewhere else: renew the lease, or enlist again."""
         self.connected = True
+        # The coordinator may have answered meanwhile: some relocation strategies lose what comes for who is away.
+        self._unanswered_ns = now
         if self.left or not self._listening:
             return []
         if not self.term:
