@@ -49,6 +49,44 @@ class Worker:
 
 
 @pytest.mark.timeout(60)
+def test_each_notification_reaches_one_member_although_members_move_between_processes(tmp_path):
+    async def play():
+        async with chain(tmp_path, 4) as net:
+            members = anna, bert = Worker(net.url(0), "anna"), Worker(net.url(2), "bert")
+            async with (
+                anna.client,
+                bert.client,
+                wayfare.connect(net.url(2), client_id="boss", timeout=60) as boss,
+            ):
+                await boss.advertise(JOBS)
+                working = [
+                    asyncio.create_task(
+                        one.work(await one.client.subscribe(JOBS, group="team", away=30))
+                    )
+                    for one in members
+                ]
+
+                async def publish():
+                    for number in range(1, 1001):
+                        await boss.publish({"n": number})
+
+                publishing = asyncio.create_task(publish())
+                for at in (1, 3, 0, 2) * 3:
+                    await asyncio.gather(
+                        anna.client.move(net.url(at)), bert.client.move(net.url(3 - at))
+                    )
+                await publishing
+                await until(lambda: {*anna.got, *bert.got} == {*range(1, 1001)}, 30)
+                for one in working:
+                    one.cancel()
+        assert len(anna.got) + len(bert.got) == 1000, "each once"
+        assert anna.got and bert.got, "they share"
+        assert anna.told == bert.told == []
+
+    asyncio.run(play())
+
+
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("how", "durability"),
     [("kill", "os"), ("kill", "memory"), ("stop", "memory")],

@@ -8,6 +8,7 @@ import pytest
 import wayfare
 import wayfare.sync
 from live import tree
+from test_bursts import chain
 from test_client_api import live
 from test_live_cli import program
 from test_live_cli import wayfare as command
@@ -291,6 +292,47 @@ async def test_a_reply_finds_a_live_requester_that_has_moved():
             assert [one["free"] async for one in replies] == [3, 4]
         assert 1 <= anna.replies_dropped <= 2
         serving.cancel()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("durability", ["memory", "os"])
+def test_a_reply_finds_a_requester_that_has_moved_between_processes(tmp_path, durability):
+    """With a store, a broker is killed before each reply: the one that she left, the one between, the garage's."""
+
+    async def main():
+        patient = {"timeout": 60, "failover": None}
+        async with (
+            chain(tmp_path, 3, durability) as net,
+            wayfare.connect(net.url(0), client_id="anna", **patient) as anna,
+            wayfare.connect(net.url(2), client_id="garage", **patient) as garage,
+        ):
+            questions = await garage.subscribe(PARKING)
+            await anna.advertise(PARKING)
+
+            async def asked():
+                """A request of anna that waits for its reply, and the question at the garage."""
+                waiting = asyncio.create_task(anna.request(QUESTION, timeout=60))
+                return waiting, await questions.get(60)
+
+            for number, (goes, killed) in enumerate(((1, 0), (2, 1), (0, 2))):
+                waiting, question = await asked()
+                await anna.move(net.url(goes))
+                if durability == "os":
+                    await net.kill(killed)
+                await question.reply({"number": number})
+                if durability == "os":
+                    await net.start(killed)
+                assert (await waiting)["number"] == number
+            # It comes while she is away, and follows her.
+            waiting, question = await asked()
+            await anna.detach()
+            await question.reply({"number": 3})
+            await garage.flush(20)
+            await anna.move(net.url(1))
+            assert (await waiting)["number"] == 3
+            assert anna.replies_dropped == 0
+
+    asyncio.run(main())
 
 
 @live

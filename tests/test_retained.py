@@ -1,6 +1,7 @@
 """Current values: a new subscription gets the newest retained publication of each key, once, and then what is new."""
 
 import asyncio
+from contextlib import suppress
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -8,6 +9,7 @@ from msgspec.structs import replace
 
 import wayfare
 from live import tree
+from test_bursts import chain
 from test_kill import Processes
 from test_net import live
 from wayfare.core import messages as m
@@ -19,7 +21,7 @@ from wayfare.core.history import Limits
 from wayfare.core.messages import Notification, Retain, Retained
 from wayfare.core.retained import FEW_FILTERS, Table, batches
 from wayfare.core.routing import Destinations
-from wayfare.errors import InvalidNotification, UsageError
+from wayfare.errors import CannotConnect, InvalidNotification, UsageError
 from wayfare.eventlog import Event
 from wayfare.net.status import status_of
 from wayfare.sim import World, check
@@ -564,6 +566,59 @@ def test_values_survive_brokers_that_are_killed(tmp_path):
                 await process.wait()
 
     assert asyncio.run(main()) == 3
+
+
+@pytest.mark.slow
+def test_late_subscribers_get_the_newest_value_once_although_brokers_are_killed(tmp_path):
+    """Values are replaced at b2 all the time; each subscriber begins somewhere else, and moves."""
+
+    async def replace_values(signs, published, stop):
+        while not stop.is_set():
+            published.append(len(published))
+            await signs.publish({"road": "A1", "free": published[-1]}, retain="road")
+            await asyncio.sleep(0.002)
+
+    async def late_subscriber(net, begins, goes, killed):
+        """What it got until it has moved, a broker was killed, and some more has come."""
+        mine = {"client_id": f"bert-{begins}-{goes}-{killed}", "timeout": 60, "failover": None}
+        async with wayfare.connect(net.url(begins), **mine) as bert:
+            some = await bert.subscribe("exists road")
+            got = [await some.get(20) for _ in range(50)]
+            moving = asyncio.create_task(bert.move(net.url(goes)))
+            await net.disturb("kill", killed)
+            with suppress(CannotConnect):  # that broker was just killed, and bert is where he was
+                await moving
+            got += [await some.get(20) for _ in range(150)]
+            assert bert.lost == 0
+        return got
+
+    async def main():
+        published, stop = [], asyncio.Event()
+        async with (
+            chain(tmp_path, 3, "os") as net,
+            wayfare.connect(net.url(2), client_id="signs", timeout=60, failover=None) as signs,
+        ):
+            await signs.advertise("exists road")
+            replacing = asyncio.create_task(replace_values(signs, published, stop))
+            for begins, goes, killed in ((0, 1, 1), (1, 0, 2), (2, 0, 1), (0, 2, 0)):
+                got = await late_subscriber(net, begins, goes, killed)
+                numbers = [one["free"] for one in got]
+                assert numbers == [*range(numbers[0], numbers[0] + 200)], "each once, in order"
+                assert not any(one.retained for one in got[1:])
+            stop.set()
+            await replacing
+            last = await signs.publish({"road": "A1", "free": -1}, retain="road", confirm=True)
+            async with wayfare.connect(net.url(0), client_id="anna", timeout=60) as anna:
+                early = await anna.subscribe("exists road")
+                while (await early.get(20)).number != last:
+                    pass
+                late = await anna.subscribe("road = 'A1'")
+                one = await late.get(20)
+                assert (one["free"], one.retained) == (-1, True)
+                with pytest.raises(TimeoutError):
+                    await late.get(0.3)
+
+    asyncio.run(main())
 
 
 def test_what_waits_for_a_neighbour_that_never_comes_is_bounded():

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 import wayfare
 from live import tree
+from test_bursts import chain
 from test_kill import Processes
 from test_net import live
 from wayfare.core import messages as m
@@ -473,6 +474,39 @@ def test_a_client_whose_broker_is_restarted_has_no_will_published(tmp_path):
             for process in net.running.values():
                 process.kill()
                 await process.wait()
+
+    asyncio.run(main())
+
+
+def test_a_client_that_moves_between_processes_has_a_will_once_for_each_absence(tmp_path):
+    """Not because it moves, also without any delay; and the will is the current value of its key."""
+
+    async def main():
+        will = wayfare.Will(GONE, retain="device")
+        async with (
+            chain(tmp_path, 3) as net,
+            wayfare.connect(net.url(2), client_id="bert", timeout=60) as bert,
+        ):
+            states = await bert.subscribe("exists state")
+            async with wayfare.connect(net.url(0), client_id="device", will=will) as device:
+                for at in (1, 2, 0) * 3:
+                    await device.move(net.url(at))
+                with pytest.raises(TimeoutError):
+                    await states.get(0.5)
+                for at in (1, 2):
+                    await device.detach()
+                    one = await states.get(20)
+                    assert (dict(one), one.publisher, one.retained) == (
+                        GONE,
+                        "device (will)",
+                        False,
+                    )
+                    await device.move(net.url(at))
+                with pytest.raises(TimeoutError):
+                    await states.get(0.5)
+            async with wayfare.connect(net.url(0), client_id="anna") as anna:
+                current = await (await anna.subscribe("device = 'd7'")).get(20)
+                assert (dict(current), current.retained) == (GONE, True)
 
     asyncio.run(main())
 
