@@ -1091,6 +1091,11 @@ def test_no_reply_of_an_earlier_process_answers_a_request_with_its_number():
     assert fuzz(Job(209, "covering", mobile="both")).verdict.violations == ()
 
 
+def test_a_value_that_is_published_again_while_a_session_waits_is_current_once():
+    """Found at random: the session of its publisher had ended, and it had not heard that it was accepted."""
+    assert fuzz(Job(32000352, "covering", mobile="both")).verdict.violations == ()
+
+
 def test_a_reader_for_which_nobody_is_slowed_may_lose_what_comes_first():
     job = Job(13124334, "merging", faults=True)
     assert fuzz(job).verdict.violations == ()

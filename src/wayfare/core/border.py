@@ -1023,7 +1023,8 @@ class Border:
         """What is held, with the values that are current by now for requests after this one.
 
         A value that came meanwhile is held as a notification. An older session may have had that before the
-        subscription was made, so it is there once more, as a current value, behind itself.
+        subscription was made, so it is there once more, as a current value, behind itself. Not if it is there
+        already: a client whose session has ended publishes again what was not confirmed to it.
         """
         if not any(isinstance(one, Stored) and one.ask for one, _ in wait.held):
             return wait.held
@@ -1041,8 +1042,10 @@ class Border:
             if not one.ask:
                 copies = [Stored(one.notification, one.size, ask=ask) for ask in wanted]
                 held += [(one, came), *((copy, came) for copy in copies)]
+                wanted.clear()
             elif one.ask in wanted:
                 held.append((one, came))
+                wanted.remove(one.ask)
         return held
 
     def _give(self, session: Session, values: list[Stored], now: int) -> None:
