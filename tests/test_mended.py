@@ -1096,6 +1096,11 @@ def test_a_value_that_is_published_again_while_a_session_waits_is_current_once()
     assert fuzz(Job(32000352, "covering", mobile="both")).verdict.violations == ()
 
 
+def test_nobody_has_to_reply_whose_next_session_ended_before_it_sent_anything():
+    """Found at random, in the judge: its session had expired, and it had only been told so when it went away."""
+    assert fuzz(Job(32000342, "covering", mobile="both")).verdict.violations == ()
+
+
 def test_a_reader_for_which_nobody_is_slowed_may_lose_what_comes_first():
     job = Job(13124334, "merging", faults=True)
     assert fuzz(job).verdict.violations == ()

@@ -64,12 +64,22 @@ def has_ended(
     """Whether the session of this client had ended by itself by this time, and the client was not back.
 
     It is back when its filters are in effect again, at all brokers: before that nobody knows that it wants what is published.
+    If it had no session any more, its next one may have ended with the connection: until the client has sent
+    something, its broker cannot tell whether it is there.
     """
     over = [at for at, one in world.ended if one.client == client and at <= time + reach.client_ns]
-    return bool(over) and not any(
+    if not over:
+        return False
+    over += [
+        one.time_ns
+        for one in world.events
+        if one.kind == "lost" and (one.client, one.reason) == (client, NO_SESSION)
+    ]
+    last = max(at for at in over if at <= time + reach.client_ns)
+    return not any(
         min(span.end, time) - span.start >= reach.client_ns  # else no broker may have heard of it
         and span.start + reach.client_ns + reach.tree_ns <= published
-        and (span.end >= time or span.start > over[-1])
+        and (span.end >= time or span.start > last)
         for span in history.attached
     )
 
