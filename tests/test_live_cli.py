@@ -833,7 +833,7 @@ COMPLETED = [
     ("broker --log-level ", "debug info warning error"),
     ("sim fuzz --routing m", "merging"),
     ("sim fuzz --see", "--seeds"),
-    ("sim ", "fuzz roaming city location blackout service"),
+    ("sim ", "fuzz roaming city location blackout placement service"),
     ("roam --th", "--through"),
     ("completion ", "bash zsh fish"),
 ]

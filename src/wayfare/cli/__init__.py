@@ -73,7 +73,7 @@ PARTS = (
 # be imported: who subscribes needs no simulator. `completion` lists them all.
 ALONE = {part: part for part in PARTS if part != "completion"} | {"network": "broker"}
 # `sim fuzz ...` has options of its own, so it is a command of its own to the parser.
-BELOW_SIM = ("fuzz", "roaming", "city", "location", "blackout", "service")
+BELOW_SIM = ("fuzz", "roaming", "city", "location", "blackout", "placement", "service")
 
 
 def parser(command: str = "") -> argparse.ArgumentParser:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from wayfare.cli import sim_city, sim_fuzz, sim_location, sim_roaming, sim_service
+from wayfare.cli import sim_city, sim_fuzz, sim_location, sim_placement, sim_roaming, sim_service
 from wayfare.cli.experiments import log_to
 from wayfare.sim import scenario
 
@@ -25,6 +25,7 @@ EXAMPLES = """examples:
   wayfare sim city --algorithm delayed      publishers that move (see wayfare sim city --help)
   wayfare sim location --nlb all            what is there on arrival (see wayfare sim location --help)
   wayfare sim blackout --steps 0            ... and what is missed (see wayfare sim blackout --help)
+  wayfare sim placement --policy count      where to keep the past (see wayfare sim placement --help)
   wayfare sim service --system elvin        the mobility service (see wayfare sim service --help)
 
 statements of a scenario:
@@ -46,7 +47,7 @@ def add_parser(commands: Any) -> None:
         "scenario",
         nargs="?",
         help="a name from the list, a file, `fuzz`, `roaming`, `city`, `location`, `blackout`,"
-        " `service`",
+        " `placement`, `service`",
     )
     one.add_argument("--seed", type=int, default=0, help="for what is random in it (default 0)")
     one.add_argument("--json", action="store_true", help="print one JSON object")
@@ -57,6 +58,7 @@ def add_parser(commands: Any) -> None:
     sim_roaming.add_parser(commands)
     sim_city.add_parser(commands)
     sim_location.add_parsers(commands)
+    sim_placement.add_parser(commands)
     sim_service.add_parser(commands)
 
 
