@@ -169,7 +169,7 @@ def test_what_the_command_refuses(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["study", "relocation", "--out", "x", "--trace", "log.csv"]) == 2
     assert main(["study", "location", "--out", "x", "--columns", "to=b"]) == 2
     assert capsys.readouterr().err == (
-        "wayfare: unknown study 'mars': choose one of relocation, publishers, location, service\n"
+        "wayfare: unknown study 'mars': choose one of relocation, publishers, location, placement, service\n"
         "wayfare: where to? wayfare study relocation --out DIR\n"
         "wayfare: relocation follows nobody: leave --trace\n"
         "wayfare: --columns are those of a log: name it with --trace\n"

@@ -9,7 +9,15 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from wayfare.cli import as_subcommand, parser, sim_city, sim_location, sim_roaming, sim_service
+from wayfare.cli import (
+    as_subcommand,
+    parser,
+    sim_city,
+    sim_location,
+    sim_placement,
+    sim_roaming,
+    sim_service,
+)
 from wayfare.eventlog import SCHEMA
 from wayfare.pipeline import results, sweep
 from wayfare.sim import experiment, roaming
@@ -23,6 +31,7 @@ READ = {
     "roaming": sim_roaming.parameters,
     "location": sim_location.location_parameters,
     "blackout": sim_location.blackout_parameters,
+    "placement": sim_placement.parameters,
     "service": sim_service.parameters,
 }
 BAD = Point("roaming", SMALL | {"seed": 0, "relocation": "junction", "routing": "flooding"})

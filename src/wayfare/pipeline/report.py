@@ -203,6 +203,8 @@ def of_experiment(
 
 
 def _setting(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return f"{name} = {value}"
     unit, size = charts.unit(name, [value])
     return f"{name.removesuffix('_ns')} = {number(value / size)} {unit}".rstrip()
 

@@ -61,6 +61,20 @@ COUNTS = {
     | {"published": "probes", "entries": "control_total", "updates": "link_messages"},
     "location": FOLLOWED | {name: name for name in ["moves", "posted", "past"]},
     "blackout": FOLLOWED,
+    "placement": {
+        name: name
+        for name in [
+            "published",
+            "duplicates",
+            "order_violations",
+            "gaps",
+            "control",
+            "notifications",
+            "subs_max",
+            "moves",
+            "posted",
+        ]
+    },
     "service": {
         name: name
         for name in [

@@ -10,7 +10,7 @@ import msgspec
 
 from wayfare.errors import UsageError
 from wayfare.eventlog import Event
-from wayfare.sim import blackout, city, experiment, location, one_move, roaming, service
+from wayfare.sim import blackout, city, experiment, location, one_move, placement, roaming, service
 from wayfare.sim.links import MS_NS
 
 Log = Callable[[Iterable[Event]], object]
@@ -28,6 +28,7 @@ KINDS = {
     "city": Kind(experiment.Parameters, city.run),
     "location": Kind(location.Parameters, location.run),
     "blackout": Kind(blackout.Parameters, blackout.run),
+    "placement": Kind(placement.Parameters, placement.run),
     "service": Kind(one_move.Parameters, service.run),
 }
 UNITS = ("_kmh", "_km")  # that an option leaves out; times are in milliseconds
