@@ -1116,3 +1116,9 @@ def test_the_judge_of_walkers_knows_why_a_loss_may_be_reported_without_faults(se
 def test_what_a_publisher_sends_expires_while_its_broker_holds_it_back(seed, routing):
     """Found at random; its old broker waited for the past, and each new one for the session, and lifetimes stood still."""
     assert fuzz(Job(seed, routing, rollbacks=True, mobile="both")).verdict.violations == ()
+
+
+def test_no_will_waits_for_a_neighbour_of_which_nothing_was_heard_yet():
+    """Found at random, in the judge: the link was there at last, and cut before the first message had come."""
+    job = Job(22001385, "flooding", faults=True, mobile="both")
+    assert fuzz(job).verdict.violations == ()

@@ -142,6 +142,7 @@ class World:
         self.sheds = False  # brokers have too little memory, now and then
         self.stopped: set[str] = set()  # brokers that crashed, or never ran; for membership only
         self.awaited: set[tuple[str, str]] = set()  # links that were never there; likewise
+        self._begun_late: set[tuple[str, str]] = set()  # both directions of all that began late
         self.restoring: set[str] = set()  # those of them whose store is to be replaced; likewise
         self._unlinked: dict[tuple[str, str], int] = {}  # since when a broker knows that
         # For how long brokers were cut off that published a will: by its publisher and number.
@@ -226,6 +227,7 @@ class World:
             ends = [late[end] for end in (a, b) if end in late]
             if ends:
                 self.awaited.add((a, b))
+                self._begun_late |= {(a, b), (b, a)}
                 for pipe in self.link(a, b):
                     pipe.cut()
                 begins_ns = max(one.at_ns for one in ends) + max(one.link_ns for one in ends)
@@ -585,8 +587,7 @@ class World:
         since = [
             down
             for (end, other), down in self._unlinked.items()
-            # No will waits for a neighbour that was never there.
-            if end == broker and self.awaited.isdisjoint({(end, other), (other, end)})
+            if end == broker and not self._was_never_there(end, other)
         ]
         if since:
             self.cut_off_wills[one.publisher, one.number] = self.now - min(since)
@@ -599,6 +600,11 @@ class World:
             reason="will",
             path=None if effect.retain is None else list(effect.retain.names),
         )
+
+    def _was_never_there(self, broker: str, neighbour: str) -> bool:
+        """Whether nothing has come yet over a link that began late: no will waits for such a neighbour."""
+        awaited = self.brokers[broker].core.convergence.awaited
+        return (broker, neighbour) in self._begun_late and BrokerId(neighbour) in awaited
 
     def log(self, kind: str, **facts: object) -> None:
         event = Event(self.agenda.now, kind, **facts)  # type: ignore[arg-type]
