@@ -43,6 +43,7 @@ async def serving(tokens, *names, audit=None):
         await one.start(HERE)
     api = AdminApi(brokers, str(tokens), None)
     where = await api.start(HERE_TOO)
+    brokers[0].reloads.append(api.reload)
     try:
         yield brokers, where
     finally:
@@ -211,6 +212,29 @@ async def test_a_token_that_is_removed_counts_no_more(tokens):
         assert (await call(where, "/v1/sessions", token="another-token-of-hers-instead"))[0] == 200
         tokens.unlink()
         assert (await call(where, "/v1/sessions", token="another-token-of-hers-instead"))[0] == 401
+
+
+@live
+async def test_a_changed_file_of_tokens_is_in_the_audit_log(tokens, tmp_path):
+    file = tmp_path / "audit.jsonl"
+    async with serving(tokens, audit=Audit("porto", "broker", str(file))) as ((porto,), where):
+        await call(where, "/v1/sessions")
+        private(tokens, f"{tokens.read_text()}mallory another-token-that-is-added\n")
+        await call(where, "/v1/sessions", token="another-token-that-is-added")
+        private(tmp_path / "next", f"olga {TOKEN}\n").replace(tokens)
+        porto.reload()
+        tokens.unlink()
+        for _ in range(2):
+            await call(where, "/v1/sessions", token="")
+        private(tokens, f"olga {TOKEN}\n")
+        await call(where, "/v1/sessions")
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    reloaded = [
+        one for one in lines if one["event"] == "reloaded" and one["what"] == "admin tokens"
+    ]
+    assert [one["ok"] for one in reloaded] == [True, True, False, True]
+    assert reloaded[2]["reason"].startswith(f"cannot read the tokens in {tokens}")
+    assert "another-token" not in file.read_text()
 
 
 WRONG = [

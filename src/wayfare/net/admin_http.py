@@ -71,14 +71,14 @@ class Tokens:
         self._known: dict[bytes, str] = {}  # by digest
         self.refresh()
 
-    def refresh(self) -> None:
-        """Read the file again if it has changed; UsageError if it cannot be used, and then no token is good."""
+    def refresh(self) -> bool:
+        """Read the file again if it has changed; True if so. UsageError if it cannot be used, and then no token is good."""
         try:
             with self._path.open("rb") as file:
                 facts = os.fstat(file.fileno())
                 seen = facts.st_ino, facts.st_mtime_ns, facts.st_size
                 if seen == self._seen:
-                    return
+                    return False
                 self._known, self._seen = {}, None
                 if stat.S_IMODE(facts.st_mode) & 0o077:
                     raise UsageError(
@@ -89,6 +89,7 @@ class Tokens:
             self._known, self._seen = {}, None
             raise UsageError(f"cannot read the tokens in {self._path}: {error.strerror}") from None
         self._known, self._seen = dict(self._lines(text)), seen
+        return True
 
     def _lines(self, text: bytes) -> Iterable[tuple[bytes, str]]:
         if len(text) > TOKENS_BYTES:
@@ -119,6 +120,7 @@ class AdminApi:
     def __init__(self, brokers: Iterable[BrokerHost], tokens: str, tls: Tls | None) -> None:
         self._brokers, self._tls = list(brokers), tls
         self._tokens = Tokens(tokens)
+        self._trouble = ""  # with the file of the tokens
         self._context: ssl.SSLContext | None = None
         self._server: asyncio.Server | None = None
         self._answering = Answering(self._serve, CONNECTIONS_MAX)
@@ -146,7 +148,8 @@ class AdminApi:
         return Address(host, port, self._tls is not None)
 
     def reload(self) -> None:
-        """Go by the certificate as it is in its file now."""
+        """Go by the certificate and the tokens as they are in their files now."""
+        self._refresh()
         if self._tls is not None and self._context is not None:
             try:
                 reload(self._tls, self._context)
@@ -231,11 +234,7 @@ class AdminApi:
                 "too many wrong tokens before this one",
                 **{"Retry-After": str(ceil(wait_s))},
             )
-        try:
-            self._tokens.refresh()
-        except UsageError as error:
-            says = "the admin API accepts no token: %(reason)s"
-            tell(logger, logging.WARNING, "admin_tokens", says, reason=error)
+        self._refresh()
         owner = self._tokens.owner(token.strip()) if scheme.lower() == "bearer" else ""
         if given:  # a request without a token is no guess
             limits.settle(ACCOUNT, address, bool(owner))
@@ -248,6 +247,20 @@ class AdminApi:
                 **{"WWW-Authenticate": "Bearer"},
             )
         return owner
+
+    def _refresh(self) -> None:
+        """Read the tokens if their file has changed."""
+        audit, before = self._brokers[0].audit, self._trouble
+        try:
+            if self._tokens.refresh():
+                audit.record("reloaded", what="admin tokens", ok=True)
+            self._trouble = ""
+        except UsageError as error:
+            says = "the admin API accepts no token: %(reason)s"
+            tell(logger, logging.WARNING, "admin_tokens", says, reason=error)
+            self._trouble = str(error)
+            if self._trouble != before:  # else each request would write a line
+                audit.record("reloaded", what="admin tokens", ok=False, reason=self._trouble)
 
     async def _page(self, hosts: list[BrokerHost], query: dict[str, str]) -> object:
         try:
