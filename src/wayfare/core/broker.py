@@ -1144,11 +1144,13 @@ class Broker:
         """Send current values for the requests of an attachment, at once or one request after the other."""
         link = session.link
         asks = {ask: message.subscriptions[place] for place, ask in message.asks}
+        # What came because of where the client is, it drops when it comes again: that stands for no current value.
+        delivered = DELIVERED_MAX if message.followed else message.delivered
         if link is None or len(asks) < 2 or not self.preparations.are_many(asks):
-            return self.border.answer(session, asks, message.delivered, now)
+            return self.border.answer(session, asks, delivered, now)
         for ask, filter in sorted(asks.items(), key=itemgetter(0)):
             terms = session.subscriptions.get(filter)
-            again = m.Subscribe(filter, terms, 0, ask, message.delivered)
+            again = m.Subscribe(filter, terms, 0, ask, delivered)
             self.preparations.put_off(link, Received(link, again), own=True)
         self.border.go_on_soon()
         return []

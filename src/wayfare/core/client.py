@@ -506,7 +506,17 @@ class Client:
             self.terms[filter] = terms
             if terms.local:
                 self._local[filter] = self._here()
-        return self._say(m.Subscribe(filter, terms, since_ns, ask, self.delivered if ask else 0))
+        return self._say(m.Subscribe(filter, terms, since_ns, ask, self._has_for_certain(ask)))
+
+    def _has_for_certain(self, ask: int) -> int:
+        """Behind which delivery everything reaches the subscription that asks for current values.
+
+        What came by Here is dropped when it comes by the ordinary stream, too. So what is on its way
+        stands for no current value, and the broker sends that as well.
+        """
+        if not ask:
+            return 0
+        return NO_END if self._has_followed else self.delivered
 
     def _here(self) -> BrokerId:
         """Where it is; empty: wherever it will be."""
@@ -995,7 +1005,7 @@ class Client:
         recalls, self._recalls = self._recalls, {}
         again = [m.Subscribe(one, self.terms.get(one), ns) for one, ns in recalls.items()]
         again += [
-            m.Subscribe(one, self.terms.get(one), 0, ask, self.delivered)
+            m.Subscribe(one, self.terms.get(one), 0, ask, self._has_for_certain(ask))
             for ask, one in self._unanswered.items()
             if ask <= self._asked_before and not self._asked_here
         ]
