@@ -216,6 +216,9 @@ MESSAGES = {
         st.tuples(numbers, numbers),
         st.booleans(),
         st.none() | states,
+        st.lists(
+            st.tuples(st.sampled_from(["location in myloc", "?"]), st.none() | terms), max_size=2
+        ).map(tuple),
     ),
     m.Recalled: st.builds(
         m.Recalled,
@@ -393,7 +396,7 @@ LAYOUT = [
     (m.Forget("anna", 3, "b1"), [71, "anna", 3, "b1"]),
     (
         m.Recall("b1", "anna", 3, (2, 7), True, m.State("R1")),
-        [72, "b1", "anna", 3, [2, 7], True, [62, "R1", None, {}, {}, {}]],
+        [72, "b1", "anna", 3, [2, 7], True, [62, "R1", None, {}, {}, {}], []],
     ),
     (
         m.Recalled("anna", 3, (m.Kept(NOTE, 5),), 8, "why"),

@@ -11,6 +11,7 @@ import wayfare.sync
 from live import HERE, tree
 from proxy import proxy
 from test_client_api import LINE, live
+from wayfare.core.history import Limits
 from wayfare.errors import FilterError, ModelError, UsageError
 from wayfare.net.broker import BrokerHost
 from wayfare.testing import Tree
@@ -160,6 +161,47 @@ async def test_what_is_needed_may_change():
 
 
 @live
+async def test_where_nobody_expected_it_the_past_is_there_too():
+    """Nobody listens ahead: the last broker and those of publishers are asked."""
+    async with (
+        tree(*LINE, limits=Limits(past_count=100)) as net,
+        await a_city(net) as city,
+        wayfare.connect(net.url("porto"), client_id="car") as car,
+        car.subscribe(PARKING) as parking,
+    ):
+        car.location = "R1"
+        await car.flush()
+        await settled(net)
+        await say(city, "R2", "R1", "R2")
+        assert await got(parking, 1) == [("R1", False)]
+        await car.detach()
+        car.location = "R2"
+        await car.move(net.url("faro"))
+        assert await got(parking, 2) == [("R2", True), ("R2", True)]
+        await say(city, "R2")
+        assert await got(parking, 1) == [("R2", False)]
+
+
+@live
+@pytest.mark.parametrize("remembers", [0, 1, 100])
+async def test_the_past_of_what_is_followed_and_whether_it_is_complete(remembers):
+    lost = []
+    async with (
+        tree(*LINE, limits=Limits(past_count=remembers)) as net,
+        await a_city(net) as city,
+        wayfare.connect(
+            net.url("porto"), client_id="car", on_lost=lambda *given: lost.append(given)
+        ) as car,
+    ):
+        await settled(net)
+        await say(city, "R1", "R1")
+        car.location = "R1"
+        async with car.subscribe(PARKING, since=60) as parking:
+            assert await got(parking, min(remembers, 2)) == [("R1", True)] * min(remembers, 2)
+            assert len(lost) == (remembers < 2)
+
+
+@live
 async def test_areas_and_points(tmp_path):
     (tmp_path / "map.toml").write_text("[places.R1]\nposition = [52.5163, 13.3777]\n")
     async with (
@@ -281,11 +323,8 @@ async def test_what_makes_no_sense_is_one_sentence(tmp_path):
         car.state[f"x{number}"] = number
     with pytest.raises(UsageError, match="the state of a client has at most 128 values"):
         car.state["more"] = 1
-    for term in ({"local": True}, {"since": 5.0}):
-        with pytest.raises(
-            UsageError, match=f"follows the client, so leave out {next(iter(term))}"
-        ):
-            car.subscribe(PARKING, **term)
+    with pytest.raises(UsageError, match="follows the client, so leave out local"):
+        car.subscribe(PARKING, local=True)
     with pytest.raises(FilterError, match="it can be subscribed to, not advertised"):
         async with tree(*LINE) as net, wayfare.connect(net.url("porto")) as city:
             await city.advertise(PARKING)

@@ -1051,7 +1051,7 @@ def test_a_virtual_client_that_was_forgotten_comes_back_with_the_next_news() -> 
     world = road(limits=Limits(lease_ns=9 * SECOND_NS))
     car = drive(world, "b2")
     replicator = world.brokers["b3"].core.replicator
-    world.brokers["b3"].perform(replicator.on_posted(Forget(car.core.name, 99), world.now))
+    world.brokers["b3"].perform(replicator.on_posted("b2", Forget(car.core.name, 99), world.now))
     assert listening(world) == ["b1", "b2"]
     world.run_until(world.now + 4 * SECOND_NS)
     assert listening(world) == ["b1", "b2", "b3"]
@@ -1072,9 +1072,9 @@ def test_late_messages_of_another_epoch_count_for_nothing() -> None:
     drive(world, "b3")
     replicator = world.brokers["b4"].core.replicator
     old = Shadow(BrokerId("b2"), car.core.name, 1, 9, 10**10, Followed((), State("b2")))
-    replicator.on_posted(old, world.now)
+    replicator.on_posted("b2", old, world.now)
     assert replicator.virtual[car.core.name].follows
-    replicator.on_posted(Forget(car.core.name, 1), world.now)
+    replicator.on_posted("b2", Forget(car.core.name, 1), world.now)
     assert "b4" in listening(world)
 
 

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from wayfare.core import deadlines, saving, saving_virtual, wills
 from wayfare.core import messages as m
 from wayfare.core.backpressure import PRESSURE
-from wayfare.core.border import Border
+from wayfare.core.border import LISTENING_PLACE, Border
 from wayfare.core.buffers import Buffer
 from wayfare.core.codec import DELIVERED_MAX
 from wayfare.core.convergence import NEVER, Source, merged
@@ -172,7 +172,7 @@ class Broker:
         self.pasts = PastRequests(self.border, self.paths, self.relocation)
         self.profiles = Profiles(self.border, self.paths)
         self.border.places = ahead.places
-        self.replicator = Replicator(name, self.border, ahead)
+        self.replicator = Replicator(name, self.border, ahead, self.pasts)
         self._heard = self.replicator.ear.heard  # what is there for virtual clients
         self.groups = Groups(name, self.border)
         self._shared = self.groups.heard  # what is there for queue groups
@@ -548,7 +548,7 @@ class Broker:
 
     def on_posted(self, event: Posted, now: int) -> list[Effect]:
         try:
-            effects = self.replicator.on_posted(event.message, now)
+            effects = self.replicator.on_posted(event.broker, event.message, now)
         except (ProtocolError, FilterError):  # it may as well have been lost
             effects = []
         return self._with_updates(effects)
@@ -948,6 +948,7 @@ class Broker:
         """Something that was to come from there is lost, for all who are behind this broker."""
         others = [one for one in self.neighbours if one != neighbour]
         self.pasts.lose()
+        self.replicator.lose_past()
         effects: list[Effect] = [Send(LinkId(one), message) for one in others]
         effects += self._take(self.relocation.on_gap(neighbour, now), now)
         effects += self._take(self.profiles.on_gap(now), now)
@@ -1049,7 +1050,10 @@ class Broker:
             elif isinstance(errand, m.PastRequest):
                 effects += self.pasts.on_request(neighbour, errand, now)
             elif isinstance(errand, m.PastReply):
-                effects += self.pasts.on_reply(errand, now)
+                if (errand.broker, errand.place) == (self.name, LISTENING_PLACE):
+                    effects += self.replicator.on_past_reply(errand, now)
+                else:
+                    effects += self.pasts.on_reply(errand, now)
             else:
                 effects += self.relocation.on_errand(neighbour, errand, now)
         if any(

@@ -33,6 +33,14 @@ OFFSETS = 2**32  # what four bytes can say
 EMPTY = 64  # places at the front of a queue that may be empty
 
 
+def age_ns(terms: Terms | None, limits: Limits) -> int:
+    """For how long something is kept for a virtual client."""
+    if terms is None:
+        return limits.buffer_age_ns
+    asked = limits.buffer_age_ns if terms.younger_ns is None else terms.younger_ns
+    return min(asked, limits.backlog_age_ns)
+
+
 class Kept:
     """A notification in the store: when it came, and how many buffers have its id."""
 
@@ -166,10 +174,9 @@ class Buffer:
         self._groups: dict[NotificationKey, dict[NotificationKey, None]] = {}
         asked = terms or Terms()
         self._count = limits.buffer_count if asked.last is None else asked.last
-        self._age_ns = limits.buffer_age_ns if asked.younger_ns is None else asked.younger_ns
+        self._age_ns = age_ns(terms, limits)
         if terms is not None:  # a client may ask for less than a broker keeps, not for more
             self._count = min(self._count, limits.backlog_count)
-            self._age_ns = min(self._age_ns, limits.backlog_age_ns)
 
     def put(self, number: Id, now: int) -> None:
         """Take an id, and drop what the terms do not keep any more."""

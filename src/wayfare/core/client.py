@@ -181,7 +181,9 @@ class Client:
         self._local_follows: dict[
             Template, BrokerId
         ] = {}  # the same of what only mentions `my.<name>`
-        self._recalls: dict[Filter, int] = {}  # how much of the past is still to be asked for
+        # How much of the past is still to be asked for
+        self._recalls: dict[Filter, int] = {}
+        self._followed_recalls: dict[Template, int] = {}
         self._characters = 0  # of all filters that are held
         self._changed = False  # what it wants or offers, since it could tell a broker
         self._wanted: FilterIndex[Filter] = FilterIndex()
@@ -425,30 +427,41 @@ class Client:
                 self._note_for_a_while()
         return [] if link is None else [Send(link, m.Detach(leave, moves)), Close(link, "detached")]
 
-    def follow(self, template: Template, terms: m.Terms | None = None) -> list[Effect]:
-        """Subscribe to what this means wherever the client is, and whatever it is like."""
+    def follow(
+        self, template: Template, terms: m.Terms | None = None, since_ns: int = 0
+    ) -> list[Effect]:
+        """Subscribe to what this means wherever the client is, and whatever it is like.
+
+        With `since_ns`, also what was published for where it is now within that time.
+        """
         if terms is not None:
             m.check_terms(terms)
         before = self.following.meant.get(template)
-        if not self.following.add(template, terms):
+        if not self.following.add(template, terms) and not since_ns:
             return []
         self._has_followed = True
         if self.following.is_served(template):
-            said = self._say(m.Follow(template.text, terms))
-            self.following.served |= self.link is not None
+            if since_ns and self.link is None:
+                self._followed_recalls[template] = since_ns
             first = len(self.following.located()) == 1  # so nobody was told where the client is
-            return [*said, *self._say(self.following.state)] if first else said
+            self.following.served |= self.link is not None
+            past = self._say(m.Follow(template.text, terms, since_ns)) if since_ns else []
+            if past and not first:
+                return past
+            said = self._say(m.Follow(template.text, terms))
+            return [*said, *self._say(self.following.state), *past] if first else said
         self._local_follows.pop(template, None)
         if terms is not None and terms.local:
             self._local_follows[template] = self._here()
         now = self.following.meant[template]
-        effects = self.subscribe(now, terms) if now.conjunctions else []
+        effects = self.subscribe(now, terms, since_ns) if now.conjunctions else []
         return effects if before is None else [*effects, *self.unsubscribe(before)]
 
     def unfollow(self, template: Template) -> list[Effect]:
         meant = self.following.meant.get(template)
         if meant is None or not self.following.remove(template):
             return []
+        self._followed_recalls.pop(template, None)
         if self.following.is_served(template):
             if self.link is not None:
                 self.following.served = bool(self.following.located())
@@ -1003,7 +1016,12 @@ class Client:
         self.following.served = bool(self.following.located())
         self._forget_published(message.published)
         recalls, self._recalls = self._recalls, {}
-        again = [m.Subscribe(one, self.terms.get(one), ns) for one, ns in recalls.items()]
+        followed, self._followed_recalls = self._followed_recalls, {}
+        terms = self.following.terms
+        again: list[m.Follow | m.Subscribe] = [
+            *(m.Follow(one.text, terms.get(one), ns) for one, ns in followed.items()),
+            *(m.Subscribe(one, self.terms.get(one), ns) for one, ns in recalls.items()),
+        ]
         again += [
             m.Subscribe(one, self.terms.get(one), 0, ask, self._has_for_certain(ask))
             for ask, one in self._unanswered.items()

@@ -413,6 +413,7 @@ def _check_subscribe(message: m.Subscribe) -> None:
 
 def _check_follow(message: m.Follow) -> None:
     _check_follows(((message.text, message.terms),))
+    _check_number(message.since_ns)
 
 
 def _check_unfollow(message: m.Unfollow) -> None:
@@ -605,6 +606,7 @@ def _check_recall(message: m.Recall) -> None:
     _check_name(message.client)
     if message.state is not None:
         _check_state(message.state)
+    _check_follows(message.follows)
 
 
 def _check_recalled(message: m.Recalled) -> None:

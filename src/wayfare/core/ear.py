@@ -6,7 +6,7 @@ those whose clients are there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import cast
 
 from wayfare.core.areas import is_outside, touches
@@ -117,6 +117,25 @@ class Ear:
                     area = self.store.kept[number].stored.notification.area
                     if area is None or not all(is_outside(area, one) for one in places):
                         found.setdefault(number, {}).update(wanted)
+        return dict(sorted(found.items()))
+
+    def stored(
+        self, wanted: Mapping[Filter, int], states: Iterable[State], told: Container[Id] = ()
+    ) -> dict[Id, dict[Filter, None]]:
+        """What the store has for whomever: since when, by filter. It is not known yet what matches.
+
+        Without what is of use in none of these states.
+        """
+        found: dict[Id, dict[Filter, None]] = {}
+        oldest = min(wanted.values(), default=0)
+        places = [self._border.places.located(one) for one in states]
+        for number, kept in reversed(self.store.kept.items()):  # the newest first
+            if not wanted or kept.came < oldest:
+                break
+            area = kept.stored.notification.area
+            is_relevant = area is None or not all(is_outside(area, one) for one in places)
+            if is_relevant and number not in told:
+                found[number] = {one: None for one, since in wanted.items() if kept.came >= since}
         return dict(sorted(found.items()))
 
     def ids(self, virtual: Virtual) -> set[Id]:

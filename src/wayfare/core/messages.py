@@ -561,6 +561,7 @@ class Follow(Message, frozen=True, tag=60):
 
     text: str
     terms: Terms | None = None
+    since_ns: int = 0  # how much of the past is wanted, too
 
 
 class Unfollow(Message, frozen=True, tag=61):
@@ -1075,6 +1076,7 @@ class Recall(Message, frozen=True, tag=72):
     heard: tuple[Number, Number] = (0, 0)  # since which attachment, and up to which number, by Here
     forget: bool = False  # as by `Forget`, when this is answered
     state: State | None = None  # of the client now; None: that of its virtual client there
+    follows: Follows = ()  # by the client: also what was kept for others matches this
 
 
 class Recalled(Message, frozen=True, tag=73):

@@ -80,23 +80,40 @@ class PastRequests:
             wait = session.wait = Wait(dict(session.subscriptions), until)
             wait.is_open = True
         query = PastQuery(message.filter, now - message.since_ns, until)
-        self._last = max(self._last + 1, now)  # no number of an earlier process
         is_many = sum(one.left > 0 for one in wait.queries.values()) >= QUERIES_MAX
-        wait.queries[self._last] = query
-        found = border.past.since(query.since, query.filter, now)
-        self._take(session, query, ((Stored(one, size_of(one)), came) for one, came in found))
         terms = session.subscriptions[message.filter]
+        wait.queries[self.look(session.place, query, terms, now, elsewhere=not is_many)] = query
+        border.memory.note(session)
+
+    def look(
+        self, place: int, query: PastQuery, terms: Terms | None, now: int, *, elsewhere: bool = True
+    ) -> int:
+        """Look for the past here, and ask other brokers to reply to this place; under which number."""
+        self._last = max(self._last + 1, now)  # no number of an earlier process
+        found = self.border.past.since(query.since, query.filter, now)
+        self._take(query, ((Stored(one, size_of(one)), came) for one, came in found))
         query.complete = self._is_complete(query.filter, query.since, terms, now)
-        if is_many:
+        if not elsewhere:
             query.complete, query.others = False, True
         elif not (self._floods and query.complete):  # else everything came by here
-            self._ask(session, self._last, query, now)
+            self._ask(place, terms, self._last, query, now)
+        return self._last
 
-    def _ask(self, session: Session, number: int, query: PastQuery, now: int) -> None:
-        terms = session.subscriptions.get(query.filter)
+    def is_answered(
+        self, place: int, number: int, query: PastQuery, terms: Terms | None, now: int
+    ) -> bool:
+        """Whether no reply is to come any more; if what came is incomplete, more brokers are asked first."""
+        if not (query.left or query.complete or query.others or self._floods):
+            query.others = True
+            self._ask(place, terms, number, query, now)
+        return not query.left
+
+    def _ask(
+        self, place: int, terms: Terms | None, number: int, query: PastQuery, now: int
+    ) -> None:
         request = PastRequest(
             self.paths.name,
-            session.place,
+            place,
             number,
             query.filter,
             now - query.since,
@@ -113,9 +130,8 @@ class PastRequests:
         if wait is None or not wait.queries:
             return []
         for number, query in wait.queries.items():
-            if not (query.left or query.complete or query.others or self._floods):
-                query.others = True
-                self._ask(session, number, query, now)
+            terms = session.subscriptions.get(query.filter)
+            self.is_answered(session.place, number, query, terms, now)
         waiting = [one.until for one in wait.queries.values() if one.left]
         if waiting:
             self.border.deadlines.arm(ANSWER, session.place, min(waiting))
@@ -133,18 +149,21 @@ class PastRequests:
         query = None if wait is None else wait.queries.get(reply.number)
         if session is None or query is None or not query.left:  # it came too late
             return []
+        self.take_reply(query, reply, now)
+        self.border.memory.note(session)
+        return [] if reply.more else self.go_on(session, now)
+
+    def take_reply(self, query: PastQuery, reply: PastReply, now: int) -> None:
         kept = [(one.notification, now - one.age_ns) for one in reply.kept]
         found = (
             (Stored(one, size_of(one)), came)
             for one, came in kept
             if query.filter.matches(one.attributes) and not has_expired(one, came, now)
         )
-        self._take(session, query, found)
+        self._take(query, found)
         query.complete &= reply.complete
-        if reply.more:
-            return []
-        query.left += reply.asked - 1
-        return self.go_on(session, now)
+        if not reply.more:
+            query.left += reply.asked - 1
 
     def on_due(self, session: Session, now: int) -> list[Effect]:
         """Wait no longer for replies that are late, or if too much is held back."""
@@ -179,7 +198,7 @@ class PastRequests:
                 for query in session.wait.queries.values():
                     query.until = min(query.until + by_ns, latest)
 
-    def _take(self, session: Session, query: PastQuery, found: Iterator[Kept]) -> None:
+    def _take(self, query: PastQuery, found: Iterator[Kept]) -> None:
         """Remember what was found, but no more than is held back, or remembered, here anyway."""
         memory, limits = self.border.memory, self.border.limits
         count = max(limits.held_count, limits.backlog_count, limits.past_count)
@@ -190,7 +209,6 @@ class PastRequests:
         for stored in query.shorten(count, size):
             memory.let_go(stored)
             query.complete = False
-        memory.note(session)
 
     def _open(self, session: Session, wait: Wait, now: int) -> list[Effect]:
         """Deliver the past, what came meanwhile, and from now on what comes."""

@@ -11,8 +11,8 @@ the place where the client is, then live.
       |                        |---- Shadow: listen for it, too ---->|  newset \\ oldset
       |                        |---- Forget ------------------------>|  oldset \\ newset
       |<------- Here ----------|
-      | where nobody has listened for its location:                  |
-      |----------------------->|---- Recall ------------------------>|  where it was
+      | where nobody has listened for its location (see searches.py):|
+      |----------------------->|---- Recall ------------------------>|  where it was, and near there
       |                        |<--- Recalled -----------------------|
 
 Routing knows nothing of this: to the broker, the replicator is one more session. Replicators speak to
@@ -21,17 +21,21 @@ each other directly, and every message may be lost: a virtual client without new
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+
+from msgspec.structs import replace
 
 from wayfare.core import messages as m
-from wayfare.core.border import OVERTAKEN, Border
-from wayfare.core.buffers import Id
+from wayfare.core.border import LISTENING_PLACE, OVERTAKEN, Border
+from wayfare.core.buffers import Id, age_ns
 from wayfare.core.costs import Wants, templates_of
 from wayfare.core.deadlines import VIRTUAL
 from wayfare.core.ear import Ear, Meanings
 from wayfare.core.effects import Effect, Post, Send
 from wayfare.core.filters import Filter
 from wayfare.core.history import (
+    ENDLESS,
+    FORGOTTEN_PAST,
     Backlog,
     Limits,
     Stored,
@@ -52,9 +56,18 @@ from wayfare.core.messages import (
     Terms,
 )
 from wayfare.core.pace import Pace
+from wayfare.core.past_requests import PastRequests
 from wayfare.core.predicates import Value
 from wayfare.core.prediction import JOURNEY_NS, START
-from wayfare.core.sessions import Session
+from wayfare.core.searches import (
+    ANY,
+    RECALLS_MAX,
+    Query,
+    Search,
+    asked_of_publishers,
+    lowest,
+)
+from wayfare.core.sessions import PastQuery, Session
 from wayfare.core.templates import Template
 from wayfare.core.thinning import Thinning
 from wayfare.core.virtual import (
@@ -63,6 +76,7 @@ from wayfare.core.virtual import (
     Chains,
     Listened,
     Virtual,
+    area_of,
     check_length,
     parsed,
     template_of,
@@ -88,15 +102,17 @@ TOO_MUCH_HELD = (
 class Replicator:
     """The virtual clients of one broker."""
 
-    def __init__(self, name: BrokerId, border: Border, ahead: Ahead) -> None:
+    def __init__(self, name: BrokerId, border: Border, ahead: Ahead, pasts: PastRequests) -> None:
         self.name = name
         self.border = border
         self.ahead = ahead
+        self.pasts = pasts
         self.virtual: dict[ClientId, Virtual] = {}
         self.ear = Ear(ClientId(f"~{name}"), border)
         self.learner = ahead.learner(name)
         self.pace = Pace()
         self._by_link: dict[LinkId, Virtual] = {}
+        self._queries: dict[int, Virtual] = {}  # who waits for replies to these
 
     @property
     def limits(self) -> Limits:
@@ -109,6 +125,9 @@ class Replicator:
             self._by_link[virtual.link] = virtual
         for listened in virtual.listened.values():
             self.ear.add(listened, virtual.client)
+        if virtual.search is not None:
+            virtual.search.hold(self.border.memory)
+            self._queries.update(dict.fromkeys(virtual.search.queries, virtual))
         self._arm_all(virtual)
 
     # From the client
@@ -154,16 +173,15 @@ class Replicator:
         if lost:
             virtual.backlog.lose(1, lost, exact=False)
         recalls = previous != self.name and not (expected and _listened_ahead(virtual))
+        if previous != self.name:
+            self._end_search(virtual)
         if recalls:
-            virtual.recalling, virtual.asked = now + self.limits.recall_ns, virtual.epoch
-            self._arm(virtual, virtual.recalling)
-        elif previous != self.name:
-            virtual.recalling = None
+            self._begin_search(virtual, previous, now)
         self._replay(virtual, left, now)
         effects = self.push(virtual, now)
         self._arm(virtual, virtual.renew_at)
         handed = self._hand_over(virtual, previous, known, heard, now)
-        return effects + (self._recall(message, handed, heard) if recalls else handed)
+        return effects + (self._recall(virtual, message, handed, heard) if recalls else handed)
 
     def on_follow(self, session: Session, message: m.Follow, now: int) -> list[Effect]:
         virtual = self.virtual.get(session.client)
@@ -180,12 +198,18 @@ class Replicator:
             raise ProtocolError(f"a client follows at most {FOLLOWS_MAX} filters")
         check_length({**virtual.follows, template: message.terms}, virtual.state)
         virtual.follows[template] = message.terms
-        return self._changed(virtual, now)
+        if not message.since_ns:
+            return self._changed(virtual, now)
+        self._listen(virtual, now)  # before anybody is asked for the past
+        self._look_back(virtual, template, now - message.since_ns, now)
+        return [*self._changed(virtual, now), *self._go_on(virtual, now)]
 
     def on_unfollow(self, session: Session, message: m.Unfollow, now: int) -> list[Effect]:
         virtual = self._served(session)
         if virtual is None or virtual.follows.pop(template_of(message.text), self) is self:
             return []
+        if virtual.search is not None:
+            virtual.search.since.pop(template_of(message.text), None)
         if not virtual.follows:
             return self._rest(virtual, now)
         return self._changed(virtual, now)
@@ -200,8 +224,10 @@ class Replicator:
         self._value(virtual, message, now)
         known, virtual.state = _is_alike(virtual, virtual.follows, message), message
         self._listen(virtual, now)
+        if virtual.search is not None:
+            self._ask_anew(virtual, virtual.search, now)
         self._replay(virtual, self._undelivered(virtual), now)
-        effects = self.push(virtual, now)
+        effects = self.push(virtual, now) + self._go_on(virtual, now)
         if not known:
             effects += self._tell_others(virtual, now)
         return effects
@@ -262,7 +288,7 @@ class Replicator:
 
     # Between replicators
 
-    def on_posted(self, message: m.Peers, now: int) -> list[Effect]:
+    def on_posted(self, sender: BrokerId, message: m.Peers, now: int) -> list[Effect]:
         if isinstance(message, m.Shadow):
             return self._on_shadow(message, now)
         if isinstance(message, m.Forget):
@@ -273,7 +299,7 @@ class Replicator:
             if message.forget:
                 self._forget(message, now)
             return answer
-        return self._on_recalled(message, now)
+        return self._on_recalled(sender, message, now)
 
     def _forget(self, message: m.Forget | m.Recall, now: int) -> None:
         virtual = self.virtual.get(message.client)
@@ -405,20 +431,142 @@ class Replicator:
         self._listen(virtual, now)
         return []
 
-    def _recall(
-        self, message: m.Attach, handed: list[Effect], heard: tuple[int, int]
-    ) -> list[Effect]:
-        """Ask the last broker of a client what it kept, beside what a handover says.
+    def _begin_search(self, virtual: Virtual, previous: BrokerId, now: int) -> None:
+        """Nobody listened for the location of this client here: look for what was kept elsewhere, and for others."""
+        search = virtual.search = Search(now)
+        virtual.recalling, virtual.asked = now + self.limits.recall_ns, virtual.epoch
+        self._arm(virtual, virtual.recalling)
+        search.brokers[previous] = True
+        near = self._next(previous) if self.learner is None else []
+        for broker in self._with_past(virtual, [*self._brokers_of_the_place(virtual), *near]):
+            search.brokers.setdefault(broker, False)
+        search.since = {
+            one: now - age_ns(terms, self.limits) for one, terms in virtual.follows.items()
+        }
+        self._ask_publishers(virtual, search, search.since, now)
 
-        If it need not listen any more, the same message says so: nothing is forgotten before it is recalled.
+    def _look_back(self, virtual: Virtual, template: Template, since: int, now: int) -> None:
+        """A client asks for the past of what it follows."""
+        search = virtual.search = virtual.search or Search(now)
+        virtual.recalling = now + self.limits.recall_ns
+        self._arm(virtual, virtual.recalling)
+        search.since[template] = min(since, search.since.get(template, since))
+        search.promised[template] = None
+        self._ask_publishers(virtual, search, [template], now)
+
+    def _ask_publishers(
+        self, virtual: Virtual, search: Search, templates: Iterable[Template], now: int
+    ) -> None:
+        """Ask the brokers of publishers what these published, if that was promised, or brokers remember."""
+        assert virtual.recalling is not None
+        groups: dict[tuple[int, bool], dict[Filter, Terms | None]] = {}
+        for one in templates:
+            listened, promised = virtual.listened.get(one), one in search.promised
+            if listened is None or not (promised or self.limits.past_count):
+                continue
+            if listened.exact is not None and listened.exact.conjunctions:
+                group = groups.setdefault((search.since[one], promised), {})
+                group[listened.exact] = listened.terms
+        for (since, promised), wanted in groups.items():
+            filter, terms = asked_of_publishers(wanted, self.limits)
+            past = PastQuery(filter, since, virtual.recalling)
+            number = self.pasts.look(LISTENING_PLACE, past, terms, now)
+            search.queries[number] = Query(past, terms, reports=promised)
+            self._queries[number] = virtual
+        self.border.memory.note(virtual)
+
+    def _ask_anew(self, virtual: Virtual, search: Search, now: int) -> None:
+        """Its client is somewhere else, or different, by now: the past of something else is wanted."""
+        self._drop_queries(search)
+        self._ask_publishers(virtual, search, search.since, now)
+
+    def _drop_queries(self, search: Search) -> None:
+        for number in search.queries:
+            self._queries.pop(number, None)
+        search.let_go(self.border.memory)
+        search.queries.clear()
+
+    def _brokers_of_the_place(self, virtual: Virtual) -> list[BrokerId]:
+        places = self.ahead.places.places
+        there = (places[one].broker for one in area_of(virtual.state) if one in places)
+        return [BrokerId(one) for one in there if one]
+
+    def _with_past(self, virtual: Virtual, brokers: Iterable[BrokerId]) -> list[BrokerId]:
+        """Those of these brokers that may have kept something for the location of a client, but not too many."""
+        meant = {
+            template: listened.exact
+            for template, listened in virtual.listened.items()
+            if listened.exact is not None
+        }
+        found: list[BrokerId] = []
+        for broker in dict.fromkeys(brokers):
+            if len(found) < RECALLS_MAX and broker != self.name:
+                ranged = (self.ahead.ranged(one, virtual.state, broker) for one in meant)
+                if any(map(Filter.overlaps, ranged, meant.values())):
+                    found.append(broker)
+        return found
+
+    def _recall(
+        self, virtual: Virtual, message: m.Attach, handed: list[Effect], heard: tuple[int, int]
+    ) -> list[Effect]:
+        """Ask the last broker of a client what it kept, and others what they have, beside what a handover says.
+
+        If they need not listen any more, the same message says so: nothing is forgotten before it is recalled.
         """
-        broker, epoch = message.previous[0]
+        _, epoch = message.previous[0]
         if heard != NOTHING_HEARD and heard[0] != epoch:  # of an attachment in vain since then
             heard = epoch, 0
-        forget = Post(broker, m.Forget(message.client, message.epoch, self.name))
-        state = None if message.followed is None else message.followed.state
-        recall = m.Recall(self.name, message.client, message.epoch, heard, forget in handed, state)
-        return [Post(broker, recall), *(one for one in handed if one != forget)]
+        assert virtual.search is not None
+        recalls: list[Effect] = []
+        for broker, owes in virtual.search.brokers.items():
+            forget = Post(broker, m.Forget(message.client, message.epoch, self.name))
+            recall = self._request(virtual, heard if owes else NOTHING_HEARD)
+            recalls.append(Post(broker, replace(recall, forget=forget in handed)))
+            handed = [one for one in handed if one != forget]
+        return [*recalls, *handed]
+
+    def _request(self, virtual: Virtual, heard: tuple[int, int] = NOTHING_HEARD) -> m.Recall:
+        follows = tuple((one.text, terms) for one, terms in virtual.follows.items())
+        asked = self.name, virtual.client, virtual.epoch
+        return m.Recall(*asked, heard, state=virtual.state, follows=follows)
+
+    def _end_search(self, virtual: Virtual) -> Search:
+        """Wait for nothing any more; returns what has come."""
+        search, virtual.search = virtual.search or Search(), None
+        virtual.recalling = None
+        for number in search.queries:
+            self._queries.pop(number, None)
+        search.let_go(self.border.memory)
+        self.border.memory.note(virtual)
+        return search
+
+    def on_past_reply(self, reply: m.PastReply, now: int) -> list[Effect]:
+        virtual = self._queries.get(reply.number)
+        search = None if virtual is None else virtual.search
+        query = None if search is None else search.queries.get(reply.number)
+        if virtual is None or query is None or not query.past.left:  # it came too late
+            return []
+        self.pasts.take_reply(query.past, reply, now)
+        self.border.memory.note(virtual)
+        return [] if reply.more else self._go_on(virtual, now)
+
+    def lose_past(self) -> None:
+        """Something is lost between brokers: it may have been a request for the past, or a reply."""
+        for virtual in self._queries.values():
+            if virtual.search is not None:
+                virtual.search.doubt()
+
+    def _go_on(self, virtual: Virtual, now: int) -> list[Effect]:
+        """Deliver if nothing is to come any more that it waits for."""
+        search = virtual.search
+        if search is None or virtual.until is not None:
+            return []
+        waits = bool(search.brokers)
+        for number, one in search.queries.items():
+            if one.reports:  # else nobody waits for a second round
+                self.pasts.is_answered(LISTENING_PLACE, number, one.past, one.terms, now)
+            waits |= one.past.left > 0
+        return [] if waits else self._open(virtual, now)
 
     def _on_recall(self, message: m.Recall, now: int) -> list[Effect]:
         virtual = self.virtual.get(message.client)
@@ -427,15 +575,23 @@ class Replicator:
         if virtual is not None:
             undone, losses = apart(virtual.backlog.above(_heard_here(virtual, message.heard)))
             undone += virtual.thinning or ()
+            if virtual.search is not None:
+                undone += virtual.search.found
             kept = [*undone, *virtual.held, *self._kept(virtual, message.state)]
-            kept = [one for one in kept if not has_expired(one[0].notification, one[1], now)]
         began, _ = message.heard
         if began and (virtual is None or virtual.stream < began):
             losses.append(m.Loss(0, 1, NO_STREAM, exact=False))
-        elif virtual is not None and virtual.recalling and virtual.asked < message.epoch:
-            losses.append(m.Loss(0, 1, NOT_ANSWERED, exact=False))  # it waits for an answer itself
-        newest = _newest(sorted(kept, key=_when))
-        dropped = len(kept) - len(newest)
+        elif virtual is not None and virtual.search is not None and virtual.asked < message.epoch:
+            search = virtual.search
+            if search.is_owed or search.lost:  # it waits for an answer itself
+                losses.append(m.Loss(0, 1, search.lost or NOT_ANSWERED, exact=False))
+        owed = {_key(one) for one in kept}
+        others = self._kept_for_others(virtual, message, now)
+        kept += [one for one in others if _key(one) not in owed]
+        kept = [one for one in kept if not has_expired(one[0].notification, one[1], now)]
+        kept.sort(key=_when)
+        newest = _newest(kept)
+        dropped = sum(_key(one) in owed for one in kept[: len(kept) - len(newest)])
         answer = m.Recalled(
             message.client,
             message.epoch,
@@ -445,6 +601,24 @@ class Replicator:
             () if virtual is None or virtual.epoch >= message.epoch else virtual.others,
         )
         return [Post(message.broker, answer)]
+
+    def _kept_for_others(
+        self, virtual: Virtual | None, message: m.Recall, now: int
+    ) -> Iterator[Put]:
+        """What was kept here for whomever, and is for where the client is now."""
+        if message.state is None:
+            return
+        follows = parsed(message.follows)
+        check_length(follows, message.state)
+        wanted = {
+            self.ahead.exact(one, message.state): now - age_ns(terms, self.limits)
+            for one, terms in follows.items()
+        }
+        told = () if virtual is None else virtual.told
+        for number, filters in self.ear.stored(wanted, [message.state], told).items():
+            kept = self.ear.store.kept[number]
+            if any(one.matches(kept.stored.notification.attributes) for one in filters):
+                yield kept.stored, kept.came
 
     def _kept(self, virtual: Virtual, state: State | None) -> Iterable[Put]:
         """What is kept of the range here, and is for where the client was last, or is now."""
@@ -457,33 +631,59 @@ class Replicator:
                 state = None
         return self.ear.kept(virtual, state, meant).values()
 
-    def _on_recalled(self, message: m.Recalled, now: int) -> list[Effect]:
+    def _on_recalled(self, sender: BrokerId, message: m.Recalled, now: int) -> list[Effect]:
         """The answer counts also if the connection on which its client came has broken since."""
         virtual = self.virtual.get(message.client)
         if virtual is None or message.epoch not in (virtual.epoch, virtual.asked):
             return []
-        needless: list[Effect] = [
-            Post(one, m.Forget(virtual.client, virtual.epoch, self.name))
-            for one in message.others
-            if one != self.name and one not in virtual.others
-        ]
-        if virtual.recalling is None or virtual.asked != message.epoch or virtual.until is not None:
-            return needless
+        search = virtual.search
+        if search is not None and sender not in search.brokers:
+            sender = ANY
+        counts = virtual.asked == message.epoch and virtual.until is None
+        owes = search is not None and search.brokers.get(sender, False)
+        others = self._ask_listeners(virtual, message.others, asks=counts and owes)
+        if search is None or not counts or sender not in search.brokers:
+            return others
+        del search.brokers[sender]
         kept = [
             (Stored(one.notification, size_of(one.notification)), now - one.age_ns)
             for one in message.kept
         ]
-        lost = (message.reason or NOT_RECALLED) if message.lost else ""
-        return [*needless, *self._open(virtual, kept, now, lost)]
+        search.found += kept
+        if owes and message.lost:
+            search.lost = message.reason or NOT_RECALLED
+        self.border.memory.note(virtual)
+        return [*others, *self._go_on(virtual, now)]
 
-    def _open(self, virtual: Virtual, kept: list[Put], now: int, lost: str = "") -> list[Effect]:
+    def _ask_listeners(
+        self, virtual: Virtual, listeners: Iterable[BrokerId], *, asks: bool
+    ) -> list[Effect]:
+        """These listened ahead while the client was at its last broker: ask them, or tell them to stop."""
+        there = [one for one in listeners if one != self.name]
+        asked = self._with_past(virtual, there) if asks else []
+        effects: list[Effect] = []
+        for broker in there:
+            forget = broker not in virtual.others
+            search = virtual.search
+            if broker in asked and search is not None and broker not in search.brokers:
+                search.brokers[broker] = False
+                effects.append(Post(broker, replace(self._request(virtual), forget=forget)))
+            elif forget:
+                effects.append(Post(broker, m.Forget(virtual.client, virtual.epoch, self.name)))
+        return effects
+
+    def _open(self, virtual: Virtual, now: int, lost: str = "") -> list[Effect]:
         """It waits no longer: first what was kept, then what came meanwhile."""
-        virtual.recalling = None
         stopped = virtual.thinning is not None
+        candidates = self._candidates(virtual) if stopped else {}
+        search = self._end_search(virtual)
+        lost = lost or search.lost
         here = [
             *self._stop(virtual),
             *_unsent(virtual),
         ]  # kept here, and put there by a location change while it waited
+        if search.falls_short:
+            virtual.backlog.lose(1, FORGOTTEN_PAST, exact=False)
         if lost:
             virtual.backlog.lose(1, lost, exact=False)
         before = {one.notification.publisher: one.notification.number for one, _ in here}
@@ -492,11 +692,20 @@ class Replicator:
         # Of the present is what came since the client is here, where something later of its publisher has come by
         # itself. What is later than all that came may be ahead of something earlier, which would come behind it.
         late: list[Put] = []
-        for stored, put in kept:
+        began = max(search.began, virtual.attached)  # its client may have come back meanwhile
+        for stored, put in search.found:
             one = stored.notification
             between = before.get(one.publisher, 0) < one.number <= came.get(one.publisher, 0)
-            (late if put >= virtual.attached and between else past).append((stored, put))
-        candidates = self.ear.candidates(virtual) if stopped else {}
+            (late if put >= began and between else past).append((stored, put))
+        # Replies of publishers' brokers come behind whatever these have sent before. So if all are there, nothing
+        # is under way any more that came before something in them.
+        first = lowest(virtual.held)
+        for stored, put in search.fetched():
+            one = stored.notification
+            behind = search.is_complete and one.number >= first.get(one.publisher, ENDLESS)
+            between = before.get(one.publisher, 0) < one.number <= came.get(one.publisher, 0)
+            is_late = behind or (put >= began and between)
+            (late if is_late else past).append((stored, put))
         self._put_past(virtual, past, late, candidates, now)
         return self.push(virtual, now)
 
@@ -545,7 +754,7 @@ class Replicator:
         if len(virtual.held) <= self.limits.held_count:
             return []
         if virtual.recalling is not None:
-            return self._open(virtual, [], now, TOO_MUCH_HELD)
+            return self._open(virtual, now, TOO_MUCH_HELD)
         del virtual.held[0]
         virtual.overflowed += 1
         return []
@@ -626,7 +835,22 @@ class Replicator:
         """Deliver what is kept for where the client is now, and was not delivered."""
         again = {None, *((one.notification.publisher, one.notification.number) for one, _ in left)}
         virtual.told = {one for one in virtual.told if self.ear.key(one) not in again}
-        self._put_past(virtual, left, [], self.ear.candidates(virtual), now)
+        self._put_past(virtual, left, [], self._candidates(virtual), now)
+
+    def _candidates(self, virtual: Virtual) -> dict[Id, dict[Filter, None]]:
+        """What may be for where the client is; if nobody listened for it, also what was kept for others."""
+        found = self.ear.candidates(virtual)
+        search = virtual.search
+        if search is None:
+            return found
+        wanted = {
+            listened.exact: search.since[one]
+            for one, listened in virtual.listened.items()
+            if one in search.since and listened.exact is not None
+        }
+        for number, filters in self.ear.stored(wanted, [virtual.state], virtual.told).items():
+            found.setdefault(number, {}).update(filters)
+        return dict(sorted(found.items()))
 
     def _put_past(
         self,
@@ -766,7 +990,8 @@ class Replicator:
         still under way: so their numbers go on.
         """
         forgotten = self._forget_elsewhere(virtual, virtual.epoch + 1)
-        virtual.recalling, virtual.state = None, m.NOWHERE
+        self._end_search(virtual)
+        virtual.state = m.NOWHERE
         virtual.told.clear()
         self._listen(virtual, now)
         self._undelivered(virtual)
@@ -786,6 +1011,7 @@ class Replicator:
         self.border.backpressure.end(virtual, now)
         virtual.follows = {}
         self._stop(virtual)
+        self._end_search(virtual)
         virtual.backlog.clear()
         self.border.memory.forget(virtual)
         self._listen(virtual, now)
@@ -854,9 +1080,13 @@ class Replicator:
             return []
         effects: list[Effect] = []
         if virtual.recalling is not None and virtual.recalling <= now:
-            if virtual.until is None:
-                effects += self._open(virtual, [], now, NOT_ANSWERED)
-            virtual.recalling = None
+            search = virtual.search
+            if search is not None and virtual.until is None:
+                lost, is_owed = search.lost, search.is_owed
+                search.give_up()
+                effects += self._open(virtual, now, lost or (NOT_ANSWERED if is_owed else ""))
+            else:
+                self._end_search(virtual)
         if virtual.until is not None:
             if virtual.until <= now:
                 self._remove(virtual, now)
@@ -874,6 +1104,8 @@ class Replicator:
                 virtual.until = min(virtual.until + by_ns, now + limits.lease_ns)
             if virtual.recalling is not None:
                 virtual.recalling = min(virtual.recalling + by_ns, now + limits.recall_ns)
+                for query in virtual.search.queries.values() if virtual.search is not None else ():
+                    query.past.until = virtual.recalling
 
     def _arm(self, virtual: Virtual, at: int) -> None:
         self.border.deadlines.arm(VIRTUAL, virtual.client, at)

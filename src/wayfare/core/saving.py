@@ -539,14 +539,14 @@ def _saved_wait(wait: Wait, places: Places) -> SavedWait:
         wait.asks,
         list(wait.values.items()),
         list(wait.flooded),
-        [(number, _saved_query(one, places)) for number, one in wait.queries.items()],
+        [(number, saved_query(one, places)) for number, one in wait.queries.items()],
         wait.is_open,
         wait.is_due,
         [came for _, came in wait.publications],
     )
 
 
-def _saved_query(query: PastQuery, places: Places) -> SavedQuery:
+def saved_query(query: PastQuery, places: Places) -> SavedQuery:
     return SavedQuery(
         query.filter,
         query.since,
@@ -558,7 +558,7 @@ def _saved_query(query: PastQuery, places: Places) -> SavedQuery:
     )
 
 
-def _query(saved: SavedQuery, stored: list[Stored]) -> PastQuery:
+def loaded_query(saved: SavedQuery, stored: list[Stored]) -> PastQuery:
     query = PastQuery(saved.filter, saved.since, saved.until)
     query.left, query.others, query.complete = saved.left, saved.others, saved.complete
     for place, came in saved.found:
@@ -639,6 +639,6 @@ def _wait(saved: SavedWait, stored: list[Stored]) -> Wait:
     wait.returning, wait.echo = saved.returning, saved.echo
     wait.unreachable, wait.asks = saved.unreachable, saved.asks
     wait.values, wait.flooded = dict(saved.values), dict.fromkeys(saved.flooded)
-    wait.queries = {number: _query(one, stored) for number, one in saved.queries}
+    wait.queries = {number: loaded_query(one, stored) for number, one in saved.queries}
     wait.is_open, wait.is_due = saved.is_open, saved.is_due
     return wait

@@ -15,7 +15,17 @@ from wayfare.core.messages import BrokerId, ClientId, LinkId, Notification, Stat
 from wayfare.core.pace import Saved as Paced
 from wayfare.core.prediction import START
 from wayfare.core.replicator import Replicator
-from wayfare.core.saving import Place, Places, SavedBacklog, loaded_backlog, saved_backlog
+from wayfare.core.saving import (
+    Place,
+    Places,
+    SavedBacklog,
+    SavedQuery,
+    loaded_backlog,
+    loaded_query,
+    saved_backlog,
+    saved_query,
+)
+from wayfare.core.searches import ANY, Query, Search
 from wayfare.core.virtual import Chains, Listened, Virtual, template_of
 
 
@@ -51,6 +61,24 @@ class SavedVirtual(msgspec.Struct, array_like=True):
     located: int = 0
     asked: int = 0
     valued: int = 0
+    search: SavedSearch | None = None
+
+
+class SavedAsked(msgspec.Struct, array_like=True):
+    number: int
+    query: SavedQuery
+    terms: Terms | None
+    reports: bool
+
+
+class SavedSearch(msgspec.Struct, array_like=True):
+    brokers: list[tuple[BrokerId, bool]]
+    queries: list[SavedAsked]
+    since: list[tuple[str, int]]
+    found: list[Place]
+    lost: str
+    began: int
+    promised: list[str]
 
 
 class SavedBuffer(msgspec.Struct, array_like=True):
@@ -138,7 +166,36 @@ def _saved(virtual: Virtual, places: Places) -> SavedVirtual:
         virtual.located,
         virtual.asked,
         virtual.valued,
+        None if virtual.search is None else _saved_search(virtual.search, places),
     )
+
+
+def _saved_search(search: Search, places: Places) -> SavedSearch:
+    return SavedSearch(
+        list(search.brokers.items()),
+        [
+            SavedAsked(number, saved_query(one.past, places), one.terms, one.reports)
+            for number, one in search.queries.items()
+        ],
+        [(one.text, since) for one, since in search.since.items()],
+        places.all(search.found),
+        search.lost,
+        search.began,
+        [one.text for one in search.promised],
+    )
+
+
+def _loaded_search(saved: SavedSearch, stored: list[Stored]) -> Search:
+    search = Search(saved.began)
+    search.brokers = dict(saved.brokers)
+    search.promised = dict.fromkeys(map(template_of, saved.promised))
+    for one in saved.queries:
+        past = loaded_query(one.query, stored)
+        search.queries[one.number] = Query(past, one.terms, reports=one.reports)
+    search.since = {template_of(text): since for text, since in saved.since}
+    search.found = [(stored[place], put) for place, put in saved.found]
+    search.lost = saved.lost
+    return search
 
 
 def _loaded(saved: SavedVirtual, stored: list[Stored], memory: Memory) -> Virtual:
@@ -154,6 +211,11 @@ def _loaded(saved: SavedVirtual, stored: list[Stored], memory: Memory) -> Virtua
     virtual.came, virtual.others, virtual.located = saved.came, saved.others, saved.located
     virtual.asked = saved.asked or (0 if saved.recalling is None else saved.epoch)
     virtual.valued = saved.valued
+    if saved.search is not None:
+        virtual.search = _loaded_search(saved.search, stored)
+    elif saved.recalling is not None:  # by an earlier release, which asked one broker
+        virtual.search = Search(saved.attached)
+        virtual.search.brokers[ANY] = True
     virtual.held = [(stored[place], put) for place, put in saved.held]
     for one in saved.listened:
         template = template_of(one.text)

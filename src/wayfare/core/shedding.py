@@ -88,8 +88,11 @@ class Shedding:
         if isinstance(consumer, Session):
             return self._cut_session(consumer, limit, now)
         if isinstance(consumer, Virtual):
-            backlog = consumer.backlog
-            self._memory.shed += backlog.shed(int(backlog.kept_bytes() * LEFT), limit)
+            backlog, search = consumer.backlog, consumer.search
+            if search is not None and search.measure() > backlog.kept_bytes():
+                self._memory.shed += search.shed(self._memory, limit)
+            else:
+                self._memory.shed += backlog.shed(int(backlog.kept_bytes() * LEFT), limit)
             self._memory.note(consumer)
             return self._replicator.push(consumer, now)
         if isinstance(consumer, Group):

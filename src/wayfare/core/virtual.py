@@ -23,6 +23,7 @@ from wayfare.core.messages import FOLLOWED_CHARACTERS_MAX, BrokerId, ClientId, L
 from wayfare.core.pace import Pace
 from wayfare.core.places import Places
 from wayfare.core.prediction import START, Movement
+from wayfare.core.searches import Search
 from wayfare.core.sessions import Episode, Wanted
 from wayfare.core.templates import Around, Mine, Template, parse
 from wayfare.errors import FilterError, ProtocolError
@@ -196,6 +197,7 @@ class Virtual:
         "past",
         "recalling",
         "renew_at",
+        "search",
         "state",
         "stream",
         "thin_at",
@@ -235,6 +237,7 @@ class Virtual:
         self.until: int | None = None  # when its lease ends; None: its client is here, or was last
         self.renew_at = 0  # when to tell the others again
         self.recalling: int | None = None  # until when it waits for what was kept elsewhere
+        self.search: Search | None = None  # what it waits for, while it does
         self.asked = 0  # in which epoch it asked for that
         self.held: list[Put] = []  # what came meanwhile
         self.overflowed = 0  # how many in front of that were too many, and are lost
@@ -252,7 +255,8 @@ class Virtual:
 
     def measure(self) -> int:
         self.backlog.count()
-        return SESSION_BYTES + self.backlog.kept_bytes()
+        searched = 0 if self.search is None else self.search.measure()
+        return SESSION_BYTES + self.backlog.kept_bytes() + searched
 
 
 @lru_cache(KNOWN)

@@ -109,7 +109,7 @@ LIMITS = {
         ("tombstone_ns", "that an attachment may be under way"),
         (
             "past_count",
-            "notifications that came by last, for clients that subscribe with `since`, here or elsewhere: what the broker's own clients published, and what came by for others",
+            "notifications that came by last, for clients that subscribe with `since`, or come where nobody expected them, here or elsewhere: what the broker's own clients published, and what came by for others",
         ),
         ("past_bytes", "the same, in bytes"),
         ("buffer_count", "notifications that are kept where a client may come to"),

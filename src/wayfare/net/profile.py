@@ -54,7 +54,7 @@ class Profile:
         """Returns the number of the request for current values; 0: what follows the client has none."""
         ask = 0
         if isinstance(wanted, Template):
-            effects = self._core.follow(wanted, terms)
+            effects = self._core.follow(wanted, terms, since_ns)
             kind = "followed"
         else:
             effects = self._core.subscribe(wanted, terms, since_ns, current=retained)

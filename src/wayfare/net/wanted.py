@@ -84,9 +84,6 @@ def asked(
     nullified = None if nullify is None else Nullify(_nullifying(nullify), _names(same))
     terms = Terms(last, _ns(younger), _key(key), local, _ns(slow_publishers), nullified)
     wanted = wanted_as(given)
-    if isinstance(wanted, Template) and (local or since):
-        raise UsageError(
-            f"{wanted} follows the client, so leave out {'local' if local else 'since'}: it never"
-            " stays behind, and what was kept where the client comes to is there by itself"
-        )
+    if isinstance(wanted, Template) and local:
+        raise UsageError(f"{wanted} follows the client, so leave out local: it never stays behind")
     return Asked(wanted, terms if terms != Terms() else None, int(since * 1e9))

@@ -660,12 +660,12 @@ class ClientHost(Host):
         self._asked[self.core.probes] = self.world.now, list(self.core.subscriptions)
         self.perform(effects)
 
-    def follow(self, text: str, terms: Terms | None = None) -> Template:
+    def follow(self, text: str, terms: Terms | None = None, since_ns: int = 0) -> Template:
         """Subscribe to what follows the client: a filter with `myloc` or `my.<name>`."""
         template = parse(text)
         if not isinstance(template, Template):
             raise UsageError(f"{text!r:.60} mentions neither myloc nor my.<name>: subscribe to it")
-        effects = self.core.follow(template, terms)
+        effects = self.core.follow(template, terms, since_ns)
         self.world.log(
             "followed", client=self.name, follows=template, reason=terms and terms_text(terms)
         )

@@ -371,9 +371,11 @@ class Stage:
         self.world.client(name).unadvertise(filter)
 
     def follow(self, rest: str) -> None:
+        rest, _, past = rest.partition(" since ")
         rest, _, terms = rest.partition(" keep ")
         name, text = _words(rest, 2)
-        self.world.client(name).follow(text, read_terms(terms) if terms else None)
+        wanted = read_terms(terms) if terms else None
+        self.world.client(name).follow(text, wanted, _time_ns(past) if past else 0)
 
     def unfollow(self, rest: str) -> None:
         name, text = _words(rest, 2)
@@ -544,7 +546,7 @@ STATEMENTS: dict[str, tuple[str, Callable[[Stage, str], None]]] = {
     "advertise": ("ticker price > 0", Stage.advertise),
     "unadvertise": ("ticker price > 0", Stage.unadvertise),
     "follow": (
-        "anna location in myloc [keep last 3 | younger 10s | key road+lane | nullified space by state = 'taken']",
+        "anna location in myloc [keep last 3 | younger 10s | key road+lane | nullified space by state = 'taken'] [since 10s]",
         Stage.follow,
     ),
     "unfollow": ("anna location in myloc", Stage.unfollow),
