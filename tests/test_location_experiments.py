@@ -118,9 +118,9 @@ def test_what_a_blackout_is() -> None:
 
 def test_what_is_there_on_arrival_by_who_listens_ahead() -> None:
     given = [nlb for nlb in location.NLB if nlb != "learnt"]
-    found = {nlb: arrivals(nlb) for nlb in given}
+    found = {nlb: arrivals(nlb, remembered=0) for nlb in given}
     shares = {nlb: one.share or 0.0 for nlb, one in found.items()}
-    assert shares["none"] < 0.01 and shares["all"] == 1.0
+    assert shares["none"] < 0.5 and shares["all"] == 1.0  # what is kept for other clients
     assert 0.5 < shares["mined"] <= shares["neighbours"] < 1
     virtual = [found[nlb].virtual_mean for nlb in given]
     assert virtual == sorted(virtual) and virtual[-1] == pytest.approx(9, abs=0.01)
@@ -132,6 +132,15 @@ def test_what_is_there_on_arrival_by_who_listens_ahead() -> None:
         assert one.expected > 0
         assert one.lost == one.duplicates == one.strays == one.order_violations == one.gaps == 0
         assert one.ghosts == 0
+
+
+def test_where_nobody_listened_ahead_the_brokers_of_publishers_have_the_past() -> None:
+    figures = arrivals("none", dwell_ns=30 * SECOND_NS)
+    assert figures.fetched_share == figures.share == 1.0 and figures.unforeseen == figures.wanted
+    assert figures.lost == figures.duplicates == figures.strays == figures.order_violations == 0
+    assert figures.gaps == figures.ghosts == 0
+    figures = arrivals("none", dwell_ns=30 * SECOND_NS, remembered=5)
+    assert 0 < (figures.fetched_share or 0) < 0.8
 
 
 def test_brokers_that_know_nothing_at_first_learn_who_comes() -> None:
@@ -260,7 +269,9 @@ def test_the_ways_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     figures = json.loads(capsys.readouterr().out)
     # Ben is where nobody ever was next; he has ten publications of the minute before him.
     assert (figures["walkers"], figures["moves"], figures["foreseen"]) == (2, 3, 0.66667)
-    assert (figures["wanted"], figures["available"], figures["lost"]) == (36, 24, 0)
+    assert (figures["wanted"], figures["available"], figures["lost"]) == (36, 36, 0)
+    assert (figures["unforeseen"], figures["fetched"]) == (12, 12)
+    command = [*command, "--remembered", "0"]
     assert main(command) == 0
     assert "66.7%: 24 of 36" in capsys.readouterr().out
 
@@ -300,6 +311,7 @@ def test_files_that_are_no_ways(tmp_path: Path, text: str | None, says: str) -> 
         (["location", "--coverage", "0"], "coverage is a share above 0"),
         (["location", "--dwell", "5"], "dwell and horizon are at least 1,000 ms"),
         (["location", "--side", "1"], "side is from 2 to 30"),
+        (["location", "--remembered", "-1"], "remembered is a number of notifications"),
     ],
 )
 def test_what_the_commands_refuse(
@@ -365,13 +377,14 @@ def test_the_checks_of_the_study_hold(name: str, measured: dict[str, list[dict[s
         ("hops", "2", {"notifications_per_delivered": 1e9}, "everywhere takes the most"),
         ("hops", "everywhere", {"control": 1}, "everywhere: control never"),
         ("stay", "mined", {"lost": 1}, "nothing is lost, comes twice"),
-        ("stay", "none", {"share": 0.1}, "where nobody listens ahead"),
+        ("stay", "none", {"fetched": 0}, "where nobody listens ahead"),
+        ("stay", "mined", {"fetched": 1}, "where nobody listens ahead"),
         ("stay", "all", {"share": 0.9999}, "where all listen ahead"),
         ("stay", "mined", {"share": 0.1}, "what is mined finds at least 90%"),
         ("stay", "mined", {"virtual_mean": 9.0}, "what is mined takes fewer virtual clients"),
         ("stay", "mined", {"messages_per_minute": 1e9}, "what is mined takes fewer messages"),
         ("stay", "mined", {"kept_mean": 1e9}, "what is mined takes fewer kept notifications"),
-        ("stay", "none", {"messages_per_minute": 1e9}, "to listen everywhere takes most messages"),
+        ("stay", "learnt", {"messages_per_minute": 1e9}, "to listen everywhere takes more"),
         ("stay", "none", {"kept_mean": 1e9}, "... and most memory"),
         ("stay", "neighbours", {"share": 0.5}, "neighbours find more"),
     ],
@@ -386,6 +399,18 @@ def test_every_check_of_the_study_can_fail(
     by = LOCATION.by_of(LOCATION.experiment(name))
     rows = [row | changed if row[by] == series else row for row in measured[name]]
     (held,) = [holds for check, holds in verdicts(name, rows).items() if check.startswith(says)]
+    assert not held
+
+
+def test_where_every_arrival_was_expected_nothing_is_shown_about_the_others(
+    measured: dict[str, list[dict[str, Any]]],
+) -> None:
+    rows = [row | {"unforeseen": 0, "fetched": 0} for row in measured["stay"]]
+    (held,) = [
+        holds
+        for check, holds in verdicts("stay", rows).items()
+        if check.startswith("where nobody listens ahead")
+    ]
     assert not held
 
 

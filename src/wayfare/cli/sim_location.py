@@ -55,6 +55,8 @@ def add_location_parser(commands: Any) -> None:
     option(one, "--publishers", "at random places", usual.publishers, type=int)
     option(one, "--rate", "publications of a place, per second", usual.rate, type=float)
     time(one, "--horizon", "of the past that is wanted on arrival", usual.horizon_ns)
+    remembered = "notifications that each broker remembers of what it routed; 0: none"
+    option(one, "--remembered", remembered, usual.remembered, type=int)
     option(one, "--degree", "of the tree of brokers", usual.degree, type=int)
     time(one, "--link-latency", "between brokers", usual.link_latency_ns)
     one.set_defaults(run=run_location)
@@ -123,6 +125,10 @@ def _location_rows(f: location.Figures) -> tuple[str, list[tuple[str, str]]]:
     return title, [
         ("moves", f"{f.moves}; somebody was to listen there for {or_dash(f.foreseen, '.1%')}"),
         ("there on arrival", f"{or_dash(f.share, '.1%')}: {f.available} of {f.wanted}"),
+        (
+            "... where nobody listened",
+            f"{or_dash(f.fetched_share, '.1%')}: {f.fetched} of {f.unforeseen}",
+        ),
         ("live", f"{f.lost} lost of {f.expected}"),
         ("deliveries", f"{f.delivered} of {f.published} published, {f.past} of the past"),
         ("wrong", _wrong(f)),

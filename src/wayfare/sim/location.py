@@ -18,6 +18,7 @@ from random import Random
 
 import msgspec
 
+from wayfare.core.history import Limits
 from wayfare.core.messages import BrokerId, ClientId, State, Terms
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.virtual import Ahead, Learning
@@ -63,6 +64,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     publishers: int = 8
     rate: float = 0.2  # publications of each place, per second
     horizon_ns: int = 60 * SECOND_NS  # of the past that who arrives wants
+    remembered: int = 1_000  # notifications that each broker remembers of what it routed; 0: none
     degree: int = 4  # of the tree
     link_latency_ns: int = 10 * MS_NS  # between brokers
 
@@ -81,6 +83,8 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
                 raise UsageError(f"{name} is at least 1")
         if self.side not in SIDES:
             raise UsageError(f"side is from 2 to {SIDES[-1]}: who walks needs somewhere to go")
+        if self.remembered < 0:
+            raise UsageError("remembered is a number of notifications, and not negative")
         if self.degree < 2:
             raise UsageError("degree is at least 2")
         if self.dwell_ns < SECOND_NS or self.horizon_ns < SECOND_NS:
@@ -114,6 +118,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     wanted: int  # of the last minute before an arrival, and not known yet
     available: int  # ... that came on arrival
     share: float | None
+    unforeseen: int  # of the wanted ones: where nobody was to listen ahead
+    fetched: int  # ... that came on arrival
+    fetched_share: float | None
     published: int
     expected: int  # live: of a place while somebody is there
     delivered: int  # all that came
@@ -185,6 +192,7 @@ class Location:
         self.world = World(
             p.seed,
             p.routing,
+            limits=Limits(past_count=p.remembered),
             broker_link=LinkSpec(latency_ns=p.link_latency_ns),
             ahead=Ahead(self.ways.places, next_ones(p, self.ways), learning=learning),
         )
@@ -273,6 +281,9 @@ class Location:
             wanted=found.wanted,
             available=found.available,
             share=_ratio(found.available, found.wanted, 5),
+            unforeseen=found.unforeseen,
+            fetched=found.fetched,
+            fetched_share=_ratio(found.fetched, found.unforeseen, 5),
             published=found.published,
             expected=found.expected,
             delivered=found.delivered,
@@ -315,6 +326,8 @@ class Found(msgspec.Struct):
     foreseen: int = 0
     wanted: int = 0
     available: int = 0
+    unforeseen: int = 0
+    fetched: int = 0
     published: int = 0
     expected: int = 0
     delivered: int = 0
@@ -348,6 +361,7 @@ class Walker:
         self.last: dict[str, int] = {}  # publisher -> the highest number that it got
         self.wanted: set[Key] = set()  # for membership only; since its last move
         self.until = 0  # what is wanted has to come by then
+        self.foreseen = False  # whether somebody was to listen where it is
 
 
 class Judge:
@@ -403,8 +417,10 @@ class Judge:
             walker.until = now + SOON_NS
             self.found.moves += 1
             client, before = ClientId(event.client or ""), BrokerId(walker.broker)
-            self.found.foreseen += self.listens(client, walker.epoch, before, BrokerId(there))
+            walker.foreseen = self.listens(client, walker.epoch, before, BrokerId(there))
+            self.found.foreseen += walker.foreseen
             self.found.wanted += len(walker.wanted)
+            self.found.unforeseen += 0 if walker.foreseen else len(walker.wanted)
         walker.broker, walker.epoch = there, event.epoch or 0
         walker.stays.append(Stay(there, now, now))
 
@@ -420,7 +436,9 @@ class Judge:
             late = event.number < walker.last.get(event.publisher, 0)
             found.order_violations += measured and late and not past
         found.strays += event.attributes["location"] != walker.location
-        found.available += key in walker.wanted and event.time_ns <= walker.until
+        in_time = key in walker.wanted and event.time_ns <= walker.until
+        found.available += in_time
+        found.fetched += in_time and not walker.foreseen
         walker.wanted.discard(key)
         walker.got.add(key)
         walker.last[event.publisher] = max(event.number, walker.last.get(event.publisher, 0))
