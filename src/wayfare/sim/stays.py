@@ -8,6 +8,7 @@ The judge knows where every client was when, and which brokers were to listen ah
     complete   what is published for where it stays, while it stays there, is delivered
     past       ... and what was published before, while a virtual client listened for it there;
     recalled   ... or while it was at another broker, which kept it;
+    fetched    ... or at any time, if nobody expected it there and brokers remember what they routed;
                of each of these that does not come, its client is told
     terms      ... but no more of it than the client wants
 
@@ -262,7 +263,8 @@ class Judge:
         Its broker may not know yet that the client is there; the last one keeps what comes until it is asked.
         """
         asked = stay.attached + self.reach.client_ns + self._direct_ns()
-        return max(stay.start + 2 * self.reach.client_ns, asked)
+        fetched = stay.start + self.reach.client_ns + self._fetching_ns() // 2
+        return max(stay.start + 2 * self.reach.client_ns, asked, fetched)
 
     def _may_be_missed(self, stay: Stay, event: Event, published: Event) -> bool:
         """Whether terms may have kept this, until it could be delivered."""
@@ -334,10 +336,16 @@ class Judge:
     def _direct_ns(self) -> int:
         return self.world.direct_link.latency_ns + self.world.direct_link.jitter_ns
 
+    def _fetching_ns(self) -> int:
+        """That a broker waits for what others remember."""
+        return 2 * self.reach.tree_ns if self.world.limits.past_count else 0
+
     def _receiving_ns(self) -> int:
         """Until a client has got what is there for it, when it comes, or what arrives later."""
         waits = len(self.published) // self.reach.window
-        recall_ns = self.world.limits.recall_ns if self.world.faulty else 2 * self._direct_ns()
+        recall_ns = max(2 * self._direct_ns(), self._fetching_ns())
+        if self.world.faulty:
+            recall_ns = self.world.limits.recall_ns
         return recall_ns + waits * (2 * self.reach.client_ns + 2 * SECOND_NS)
 
     def _check_complete(
@@ -371,7 +379,7 @@ class Judge:
                     # What comes while a recall is under way, or waits, is thinned like the past.
                     waits = len(self.published) >= self.reach.window
                     settled = 2**62 if waits else settled + self.reach.client_ns
-                    settled += 2 * self._direct_ns()
+                    settled += max(2 * self._direct_ns(), self._fetching_ns())
                 if event.time_ns > settled + self.reach.client_ns + self.reach.tree_ns:
                     return "complete", run[0]
                 if (
@@ -385,6 +393,10 @@ class Judge:
                     client, stays[:first], run[0], event
                 ) and not self._is_limited_soon(run, event):
                     return "recalled", run[0]
+                if self._has_to_be_fetched(
+                    client, stays[:first], run[0], event
+                ) and not self._is_limited_soon(run, event):
+                    return "fetched", run[0]
             if run[-1].end > event.time_ns:
                 sent.add((run[0].broker, run[0].life))
         return None
@@ -504,6 +516,44 @@ class Judge:
         age_ns = stay.start + self._receiving_ns() - event.time_ns
         kept = zip(stay.follows, stay.meanings, self._ranged(last[-1]), strict=True)
         return any(self._is_kept(*one, event, age_ns) for one in kept)
+
+    def _has_to_be_fetched(self, client: str, before: list[Stay], stay: Stay, event: Event) -> bool:
+        """Whether the broker of a publisher that stays there remembers this, for a client that nobody expected.
+
+        It is certain that nobody did if the client has never been at its new broker, nor next to it.
+        """
+        earlier = [one for one in before if one.life == stay.life]
+        world, here = self.world, BrokerId(stay.broker)
+        if world.relocation == Home.name or world.faulty or not earlier:
+            return False
+        if stay.start != stay.attached or client == event.client:
+            return False
+        later = [
+            one
+            for one in self.published.values()
+            if self._arrived(one) > event.time_ns
+            and any(matches(exact, one.attributes or {}) for exact in stay.meanings)
+        ]
+        # It is remembered, and among what is asked for.
+        if len(self.published) > world.limits.past_count or len(later) > world.limits.buffer_count:
+            return False
+        last = [one for one in earlier if one.attachment == earlier[-1].attachment]
+        if last[-1].end - last[0].attached < 2 * self.reach.client_ns:
+            return False
+        for one in before:
+            if one.broker == stay.broker or self._listens(client, [one], here):
+                return False
+        publisher = self._publishers[event.client or ""]
+        if publisher.moves or publisher.left or publisher.replaced or not publisher.advertised:
+            return False
+        offered = min(one.start for one in publisher.advertised)
+        if offered + self.reach.client_ns + 3 * self.reach.tree_ns > stay.start:
+            return False  # brokers do not know yet where to ask
+        if self._accepted(event) > stay.attached:
+            return False
+        age_ns = stay.start + self._receiving_ns() - event.time_ns
+        kept = zip(stay.follows, stay.meanings, strict=True)
+        return any(self._is_kept(one, exact, exact, event, age_ns) for one, exact in kept)
 
     def _is_over(self, event: Event, time: int) -> bool:
         """Whether a publication had expired everywhere by then."""

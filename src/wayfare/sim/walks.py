@@ -208,6 +208,10 @@ class Walks:
         if self.congested:
             count, window = self.flow.choice([1, 4, 10]), self.flow.choice([16, 64])
             limits = msgspec.structs.replace(limits, backlog_count=count, window=window)
+        remembers = Random(
+            f"remembers {self.seed}"
+        )  # of its own, so that the rest is as without it
+        limits = msgspec.structs.replace(limits, past_count=remembers.choice([0, 5, 1_000, 1_000]))
         return in_slices(limits, self.seed)
 
     def _ahead(self, relocation: str) -> Ahead:
