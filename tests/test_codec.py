@@ -199,7 +199,9 @@ MESSAGES = {
         digest=numbers,
         followed=st.none() | followed,
     ),
-    m.Follow: st.builds(m.Follow, st.sampled_from(["location in myloc", "?"]), st.none() | terms),
+    m.Follow: st.builds(
+        m.Follow, st.sampled_from(["location in myloc", "?"]), st.none() | terms, numbers
+    ),
     m.Unfollow: st.builds(m.Unfollow, st.sampled_from(["location in myloc", "?"])),
     m.State: states,
     m.HereAck: st.builds(m.HereAck, numbers, st.booleans()),
@@ -379,10 +381,10 @@ LAYOUT = [
         m.State("R1", (1.5, 2.0), {"need": 3}, {"R1": ("R1", "R2")}, {"need": 1, "by": ("a", 2)}),
         [62, "R1", [1.5, 2.0], {"need": 3}, {"R1": ["R1", "R2"]}, {"need": 1, "by": ["a", 2]}],
     ),
-    (m.Follow("x", m.Terms(last=5)), [60, "x", [5, None, None, False, None, None]]),
+    (m.Follow("x", m.Terms(last=5), 7), [60, "x", [5, None, None, False, None, None], 7]),
     (
         m.Follow("x", m.Terms(key=("a", "b"), nullify=m.Nullify(X, ("c",)))),
-        [60, "x", [None, None, ["a", "b"], False, None, [[ON_WIRE], ["c"]]]],
+        [60, "x", [None, None, ["a", "b"], False, None, [[ON_WIRE], ["c"]]], 0],
     ),
     (m.Unfollow("x"), [61, "x"]),
     (m.HereAck(4), [63, 4, False]),

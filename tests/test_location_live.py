@@ -170,8 +170,7 @@ async def test_where_nobody_expected_it_the_past_is_there_too():
         car.subscribe(PARKING) as parking,
     ):
         car.location = "R1"
-        await car.flush()
-        await settled(net)
+        await parking.ready()
         await say(city, "R2", "R1", "R2")
         assert await got(parking, 1) == [("R1", False)]
         await car.detach()
@@ -193,7 +192,6 @@ async def test_the_past_of_what_is_followed_and_whether_it_is_complete(remembers
             net.url("porto"), client_id="car", on_lost=lambda *given: lost.append(given)
         ) as car,
     ):
-        await settled(net)
         await say(city, "R1", "R1")
         car.location = "R1"
         async with car.subscribe(PARKING, since=60) as parking:

@@ -489,7 +489,7 @@ class Detach(Message, frozen=True, tag=11):
 class Subscribe(Message, frozen=True, tag=12):
     filter: Filter
     terms: Terms | None = None
-    since_ns: int = 0  # how much of the past is wanted, too
+    since_ns: Number = 0  # how much of the past is wanted, too
     ask: Number = 0  # the number of this request for current values; 0: they are not wanted
     delivered: Number = 0  # the last delivery that came before it
 
@@ -561,7 +561,7 @@ class Follow(Message, frozen=True, tag=60):
 
     text: str
     terms: Terms | None = None
-    since_ns: int = 0  # how much of the past is wanted, too
+    since_ns: Number = 0  # how much of the past is wanted, too
 
 
 class Unfollow(Message, frozen=True, tag=61):
