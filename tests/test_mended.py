@@ -1122,3 +1122,8 @@ def test_no_will_waits_for_a_neighbour_of_which_nothing_was_heard_yet():
     """Found at random, in the judge: the link was there at last, and cut before the first message had come."""
     job = Job(22001385, "flooding", faults=True, mobile="both")
     assert fuzz(job).verdict.violations == ()
+
+
+def test_a_client_in_a_hurry_waits_for_all_its_requests():
+    """Found at random, in the judge: twenty moves between the ends of a line, faster than the requests go there."""
+    assert fuzz(Job(23000157, "identity", faults=True, mobile="both")).verdict.violations == ()

@@ -5,6 +5,8 @@ Judges runs in which nothing goes wrong but that brokers are down: `slack_ns` is
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from wayfare.core.messages import ClientId
 from wayfare.eventlog import Event
 from wayfare.sim.verdict import Violation
@@ -17,16 +19,26 @@ class Waits:
     def __init__(self, world: World, slack_ns: int) -> None:
         self.found: list[Violation] = []
         self._world, self._slack_ns = world, slack_ns
+        self._attached: dict[str, list[Event]] = {}  # by client
         if world.relocation != "junction":  # which asks no broker, but searches the tree
             world.listeners.append(self._on_event)
 
     def _on_event(self, event: Event) -> None:
         if event.kind != "attached" or event.client is None:
             return
+        attached = self._attached.setdefault(event.client, [])
+        attached.append(event)
         core = self._world.clients[event.client].core
         if core.failover_ns:
             due = event.time_ns + core.failover_ns + self._slack_ns
-            self._world.agenda.at(due, self._look, event)
+            self._world.agenda.at(due + self._queued_ns(attached), self._look, event)
+
+    def _queued_ns(self, attached: list[Event]) -> int:
+        """What the requests of a client in a hurry take that wait for each other, each for a reply."""
+        since = attached[-1].time_ns - self._slack_ns
+        recent = [one.broker for one in attached if one.time_ns > since]
+        moves = sum(there != here for there, here in pairwise(recent))
+        return max(0, moves - 1) * self._slack_ns // 2
 
     def _look(self, event: Event) -> None:
         assert event.client and event.broker and event.epoch is not None
