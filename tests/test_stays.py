@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from wayfare.core.history import Limits
 from wayfare.core.messages import State, Terms
 from wayfare.core.places import of_edges
 from wayfare.core.virtual import Ahead
@@ -28,8 +29,10 @@ PARKING = "location in myloc and topic = 'parking'"
 class Walk:
     """A car that follows what is said of where it is, and a city that says it."""
 
-    def __init__(self) -> None:
-        self.world = World(ahead=Ahead(PLACES, PLACES.next_brokers))
+    def __init__(self, ahead: Ahead | None = None, limits: Limits | None = None) -> None:
+        self.world = World(
+            ahead=ahead or Ahead(PLACES, PLACES.next_brokers), limits=limits or Limits()
+        )
         self.world.add_brokers(TREE)
         self.city = self.world.add_client("city", "porto")
         self.city.advertise("exists location")
@@ -112,6 +115,35 @@ def test_the_past_comes_where_somebody_listened(walk: Walk) -> None:
     assert past.reason == "past"
     walk.events.remove(past)
     assert walk.rules() == {"past"}
+
+
+def unexpected(*, past_count: int) -> Walk:
+    """It comes from lisbon to faro, where nobody listened for it, and where something was said before."""
+    walk = Walk(Ahead(PLACES), Limits(past_count=past_count))
+    at_lisbon(walk)
+    walk.say("faro")
+    walk.say("faro")
+    walk.wait()
+    walk.go("faro")
+    walk.wait()
+    return walk
+
+
+def test_the_past_comes_where_brokers_remember_it() -> None:
+    walk = unexpected(past_count=10)
+    assert walk.rules() == set()
+    came = walk.delivered()[-1]
+    assert (came.number, came.reason) == (5, "past")
+    walk.events.remove(came)
+    assert walk.rules() == {"fetched"}
+
+
+@pytest.mark.parametrize("past_count", [0, 4])
+def test_where_brokers_forget_it_need_not_come(past_count: int) -> None:
+    walk = unexpected(past_count=past_count)
+    for event in [one for one in walk.delivered() if one.reason == "past"]:
+        walk.events.remove(event)
+    assert walk.rules() == set()
 
 
 def test_what_it_follows_no_more_is_not_wanted(walk: Walk) -> None:
