@@ -1,6 +1,7 @@
 """Readers with checkpoints: what they have not committed comes again, under the same numbers."""
 
 import asyncio
+import logging
 from contextlib import asynccontextmanager
 
 import pytest
@@ -427,6 +428,37 @@ def test_a_writer_goes_on_whatever_its_clock_says_and_wherever_it_was(monkeypatc
             assert list(xs(reader).values()) == [1, 2, 3, 4, 5, 6, 7]
             assert reader.gaps == {}
             await reader.close()
+
+    asyncio.run(run())
+
+
+def test_a_writer_does_not_wait_for_ever_for_brokers_that_cannot_be_reached(caplog):
+    async def run():
+        async with network() as (net, _):
+            await write(net, 3, before_close="killed", at="a")
+            a = net.brokers.pop("a")
+            await a.stop()
+            with caplog.at_level(logging.WARNING, "wayfare.client"):
+                offered = Filter.parse("exists x")
+                writer = await Writer(net.url("b"), "task-3", offered, failover=0.3)
+            assert writer.accepted == 0
+            assert "no answer from the brokers behind a" in caplog.messages[-1]
+            await writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_writer_that_cannot_learn_how_far_it_was_is_closed(monkeypatch):
+    async def fail(*_):
+        raise Refused("banned meanwhile")
+
+    async def run():
+        async with network() as (net, _):
+            writer = Writer(net.url("b"), "task-3", Filter.parse("exists x"))
+            monkeypatch.setattr(writer._confirmations, "advertised", fail)
+            with pytest.raises(Refused, match="banned meanwhile"):
+                await writer
+            await until(lambda: not net.brokers["b"].core.border.of("task-3"))
 
     asyncio.run(run())
 

@@ -62,20 +62,26 @@ class Writer(LocalBroker):
         """
         await super().open()
         if self.accepted < 0:
-            failover = self._settings.failover
-            patience = self._settings.confirm if failover is None else failover
             try:
-                await self._confirmations.advertised(
-                    self._offered, min(patience, self._settings.confirm)
-                )
-            except NotConfirmed as error:
-                logger.warning(
-                    "%s may publish again what an earlier writer of its name has published, and whoever has that"
-                    " drops it: %s",
-                    self.name,
-                    error,
-                )
-            self._core.go_on()
-            self._count_confirmed()
-            self.accepted = self._core.published
+                await self._learn()
+            except BaseException:
+                await self.close(0)
+                raise
         return self
+
+    async def _learn(self) -> None:
+        """Learn which of its publications earlier writers have made."""
+        failover, confirm = self._settings.failover, self._settings.confirm
+        patience = confirm if failover is None else min(failover, confirm)
+        try:
+            await self._confirmations.advertised(self._offered, patience)
+        except NotConfirmed as error:
+            logger.warning(
+                "%s may publish again what an earlier writer of its name has published, and whoever has that drops"
+                " it: %s",
+                self.name,
+                error,
+            )
+        self._core.go_on()
+        self._count_confirmed()
+        self.accepted = self._core.published
