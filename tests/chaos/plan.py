@@ -5,8 +5,7 @@ The plan is the same in every run; when real processes do something is not. A pr
     keep        faults that destroy nothing: no gap is allowed, whatever happens
     destroy     also stores that are put back, damaged or deleted, and brokers without a store that are
                 killed: something may be lost, and a gap stands at the place of whatever is
-    impatient   `answer` is shorter than some faults: likewise. Publishers stay: what a publisher says who
-                moves, and whose old broker does not answer in time, may not reach all subscribers
+    impatient   `answer` is shorter than some faults: likewise
 """
 
 from __future__ import annotations
@@ -102,7 +101,6 @@ class Profile(NamedTuple):
     kinds: dict[str, Kind]
     every_s: float = 0.5  # between two faults
     moves_s: float = 0.6  # between two movements
-    publishers_roam: bool = True
 
 
 PROFILES = {
@@ -112,7 +110,7 @@ PROFILES = {
         Profile("keep", 3600.0, KINDS),
         # Requests are lost with the memory of a broker: their clients wait for this long.
         Profile("destroy", 20.0, KINDS | DESTROYING),
-        Profile("impatient", 3.0, KINDS | LATE, publishers_roam=False),
+        Profile("impatient", 3.0, KINDS | LATE),
     )
 }
 
@@ -145,7 +143,7 @@ def draw(seed: int, profile: str, seconds: float) -> Plan:
     """The plan of a round."""
     given, chance = PROFILES[profile], Random(f"{profile} {seed}")
     brokers = _tree(chance)
-    clients = _clients(chance, given, brokers)
+    clients = _clients()
     acts = [*_movements(chance, given, brokers, clients, seconds)]
     acts += _faults(chance, given, brokers, clients, seconds)
     acts.sort()
@@ -163,14 +161,12 @@ def _tree(chance: Random) -> tuple[Broker, ...]:
     )
 
 
-def _clients(chance: Random, profile: Profile, brokers: tuple[Broker, ...]) -> tuple[Client, ...]:
-    def home() -> str:
-        return "" if profile.publishers_roam else chance.choice(brokers).name
-
+def _clients() -> tuple[Client, ...]:
+    """All of them roam."""
     return (
-        Client("tom", publishes=True, store=True, home=home()),
-        Client("uma", publishes=True, home=home()),
-        Client("vera", publishes=True, wants="i > 0", home=home()),
+        Client("tom", publishes=True, store=True),
+        Client("uma", publishes=True),
+        Client("vera", publishes=True, wants="i > 0"),
         Client("anna", wants="i > 0", store=True),
         Client("bert", wants="i > 0"),
         Client("carla", wants="source = 'tom'", store=True),
@@ -192,10 +188,9 @@ def _movements(
     clients: tuple[Client, ...],
     seconds: float,
 ) -> list[Act]:
-    roaming = [one.name for one in clients if not one.home]
     out = []
     for at in _times(chance, profile.moves_s, seconds):
-        client = chance.choice(roaming)
+        client = chance.choice(clients).name
         if chance.random() < 0.2:
             out.append(Act(at, "leave", client, round(chance.uniform(0, 2), 2)))
         else:
@@ -227,8 +222,7 @@ def _faults(
 
 def _targets(brokers: tuple[Broker, ...], clients: tuple[Client, ...]) -> dict[str, list[str]]:
     links = [f"{one.name}-{one.parent}" for one in brokers if one.parent]
-    roaming = [client.name for client in clients if not client.home]
-    doors = [f"{client}@{one.name}" for client in roaming for one in brokers]
+    doors = [f"{client.name}@{one.name}" for client in clients for one in brokers]
     return {
         "road": [*(links * (len(doors) // len(links))), *doors],  # links as often as doors
         "link": links,
