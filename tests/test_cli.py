@@ -123,6 +123,10 @@ def test_sim_writes_the_event_log(tmp_path: Path, suffix: str) -> None:
         (["roaming", "--brokers", "7", "--moves", "1", "--relocation", "naive"], "roaming-naive-0"),
         (["city", "--height", "2", "--minutes", "0.1", "--seed", "3"], "city-handoff-3"),
         (["location", "--side", "2", "--minutes", "1", "--nlb", "all"], "location-all-0"),
+        (
+            ["placement", "--side", "2", "--minutes", "1", "--placement", "publisher"],
+            "placement-parking-fitting-publisher-0",
+        ),
     ],
 )
 def test_experiments_write_their_event_log(
