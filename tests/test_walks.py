@@ -6,6 +6,7 @@ from collections import Counter
 from functools import cache
 from typing import Any
 
+import msgspec
 import pytest
 
 from wayfare.core import replicator
@@ -17,7 +18,7 @@ from wayfare.core.effects import Effect
 from wayfare.core.following import Following
 from wayfare.core.handoff import Handoff
 from wayfare.core.history import Kept
-from wayfare.core.messages import BrokerId, ClientId, HereGap
+from wayfare.core.messages import BrokerId, ClientId, HereGap, Recalled
 from wayfare.core.reduction import STRATEGIES
 from wayfare.core.replicator import Replicator
 from wayfare.core.templates import Template
@@ -280,12 +281,12 @@ def test_the_judge_sees_that_the_present_is_missing_with_faults(
 
 
 def test_the_judge_sees_that_what_was_recalled_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Replicator._open
+    real = Replicator._on_recalled
 
-    def empty(self: Replicator, virtual: Virtual, _: Any, now: int, lost: str = "") -> list[Effect]:
-        return real(self, virtual, [], now, lost)
+    def empty(self: Replicator, message: Recalled, now: int) -> list[Effect]:
+        return real(self, msgspec.structs.replace(message, kept=()), now)
 
-    assert "recalled" in broken(monkeypatch, Replicator, "_open", empty, first=30)
+    assert "recalled" in broken(monkeypatch, Replicator, "_on_recalled", empty, first=30)
 
 
 def test_the_judge_sees_that_nobody_answers_a_recall(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,7 @@ class Walker:
         self.process, self.life = process, life
         self.state = NOWHERE
         self.follows: Counter[Template] = Counter()  # and how often it said so
+        self.since: dict[Template, int] = {}  # it has followed each of them
         self.terms: dict[Template, Terms] = {}  # the last ones count
         self.ordinary: Counter[Filter] = Counter()
         self.withdrawn: dict[Filter, int] = {}  # ordinary ones, and when
@@ -122,6 +123,8 @@ class Judge:
         # What an ordinary subscription delivered, to which process, and what came otherwise: client, publisher, number.
         self.subscribed: dict[str, list[tuple[int, Event]]] = {name: [] for name in areas}
         self.followed: list[tuple[str, str, int]] = []
+        # Since when a client has followed the filter by which it got something of the past: client, process, what.
+        self._followed_since: dict[tuple[str, int, Key], int] = {}
         self.lost: dict[str, list[Event]] = {name: [] for name in areas}
         self._publishers = histories(world.events)
         self._arrivals: dict[Key, float] = {}
@@ -158,6 +161,8 @@ class Judge:
             walker.state = State(event.location or "", place.position, values, areas)
         elif event.kind == "followed":
             assert event.follows is not None
+            if event.follows not in walker.follows:
+                walker.since[event.follows] = event.time_ns
             walker.follows[event.follows] += 1
             walker.terms.pop(event.follows, None)
             if event.reason is not None:
@@ -197,6 +202,10 @@ class Judge:
     def _take(self, client: str, walker: Walker, event: Event) -> None:
         stays, (publisher, number) = self.stays[client], _key(event)
         self.followed.append((client, publisher, number))
+        if event.reason == "past":
+            assert event.follows is not None
+            since = walker.since.get(event.follows, 0)
+            self._followed_since[client, walker.process, (publisher, number)] = since
         published = self.published.get((publisher, number))
         aside = published is not None and walker.overlaps(published)
         if walker.where is not None:
@@ -214,8 +223,10 @@ class Judge:
             for stay in [*stays, *self.away[client]]:
                 yield from self._check_stay(client, stay, seen)
             subscribed = [(process, _key(event)) for process, event in self.subscribed[client]]
-            for process, key in subscribed:
-                if (process, key) in seen:
+            for (process, key), (_, event) in zip(subscribed, self.subscribed[client], strict=True):
+                # Before it followed anything that matches, the client did not note what it got.
+                since = self._followed_since.get((client, process, key), 0)
+                if (process, key) in seen and event.time_ns >= since:
                     yield Violation("once", f"{client} got {key[0]} {key[1]} by both kinds")
             yield from self._check_complete(client, stays, seen.union(subscribed))
 
