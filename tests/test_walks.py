@@ -283,10 +283,10 @@ def test_the_judge_sees_that_the_present_is_missing_with_faults(
 def test_the_judge_sees_that_what_was_recalled_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Replicator._on_recalled
 
-    def empty(self: Replicator, message: Recalled, now: int) -> list[Effect]:
-        return real(self, msgspec.structs.replace(message, kept=()), now)
+    def empty(self: Replicator, sender: BrokerId, message: Recalled, now: int) -> list[Effect]:
+        return real(self, sender, msgspec.structs.replace(message, kept=()), now)
 
-    assert "recalled" in broken(monkeypatch, Replicator, "_on_recalled", empty, first=30)
+    assert "recalled" in broken(monkeypatch, Replicator, "_on_recalled", empty)
 
 
 def test_the_judge_sees_that_nobody_answers_a_recall(monkeypatch: pytest.MonkeyPatch) -> None:
