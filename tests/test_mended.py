@@ -1127,3 +1127,16 @@ def test_no_will_waits_for_a_neighbour_of_which_nothing_was_heard_yet():
 def test_a_client_in_a_hurry_waits_for_all_its_requests():
     """Found at random, in the judge: twenty moves between the ends of a line, faster than the requests go there."""
     assert fuzz(Job(23000157, "identity", faults=True, mobile="both")).verdict.violations == ()
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        Job(36000736, "simple", mobile="walkers"),
+        Job(36000117, "identity", faults=True, mobile="learners"),
+        Job(36000271, "simple", faults=True, mobile="learners"),
+    ],
+)
+def test_what_a_virtual_client_has_fetched_of_the_past_counts_as_kept(job):
+    """Found at random, in the judge: it looked while the search was under way."""
+    assert fuzz(job).verdict.violations == ()

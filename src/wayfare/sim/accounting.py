@@ -81,6 +81,8 @@ def _in(backlog: Backlog) -> Iterator[Stored]:
 def _kept(core: Broker) -> Iterator[Stored]:
     for virtual in core.replicator.virtual.values():
         yield from _in(virtual.backlog)
+        if virtual.search is not None:
+            yield from (stored for stored, _ in virtual.search.fetched())
     for session in core.border.all():
         yield from _in(session.backlog)
         if session.wait is not None:
