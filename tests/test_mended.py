@@ -1140,3 +1140,9 @@ def test_a_client_in_a_hurry_waits_for_all_its_requests():
 def test_what_a_virtual_client_has_fetched_of_the_past_counts_as_kept(job):
     """Found at random, in the judge: it looked while the search was under way."""
     assert fuzz(job).verdict.violations == ()
+
+
+def test_what_comes_while_a_reply_is_lost_is_thinned_like_the_past():
+    """Found at random, in the judge: a broker waits for `limits.recall` then, and not only for a round trip."""
+    job = Job(36000348, "covering", faults=True, mobile="learners")
+    assert fuzz(job).verdict.violations == ()

@@ -347,6 +347,12 @@ class Judge:
     def _direct_ns(self) -> int:
         return self.world.direct_link.latency_ns + self.world.direct_link.jitter_ns
 
+    def _recalling_ns(self) -> int:
+        """That a broker waits for what others have kept; a reply may be lost."""
+        if self.world.faulty:
+            return self.world.limits.recall_ns
+        return max(2 * self._direct_ns(), self._fetching_ns())
+
     def _fetching_ns(self) -> int:
         """That a broker waits for what others remember."""
         return 2 * self.reach.tree_ns if self.world.limits.past_count else 0
@@ -354,10 +360,7 @@ class Judge:
     def _receiving_ns(self) -> int:
         """Until a client has got what is there for it, when it comes, or what arrives later."""
         waits = len(self.published) // self.reach.window
-        recall_ns = max(2 * self._direct_ns(), self._fetching_ns())
-        if self.world.faulty:
-            recall_ns = self.world.limits.recall_ns
-        return recall_ns + waits * (2 * self.reach.client_ns + 2 * SECOND_NS)
+        return self._recalling_ns() + waits * (2 * self.reach.client_ns + 2 * SECOND_NS)
 
     def _check_complete(
         self, client: str, stays: list[Stay], got: set[tuple[int, Key]]
@@ -390,7 +393,7 @@ class Judge:
                     # What comes while a recall is under way, or waits, is thinned like the past.
                     waits = len(self.published) >= self.reach.window
                     settled = 2**62 if waits else settled + self.reach.client_ns
-                    settled += max(2 * self._direct_ns(), self._fetching_ns())
+                    settled += self._recalling_ns()
                 if event.time_ns > settled + self.reach.client_ns + self.reach.tree_ns:
                     return "complete", run[0]
                 if (
